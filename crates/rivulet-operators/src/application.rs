@@ -64,7 +64,15 @@ pub trait CodeLoader: Send + Sync {
     fn warnings(&self, _bytes: &[u8]) -> Vec<String> {
         Vec::new()
     }
+
+    /// The code as it is shown to users: `shown` replaces the value of each option of its sources and outputs. Code
+    /// from which the options cannot be read is described instead. It also serves code that cannot be loaded now.
+    fn shown(&self, bytes: &[u8], shown: &ShownOption<'_>) -> String;
 }
+
+/// Returns the value of an option as users may see it: a secret is replaced. The arguments are the connector, whether
+/// the option is that of an output, and the name and value of the option.
+pub type ShownOption<'a> = dyn for<'v> Fn(&str, bool, &str, &'v str) -> Cow<'v, str> + 'a;
 
 /// Code that cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,6 +1,7 @@
 //! Applications in SQL: they are made from the text in the catalog.
 
-use crate::application::{Application, CodeLoader, LoadError, Tables};
+use crate::application::{Application, CodeLoader, LoadError, ShownOption, Tables};
+use crate::shown::{NOT_UNDERSTOOD, shown_application};
 use crate::{CreateApplication, Outdated, SqlError, Statement, Stored, parse_stored, plan_application_with};
 
 /// Makes applications from the text of a `CREATE APPLICATION`.
@@ -22,6 +23,10 @@ impl CodeLoader for SqlLoader {
 
     fn warnings(&self, bytes: &[u8]) -> Vec<String> {
         read(bytes).map_or_else(|_| Vec::new(), |(_, outdated)| outdated.iter().map(ToString::to_string).collect())
+    }
+
+    fn shown(&self, bytes: &[u8], shown: &ShownOption<'_>) -> String {
+        text_of(bytes).map_or_else(|_| NOT_UNDERSTOOD.to_owned(), |text| shown_application(text, shown))
     }
 }
 

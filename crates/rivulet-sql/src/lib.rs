@@ -64,7 +64,7 @@ use rivulet_dataflow::suggest;
 pub use rivulet_dataflow::suggest::nearest;
 pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};
 pub use scope::{Scope, SinkDeclaration, SourceDeclaration, View};
-pub use shown::{shown_application, shown_statement};
+pub use shown::shown_statement;
 pub use statement::{
     BigQuery, CreateApplication, CreateBigQuery, CreateSink, CreateSource, CreateTable, CreateView, FormatSpec, Name,
     StateWish, Statement,

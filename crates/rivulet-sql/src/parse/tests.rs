@@ -627,7 +627,7 @@ fn names_of_options_may_have_dots() {
 #[test]
 fn secrets_do_not_stand_in_statements_that_are_shown() {
     let shown = |text: &str| {
-        crate::shown_statement(text, |connector, is_sink, name, value| {
+        crate::shown_statement(text, &|connector, is_sink, name, value| {
             assert_eq!(connector, "x");
             match (is_sink, name) {
                 (_, "token") | (true, "headers.a") => "***".into(),

@@ -63,18 +63,31 @@ impl Applications {
         Self { preparation, workers, tables, routing, outlets, known: Mutex::default() }
     }
 
-    /// Starts the applications in the catalog.
-    pub(super) fn load(&self) -> Result<(), ServiceError> {
+    /// Prepares the applications in the catalog. One that this version cannot prepare any more stays in the catalog,
+    /// and the others run.
+    pub(super) fn stored(&self) -> Result<Vec<(StoredApplication, Result<Prepared, ServiceError>)>, ServiceError> {
         let tables = self.tables.loaded_by_tenant();
+        let prepared = |stored: StoredApplication| {
+            let prepared = self.prepare_stored(&stored, &tables);
+            (stored, prepared)
+        };
+        Ok(self.catalog().applications()?.into_iter().map(prepared).collect())
+    }
+
+    /// Starts these applications.
+    pub(super) fn load(&self, stored: Vec<(StoredApplication, Result<Prepared, ServiceError>)>) {
         let mut known = self.known.lock();
-        for stored in self.catalog().applications()? {
-            // An application that this version cannot plan any more stays in the catalog, and the others run.
-            if let Err(error) = self.start_stored(&mut known, &stored, &tables) {
-                tracing::error!(application = stored.name.in_log(), "a registered application is not running: {error}");
-                known.not_running.insert(stored.number, NotRunning::new(stored, &error));
+        for (stored, prepared) in stored {
+            match prepared {
+                Ok(prepared) => drop(self.start(&mut known, stored.number, prepared)),
+                Err(error) => {
+                    let application = stored.name.in_log();
+                    tracing::error!(application, "a registered application is not running: {error}");
+                    let shown = self.languages().shown(&stored.kind, &stored.bytes);
+                    known.not_running.insert(stored.number, NotRunning::new(stored, shown, &error));
+                }
             }
         }
-        Ok(())
     }
 
     /// Keeps the saved state of the applications that cannot run.
@@ -94,8 +107,9 @@ impl Applications {
         let mut started = Vec::new();
         let mut unrestored = Unrestored { altered_next: known.altered_next, ..Unrestored::default() };
         for (number, other) in std::mem::take(&mut known.not_running) {
-            match self.start_stored(&mut known, &other.stored, &tables) {
-                Ok(()) => {
+            match self.prepare_stored(&other.stored, &tables) {
+                Ok(prepared) => {
+                    self.start(&mut known, number, prepared);
                     started.push(number);
                     unrestored.pieces.extend(other.saved.map(|saved| (number, saved)));
                 }
@@ -107,17 +121,14 @@ impl Applications {
         (started, unrestored)
     }
 
-    fn start_stored(
+    fn prepare_stored(
         &self,
-        known: &mut Known,
         stored: &StoredApplication,
         tables: &BTreeMap<Tenant, Tables>,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<Prepared, ServiceError> {
         let (tenant, none) = (&stored.name.tenant, Tables::new());
         let application = self.languages().load_stored(stored, tables.get(tenant).unwrap_or(&none))?;
-        let prepared = self.prepare(tenant, application)?;
-        self.start(known, stored.number, prepared);
-        Ok(())
+        self.prepare(tenant, application)
     }
 
     /// Makes an application from new code, with the current tables.
@@ -188,7 +199,7 @@ impl Applications {
     }
 
     fn start(&self, known: &mut Known, number: ApplicationNumber, prepared: Prepared) -> Arc<Running> {
-        let Prepared { tenant, application, topics, outputs, shape, parts, warnings } = prepared;
+        let Prepared { tenant, application, topics, outputs, shape, parts, shown, warnings } = prepared;
         let group = self.workers.create_group(parts);
         let inboxes = self.routing.register_inboxes(&group, &topics);
         let running = Arc::new(Running {
@@ -203,6 +214,7 @@ impl Applications {
             queries_running: AtomicU64::new(0),
             queries_paused: AtomicU64::new(0),
             queries_not_running: AtomicU64::new(0),
+            shown,
             warnings,
             warned: Warned::default(),
             sources: OnceLock::new(),

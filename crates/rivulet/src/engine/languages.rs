@@ -1,14 +1,18 @@
-//! The languages in which applications may be written: for each kind of code its loader.
+//! The languages in which applications may be written: for each kind of code its loader. Code of a kind without a
+//! loader stays in the catalog.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use rivulet_connectors::connector::Direction;
 use rivulet_dataflow::panic_text;
 use rivulet_operators::application::{Application, CodeLoader, LoadError, Tables};
-use rivulet_sql::{SQL, SqlLoader};
+use rivulet_sql::{DEFAULT_CONNECTOR, SQL, SqlLoader, is_input_option};
 
 use crate::catalog::StoredApplication;
+use crate::run::CONNECTORS;
 use crate::service::{ErrorKind, ServiceError};
 
 /// The loaders of applications' code, by kind. SQL is always among them.
@@ -69,6 +73,25 @@ impl Languages {
     pub(super) fn names_table(&self, stored: &StoredApplication, table: &str) -> bool {
         let names = self.loaders.get(&*stored.kind).map(|loader| loader.table_names(&stored.bytes));
         names.is_some_and(|names| names.iter().any(|name| name == table))
+    }
+
+    /// The code of an application as users see it: without the secrets of its sources and outputs. Only the loader can
+    /// find these, so code without a loader is not shown.
+    pub(super) fn shown(&self, kind: &str, bytes: &[u8]) -> String {
+        let shown = self
+            .loaders
+            .get(kind)
+            .and_then(|loader| catch_unwind(AssertUnwindSafe(|| loader.shown(bytes, &shown_option))).ok());
+        shown.unwrap_or_else(|| format!("({} bytes of {kind})", bytes.len()))
+    }
+}
+
+/// The value of an option of an input or output as users see it.
+fn shown_option<'v>(connector: &str, is_output: bool, name: &str, value: &'v str) -> Cow<'v, str> {
+    match is_output {
+        true => CONNECTORS.shown_option(connector, Direction::Sink, name, value),
+        false if is_input_option(name) || connector == DEFAULT_CONNECTOR => value.into(),
+        false => CONNECTORS.shown_option(connector, Direction::Source, name, value),
     }
 }
 

@@ -87,7 +87,7 @@ use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Clock, LogPosition, QueryId};
 use rivulet_runtime::{InboxLimits, Spill, Workers};
 
-use crate::catalog::{Catalog, StoredApplication};
+use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::data_folder::archive::Copies;
 use crate::data_folder::{CHECKPOINTS, FILES, LOG};
@@ -412,17 +412,20 @@ impl Engine {
         let (mut unrestored, mut found, position) = read.unwrap_or_default();
         // Before numbers are passed over, below.
         unrestored.altered_next = self.catalog.alteration_next()?;
+        self.tables.load()?;
+        let stored = self.applications.stored()?;
         if let Some(checkpoints) = &self.checkpoints {
             let sources = self.routing.sources();
             let (positions, from) = checkpoints.sources();
-            let reads_any = |stored: &StoredApplication| Sources::may_be_in(&stored.text());
-            if !positions.is_empty() || self.catalog.applications()?.iter().any(reads_any) {
+            // The sources of an application that does not run are read once it does.
+            let mut may_have =
+                stored.iter().map(|(_, one)| one.as_ref().map_or(true, |one| Sources::have_places(&one.application)));
+            if !positions.is_empty() || may_have.any(|may| may) {
                 sources.restore(positions);
                 self.event_log.look_through(from, &mut |message| sources.pass(message))?;
             }
         }
-        self.tables.load()?;
-        self.applications.load()?;
+        self.applications.load(stored);
         let begun = Instant::now();
         let mut saved = SavedStates::read(&unrestored);
         // A catalog that is older than the state, as one from a store can be, would give these numbers to new queries,

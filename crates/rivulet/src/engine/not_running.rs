@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::texts::shown_sql;
 use crate::catalog::{ApplicationNumber, StoredApplication};
 use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, ServiceError};
 
@@ -22,6 +21,8 @@ pub(super) struct Unrestored {
 /// An application that cannot run.
 pub(super) struct NotRunning {
     pub(super) stored: StoredApplication,
+    /// Its code as users see it.
+    shown: String,
     /// The number of its queries.
     pub(super) queries: u64,
     /// The saved state of its queries, for when it can run.
@@ -32,17 +33,17 @@ pub(super) struct NotRunning {
 }
 
 impl NotRunning {
-    pub(super) fn new(stored: StoredApplication, error: &ServiceError) -> Self {
+    pub(super) fn new(stored: StoredApplication, shown: String, error: &ServiceError) -> Self {
         let reason = match (error.line, error.column) {
             (Some(line), Some(column)) => format!("{} (line {line}, column {column})", error.message),
             _ => error.message.clone(),
         };
-        Self { stored, queries: 0, saved: None, reason, remedy: error.hint.clone() }
+        Self { stored, shown, queries: 0, saved: None, reason, remedy: error.hint.clone() }
     }
 
     /// The same application after another attempt to start it failed.
     pub(super) fn again(self, error: &ServiceError) -> Self {
-        Self { queries: self.queries, saved: self.saved, ..Self::new(self.stored, error) }
+        Self { queries: self.queries, saved: self.saved, ..Self::new(self.stored, self.shown, error) }
     }
 
     /// The answer to callers that want to use it.
@@ -61,7 +62,7 @@ impl NotRunning {
         ApplicationInfo {
             id: self.stored.id.clone(),
             name: self.stored.name.name.clone(),
-            sql: shown_sql(&self.stored.text()),
+            sql: self.shown.clone(),
             parameters: Vec::new(),
             input_topic: String::new(),
             output_topic: String::new(),

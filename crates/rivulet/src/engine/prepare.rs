@@ -171,7 +171,8 @@ impl Preparation {
             is_checkpointed,
         };
         let warnings = self.warnings_of(&application);
-        Ok(Prepared { tenant: tenant.clone(), application, topics, outputs, shape, parts, warnings })
+        let shown = self.languages.shown(application.kind, &application.bytes);
+        Ok(Prepared { tenant: tenant.clone(), application, topics, outputs, shape, parts, shown, warnings })
     }
 
     /// What outputs that are not topics find in this process. The broker is not part of it, because they are behind its

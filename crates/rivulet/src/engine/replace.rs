@@ -260,7 +260,7 @@ impl Upgrade for Version<'_> {
     }
 
     fn start(&mut self) -> Result<(), ServiceError> {
-        let Prepared { tenant, application, topics, outputs, shape, parts, warnings } =
+        let Prepared { tenant, application, topics, outputs, shape, parts, shown, warnings } =
             self.prepared.take().expect(IS_NEW);
         let group = self.queries.applications.workers.create_group(parts);
         // Its timers, too, have to wait until the version counts.
@@ -277,6 +277,7 @@ impl Upgrade for Version<'_> {
             queries_running: AtomicU64::new(self.before.queries_running.load(Ordering::Relaxed)),
             queries_paused: AtomicU64::new(self.before.queries_paused.load(Ordering::Relaxed)),
             queries_not_running: AtomicU64::new(self.before.queries_not_running.load(Ordering::Relaxed)),
+            shown,
             warnings,
             warned: Warned::default(),
             sources: OnceLock::new(),

@@ -12,7 +12,6 @@ use rivulet_sql::DEFAULT_CONNECTOR;
 
 use super::output::Outputs;
 use super::source_reader::Reader;
-use super::texts::shown_sql;
 use super::topics::{InputTopics, Topics, write_topic};
 use crate::catalog::ApplicationNumber;
 use crate::service::{ApplicationInfo, ApplicationStatus, EndHealth, FullName, LatencyStatus, ParameterInfo, Tenant};
@@ -33,6 +32,8 @@ pub(super) struct Running {
     pub(super) queries_paused: AtomicU64,
     /// The number of queries that do not fit this version of the application.
     pub(super) queries_not_running: AtomicU64,
+    /// Its code as users see it.
+    pub(super) shown: String,
     /// What its owner should know.
     pub(super) warnings: Vec<String>,
     pub(super) warned: Warned,
@@ -48,6 +49,7 @@ pub(super) struct Prepared {
     pub(super) outputs: Arc<Outputs>,
     pub(super) shape: Option<Arc<InputShape>>,
     pub(super) parts: GroupParts,
+    pub(super) shown: String,
     pub(super) warnings: Vec<String>,
 }
 
@@ -158,7 +160,7 @@ impl Running {
         ApplicationInfo {
             id: application.id.clone(),
             name: application.name.clone(),
-            sql: shown_sql(&application.text()),
+            sql: self.shown.clone(),
             parameters: application
                 .parameters
                 .iter()

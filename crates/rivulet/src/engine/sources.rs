@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 use rivulet_connectors::connector::{Health, Host, Messages, SourceSpec};
 use rivulet_connectors::feed::{Feed, FeedLayout, LoggedPlace, Noted};
 use rivulet_connectors::mqtt::{Received, Router};
-use rivulet_operators::application::{Input, SourceInput};
+use rivulet_operators::application::{Application, Input, SourceInput};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::running::Running;
@@ -85,12 +85,11 @@ impl Sources {
         }
     }
 
-    /// Whether an application with this text may read a source whose messages have places.
-    pub(super) fn may_be_in(text: &str) -> bool {
-        let has_places = |messages: Messages| messages.place.is_some();
-        let mut connectors = CONNECTORS.all().filter(|one| one.open.messages.is_some_and(has_places));
-        let text = text.to_ascii_lowercase();
-        connectors.any(|one| text.contains(&format!("{}:", one.name)))
+    /// Whether an application reads a source whose messages have places.
+    pub(super) fn have_places(application: &Application) -> bool {
+        let mut sources = application.inputs.iter().filter(|input| input.source.is_some());
+        let messages = |input: &Input| CONNECTORS.messages(&input.address.connector).ok();
+        sources.any(|input| messages(input).is_some_and(|messages| messages.place.is_some()))
     }
 
     /// Sets the positions of a checkpoint. To be called before any application is opened.

@@ -2,12 +2,10 @@
 
 use std::borrow::Cow;
 
-use rivulet_connectors::connector::Direction;
 use rivulet_connectors::formats::FormatError;
 use rivulet_operators::application::{Application, FormatSpec, Literal, Tables};
-use rivulet_sql::{CreateTable, Outdated, StateWish, Statement, Stored, is_input_option, shown_application};
+use rivulet_sql::{CreateTable, Outdated, StateWish, Statement, Stored};
 
-use crate::run::CONNECTORS;
 use crate::service::{ErrorKind, Parameter, ParameterValue, ServiceError};
 
 /// Plans the only `CREATE APPLICATION` in a text. Returns also whether the text says that it replaces the application
@@ -51,15 +49,6 @@ pub(super) fn parse_table(sql: &str) -> Result<CreateTable, ServiceError> {
 
 pub(crate) fn format_error(error: &FormatError, spec: &FormatSpec) -> ServiceError {
     ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).at_place(spec.position)
-}
-
-/// The text of an application without the secrets of its sources and of its outputs.
-pub(super) fn shown_sql(text: &str) -> String {
-    shown_application(text, |connector, is_sink, name, value| match is_sink {
-        true => CONNECTORS.shown_option(connector, Direction::Sink, name, value),
-        false if is_input_option(name) || connector == "mqtt" => value.into(),
-        false => CONNECTORS.shown_option(connector, Direction::Source, name, value),
-    })
 }
 
 /// A constant as the catalog keeps it: intervals and timestamps as text that reads back as the same value.

@@ -128,6 +128,12 @@ fn examine_catalog(folder: &Path, checkpoints: &Place, findings: &mut Vec<Findin
     let applications: Applications = applications.into_iter().map(|one| (one.0.number, one)).collect();
     for (application, _) in applications.values() {
         if application.kind != rivulet_sql::SQL {
+            let name = application.name.in_log();
+            findings.push(notice(
+                "catalog",
+                format!("the application '{name}' is code of the kind '{}', which was not examined", application.kind),
+                "it runs on a server that loads this kind of code",
+            ));
             continue;
         }
         if let Err(error) = rivulet_sql::parse_stored(&application.text()) {

@@ -412,7 +412,7 @@ fn first_half(folder: &Path) {
     engine.shutdown();
 }
 
-fn copy_all(from: &Path, to: &Path) {
+pub(super) fn copy_all(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).expect("a folder");
     for entry in std::fs::read_dir(from).expect("a folder") {
         let entry = entry.expect("an entry");

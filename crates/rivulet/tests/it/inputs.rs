@@ -20,7 +20,7 @@ use crate::kill::{kills, random};
 use crate::server::{Publisher, Server, free_port, rivulet};
 use crate::support::{AsOperator, exchange, request, wait_until};
 
-const BEGIN_MS: i64 = 1_700_006_400_000;
+pub(super) const BEGIN_MS: i64 = 1_700_006_400_000;
 const HOUR_MS: i64 = 3_600_000;
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -169,7 +169,7 @@ fn what_does_not_fit_is_refused_by_name_and_place() {
 }
 
 /// Writes messages with a key into a topic; returns when the broker has them.
-fn produce(broker: &str, topic: &str, messages: &[(String, i64, i64)]) {
+pub(super) fn produce(broker: &str, topic: &str, messages: &[(String, i64, i64)]) {
     let fields = [("device", DataType::Utf8), ("n", DataType::Int64), ("ts", DataType::Int64)];
     let schema = Arc::new(Schema::new(fields.map(|(name, of)| Field::new(name, of, true)).to_vec()));
     let spec = SinkSpec {
@@ -201,7 +201,7 @@ fn produce(broker: &str, topic: &str, messages: &[(String, i64, i64)]) {
     }
 }
 
-fn message(device: &str, n: i64, ts: i64) -> (String, i64, i64) {
+pub(super) fn message(device: &str, n: i64, ts: i64) -> (String, i64, i64) {
     (device.to_owned(), n, ts)
 }
 
@@ -254,7 +254,7 @@ fn messages_find_their_queries_by_their_key_and_go_on_where_they_stood() {
 }
 
 /// One query over all messages of a device in Kafka, each of which counts once.
-fn sums(broker: &Broker) -> String {
+pub(super) fn sums(broker: &Broker) -> String {
     format!(
         "CREATE APPLICATION sums (device TEXT)
          INPUT numbers (ts TIMESTAMP EVENT TIME, n BIGINT) FROM 'kafka:{}/in' FORMAT JSON

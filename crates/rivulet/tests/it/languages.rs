@@ -8,22 +8,25 @@ use std::sync::Arc;
 use arrow::array::{Array, AsArray, Int64Array, RecordBatch, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use rivulet::engine::{Engine, Extensions, Languages};
-use rivulet::service::{ErrorKind, QueryFilter, ServiceError};
+use rivulet::service::{ErrorKind, LogStatus, QueryFilter, ServiceError};
 use rivulet_dataflow::{
     Context, Control, Cut, Description, Element, Line, Operator, OperatorError, OperatorFactory, Slot, StateError,
     StateFrame, StateSelection,
 };
 use rivulet_operators::application::{
     Address, Application, ApplicationCode, BindError, CodeLoader, FormatSpec, Input, Literal, LoadError, Output,
-    Overflow, Parameter, Part, Tables, TopicColumns,
+    Overflow, Parameter, Part, ShownOption, Tables, TopicColumns, text_of,
 };
-use serde_json::Value;
+use rivulet_sql::SqlLoader;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::alter::run;
-use super::checkpoints::on_demand;
-use super::server::Publisher;
-use super::support::AsOperator;
+use super::checkpoints::{copy_all, on_demand};
+use super::inputs::{BEGIN_MS, message, produce, sums};
+use super::kafka_broker::Broker;
+use super::server::{Publisher, rivulet};
+use super::support::{AsOperator, wait_until};
 
 /// The language: a program is `totals NAME times N`, or `counts NAME times N`. It adds up what comes, or counts it, for
 /// each query, and multiplies with `N` and the query's `factor`. It panics at 13, and fails at 14 and 15.
@@ -114,6 +117,34 @@ impl CodeLoader for Arithmetic {
 
     fn table_names(&self, _: &[u8]) -> Vec<String> {
         Vec::new()
+    }
+
+    fn shown(&self, bytes: &[u8], _: &ShownOption<'_>) -> String {
+        text_of(KIND, bytes).into_owned()
+    }
+}
+
+/// The language of which nobody can read anything in the bytes: SQL, turned over bit by bit.
+struct Sealed;
+
+const SEALED: &str = "sealed";
+
+fn sealed(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().map(|byte| !byte).collect()
+}
+
+impl CodeLoader for Sealed {
+    fn load(&self, bytes: &[u8], tables: &Tables) -> Result<Application, LoadError> {
+        let application = SqlLoader.load(&sealed(bytes), tables)?;
+        Ok(Application { kind: SEALED, bytes: bytes.to_vec(), ..application })
+    }
+
+    fn table_names(&self, bytes: &[u8]) -> Vec<String> {
+        SqlLoader.table_names(&sealed(bytes))
+    }
+
+    fn shown(&self, bytes: &[u8], shown: &ShownOption<'_>) -> String {
+        SqlLoader.shown(&sealed(bytes), shown)
     }
 }
 
@@ -233,7 +264,7 @@ fn open_with(folder: &Path, languages: Languages) -> Arc<Engine> {
 }
 
 fn open(folder: &Path) -> Arc<Engine> {
-    open_with(folder, Languages::default().with(KIND, Arithmetic))
+    open_with(folder, Languages::default().with(KIND, Arithmetic).with(SEALED, Sealed))
 }
 
 fn create(engine: &Engine, id: &str, factor: i64) -> Result<String, ServiceError> {
@@ -291,7 +322,7 @@ fn an_application_in_another_language_runs_as_one_in_sql_does() {
                 OUTPUT 'mqtt:step/{id}' FORMAT JSON AS SELECT n - lag(n) AS step FROM numbers;\n";
     assert_eq!(engine.create_application_of("sql", sql).expect("SQL is a language like others").name, "steps");
     let unknown = engine.create_application_of("cobol", b"").expect_err("no language");
-    assert_eq!(unknown.hint.as_deref(), Some("this server loads: arithmetic, sql"));
+    assert_eq!(unknown.hint.as_deref(), Some("this server loads: arithmetic, sealed, sql"));
 
     create(&engine, "a", 1).expect("a query");
     create(&engine, "b", 10).expect("a query");
@@ -328,12 +359,60 @@ fn an_application_in_another_language_runs_as_one_in_sql_does() {
     let info = engine.application("sums").expect("it is known");
     let why = info.not_running.expect("it does not run");
     assert!(why.contains("no code of the kind 'arithmetic' is known"), "{why}");
+    assert_eq!(info.sql, "(19 bytes of arithmetic)", "nobody knows what is secret in it");
     assert_eq!(create(&engine, "d", 1).expect_err("nothing new").kind, ErrorKind::Conflict);
     engine.shutdown();
     drop(engine);
+    let doctor = rivulet().args(["doctor", "--data-dir"]).arg(folder.path().join("data")).output().expect("it runs");
+    let found = String::from_utf8_lossy(&doctor.stdout).into_owned();
+    assert!(found.contains("'sums' is code of the kind 'arithmetic', which was not examined"), "{found}");
     let engine = open(folder.path());
     assert_eq!(Client::of(&engine).result("b", 7), 20);
     assert_eq!(engine.queries(&QueryFilter { limit: 10, ..QueryFilter::default() }).len(), 2);
+}
+
+#[test]
+fn what_is_shown_of_code_is_asked_of_its_language() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    let sql = "CREATE APPLICATION secret INPUT numbers (n BIGINT) FROM 'mqtt:in' FORMAT JSON \
+               OUTPUT 'http:127.0.0.1:1/in' FORMAT JSON WITH (headers.authorization => 'Bearer rose') \
+               AS SELECT n FROM numbers";
+    let hidden = sql.replace("Bearer rose", "***");
+    let info = engine.create_application_of(SEALED, &sealed(sql.as_bytes())).expect("registered");
+    assert_eq!(info.sql, hidden);
+    engine.shutdown();
+    drop(engine);
+    let engine = open_with(folder.path(), Languages::default());
+    assert_eq!(engine.application("secret").expect("it is known").sql, format!("({} bytes of sealed)", sql.len()));
+}
+
+#[test]
+fn an_input_of_code_in_another_language_goes_on_at_its_position_after_a_crash() {
+    let Some(broker) = Broker::start_or_skip() else { return };
+    let (folder, crashed) = (TempDir::new().expect("a folder"), TempDir::new().expect("a folder"));
+    let messages = |range: std::ops::Range<i64>| range.map(|n| message("d", n, BEGIN_MS + n)).collect::<Vec<_>>();
+    produce(&broker.address, "in", &messages(0..100));
+    let engine = open(folder.path());
+    let read = |engine: &Engine| engine.applications()[0].health[0].rows;
+    engine.create_application_of(SEALED, &sealed(sums(&broker).as_bytes())).expect("registered");
+    run(&engine, "CREATE QUERY one FROM APPLICATION sums WITH (device => 'd')").expect("a query");
+    wait_until("the messages have come", || read(&engine) == 100);
+    // All of them are in the log on disk, and no checkpoint was made.
+    let is_on_disk = |log: LogStatus| log.next > 100 && log.durable + 1 == log.next;
+    wait_until("they are on disk", || engine.status().log.is_some_and(is_on_disk));
+    copy_all(&folder.path().join("data"), &crashed.path().join("data"));
+    engine.shutdown();
+    drop(engine);
+    let engine = open(crashed.path());
+    let mut listener = Publisher::connect(engine.embedded_broker_address().expect("a broker"));
+    listener.subscribe("out/#");
+    produce(&broker.address, "in", &[message("d", 0, BEGIN_MS + 2 * 3_600_000)]);
+    let (_, payload) = listener.next();
+    let result: Value = serde_json::from_slice(&payload).expect("JSON");
+    assert_eq!(result, json!({ "n": 99 * 100 / 2, "events": 100 }), "none is read twice");
+    assert_eq!(read(&engine), 1);
+    engine.shutdown();
 }
 
 #[test]

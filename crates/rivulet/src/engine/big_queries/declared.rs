@@ -406,16 +406,16 @@ impl BigQueries {
         let (address, columns, text) = match what {
             _ if problem.is_some() => {
                 let text = Declaration::of(declared.remembered.get(&number)?)?.text;
-                let text = if what == Declared::View { text.to_owned() } else { shown_statement(text, shown_option) };
+                let text = if what == Declared::View { text.to_owned() } else { shown_statement(text, &shown_option) };
                 (None, Vec::new(), text)
             }
             Declared::Source => {
                 let one = declared.scope.source(name)?;
-                (Some(one.address.clone()), one.columns(), shown_statement(&one.text, shown_option))
+                (Some(one.address.clone()), one.columns(), shown_statement(&one.text, &shown_option))
             }
             Declared::Sink => {
                 let one = declared.scope.sink(name)?;
-                (Some(one.address.clone()), one.columns(), shown_statement(&one.text, shown_option))
+                (Some(one.address.clone()), one.columns(), shown_statement(&one.text, &shown_option))
             }
             Declared::View => {
                 let one = declared.scope.view(name)?;
