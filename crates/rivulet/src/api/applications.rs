@@ -6,6 +6,8 @@ use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
 use axum::http::StatusCode;
 
+use crate::service::Session;
+
 use super::error::ApiError;
 use super::types::{Application, ApplicationList, DropParameters, ErrorAnswer, Explanation, RegisterParameters};
 use super::{Authenticated, Name};
@@ -25,8 +27,9 @@ pub(super) async fn list_applications(api: Authenticated) -> Result<Json<Applica
 
 /// Register an application
 ///
-/// The body is one CREATE APPLICATION statement. The same text again returns the same application. With `replace`
-/// another text of the same name is a new version, which takes over the queries with their state.
+/// The body is one CREATE APPLICATION statement, or code in another `language`. The same text again returns the same
+/// application. With `replace` another text of the same name is a new version, which takes over the queries with their
+/// state.
 #[utoipa::path(
     post, path = "/api/v1/applications", tag = "applications",
     params(RegisterParameters),
@@ -41,19 +44,32 @@ pub(super) async fn create_application(
     parameters: Result<Query<RegisterParameters>, QueryRejection>,
     body: Body,
 ) -> Result<Json<Application>, ApiError> {
-    let Query(RegisterParameters { replace, discard_state }) = parameters?;
-    let sql = api.read_sql(body).await?;
-    if !replace {
-        if discard_state {
-            return Err(ApiError::invalid("discard_state without replace")
-                .with_hint("state is discarded by a replacement: add replace=true"));
-        }
-        let application = api.blocking(move |session| session.create_application(&sql)).await??;
-        return Ok(Json(application.into()));
+    let Query(RegisterParameters { replace, discard_state, language }) = parameters?;
+    if discard_state && !replace {
+        return Err(ApiError::invalid("discard_state without replace")
+            .with_hint("state is discarded by a replacement: add replace=true"));
     }
-    let (application, replacement) =
-        api.blocking(move |session| session.replace_application(&sql, discard_state)).await??;
-    Ok(Json(Application { replacement: Some(replacement.into()), ..application.into() }))
+    let replaced = |(application, replacement)| (application, Some(replacement));
+    let registered = match language.filter(|language| language != rivulet_sql::SQL) {
+        None => {
+            let sql = api.read_sql(body).await?;
+            let register = move |session: &Session<'_>| match replace {
+                true => session.replace_application(&sql, discard_state).map(replaced),
+                false => session.create_application(&sql).map(|application| (application, None)),
+            };
+            api.blocking(register).await?
+        }
+        Some(kind) => {
+            let code = api.read_bytes(body).await?;
+            let register = move |session: &Session<'_>| match replace {
+                true => session.replace_application_of(&kind, &code.0, discard_state).map(replaced),
+                false => session.create_application_of(&kind, &code.0).map(|application| (application, None)),
+            };
+            api.blocking(register).await?
+        }
+    };
+    let (application, replacement) = registered?;
+    Ok(Json(Application { replacement: replacement.map(Into::into), ..application.into() }))
 }
 
 /// Show an application

@@ -253,9 +253,14 @@ impl Api {
         })
     }
 
-    /// Reads a body as text, within bounds.
+    /// Reads a body, within bounds. It counts as long as the second value is there.
+    async fn read_bytes(&self, body: Body) -> Result<(Vec<u8>, Held), ApiError> {
+        read_body(body, BODY_BYTES_MAX, &self.bounds.budget, 1).await.map_err(unread)
+    }
+
+    /// The same as text.
     async fn read_text(&self, body: Body) -> Result<Text, ApiError> {
-        let (bytes, held) = read_body(body, BODY_BYTES_MAX, &self.bounds.budget, 1).await.map_err(unread)?;
+        let (bytes, held) = self.read_bytes(body).await?;
         let text = String::from_utf8(bytes).map_err(|_| ApiError::invalid("the body is not UTF-8 text"))?;
         Ok(Text { text, _held: [Some(held), None] })
     }

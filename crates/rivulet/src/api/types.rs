@@ -518,6 +518,9 @@ pub struct RegisterParameters {
     /// Whether it does so although it cannot go on with all of their state.
     #[serde(default)]
     pub discard_state: bool,
+    /// The language of the code in the body, if it is not SQL. The program `rivulet` knows SQL only; a program that
+    /// embeds Rivulet may add languages.
+    pub language: Option<String>,
 }
 
 /// How to drop an application.

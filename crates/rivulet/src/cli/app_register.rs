@@ -7,7 +7,7 @@ use rivulet_sql::{CreateTable, Position, Statement};
 
 use crate::api::types::{Application, Table};
 use crate::counted::counted;
-use crate::http_client::{Client, ClientError, application_path};
+use crate::http_client::{Client, ClientError, application_path, segment};
 use crate::inline_rows;
 use crate::run::CONNECTORS;
 use crate::service::{ErrorKind, ServiceError};
@@ -37,6 +37,9 @@ pub(super) struct RegisterArguments {
     /// Replace also what cannot go on with all of the state: the rest of it is forgotten
     #[arg(long, requires = "replace")]
     discard_state: bool,
+    /// The files are code in another language than SQL, which the server knows
+    #[arg(long, value_name = "KIND")]
+    language: Option<String>,
 }
 
 /// What is sent to the server.
@@ -48,12 +51,20 @@ enum Sent {
 }
 
 pub(super) fn run(global: Global, client: &Client, arguments: &RegisterArguments) -> Result<(), CliError> {
-    let &RegisterArguments { ref files, replace, discard_state } = arguments;
-    let path = match replace {
-        true => format!("/api/v1/applications?replace=true&discard_state={discard_state}"),
-        false => "/api/v1/applications".into(),
-    };
+    let &RegisterArguments { ref files, replace, discard_state, ref language } = arguments;
+    let mut path = format!("/api/v1/applications?replace={replace}&discard_state={discard_state}");
+    if let Some(language) = language {
+        path = format!("{path}&language={}", segment(language));
+    }
     for file in files {
+        if language.is_some() {
+            let failed = |error: CliError| in_file(error, file, files.len());
+            let code = std::fs::read(file).map_err(|error| unread(file, &error)).map_err(failed)?;
+            let application: Application =
+                client.post_bytes(&path, &code).map_err(|error| failed(refused(error, file)))?;
+            print_application(global, &application, false)?;
+            continue;
+        }
         let sql = read_source(file)?;
         let failed = |error: CliError| in_file(error, file, files.len());
         let folder = file.parent().unwrap_or(Path::new(""));
@@ -129,15 +140,14 @@ fn with_rows(create: &CreateTable, position: Position, folder: &Path) -> Result<
     if !path.is_file() {
         return Ok((create.text.clone(), Some(path)));
     }
-    let shown = path.display();
-    let unread = |error: &dyn std::fmt::Display| CliError::new(format!("cannot read {shown}: {error}"));
-    let bytes = std::fs::metadata(&path).map_err(|error| unread(&error))?.len();
+    let bytes = std::fs::metadata(&path).map_err(|error| unread(&path, &error))?.len();
     if bytes > TABLE_BYTES_MAX {
+        let shown = path.display();
         let message = format!("{shown} has {bytes} bytes, and a table that is sent has {TABLE_BYTES_MAX} at most");
         return Err(CliError::new(message)
             .with_hint("put it below a folder of the server's files.allow, and create the table with rivulet sql"));
     }
-    let rows = std::fs::read_to_string(&path).map_err(|error| unread(&error))?;
+    let rows = std::fs::read_to_string(&path).map_err(|error| unread(&path, &error))?;
     let literal = |address: &str| format!("'{}'", address.replace('\'', "''"));
     let (old, new) = (literal(&create.address), literal(&inline_rows::address_of(&rows)));
     // Where it was read: the same text may stand in a comment before it.
@@ -147,6 +157,10 @@ fn with_rows(create: &CreateTable, position: Position, folder: &Path) -> Result<
         _ => create.text.replacen(&old, &new, 1),
     };
     Ok((text, None))
+}
+
+fn unread(path: &Path, error: &io::Error) -> CliError {
+    CliError::new(format!("cannot read {}: {error}", path.display()))
 }
 
 /// The byte of a text that begins at one place of a script at which another place is.

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rivulet_connectors::connector::{Health, Host, Messages, SourceSpec};
+use rivulet_connectors::connector::{Health, Host, SourceSpec};
 use rivulet_connectors::feed::{Feed, FeedLayout, LoggedPlace, Noted};
 use rivulet_connectors::mqtt::{Received, Router};
 use rivulet_operators::application::{Application, Input, SourceInput};

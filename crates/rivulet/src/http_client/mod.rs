@@ -177,6 +177,15 @@ impl Client {
         self.json(self.accepted(request.send(text))?)
     }
 
+    /// The same for any bytes.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn post_bytes<T: DeserializeOwned>(&self, path: &str, bytes: &[u8]) -> Result<T, ClientError> {
+        let request = self.agent.post(self.url(path)).content_type("application/octet-stream");
+        self.json(self.accepted(request.send(bytes))?)
+    }
+
     /// Posts nothing, and writes what is answered, whatever its size. Returns what is to be known beside it.
     ///
     /// # Errors

@@ -57,10 +57,10 @@ impl Session<'_> {
         self.service.replace_application(self.permit_script(sql)?, sql, discards_state)
     }
 
-    /// See [`Service::create_application_of`]. The name in the code is known only when it is loaded: the caller must be
-    /// allowed to change applications of any name.
+    /// See [`Service::create_application_of`]. Name and inputs in the code are known only when it is loaded: the caller
+    /// must be allowed to change applications of any name, and sources.
     pub fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
-        self.service.create_application_of(self.permit(Change, Application, None)?, kind, code)
+        self.service.create_application_of(self.permit_code()?, kind, code)
     }
 
     /// See [`Service::replace_application_of`], and [`Session::create_application_of`] for the right.
@@ -70,7 +70,7 @@ impl Session<'_> {
         code: &[u8],
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
-        self.service.replace_application_of(self.permit(Change, Application, None)?, kind, code, discards_state)
+        self.service.replace_application_of(self.permit_code()?, kind, code, discards_state)
     }
 
     /// See [`Service::create_table`].
@@ -229,6 +229,12 @@ impl Session<'_> {
         let found = name.filter(|_| is_application).and_then(|name| self.service.application(&self.permit, name).ok());
         let name = found.as_ref().map(|application| application.name.as_str()).or(name);
         access.may(self.permit.caller(), action, Resource { kind, name }).map(|()| &self.permit)
+    }
+
+    /// Checks that the caller may register code in which the service alone finds names and sources.
+    fn permit_code(&self) -> Result<&Permit, ServiceError> {
+        self.permit(Action::Change, ResourceKind::Source, None)?;
+        self.permit(Action::Change, ResourceKind::Application, None)
     }
 
     /// Checks that the caller may run all statements of a script. Errors in its text are left to the service, which

@@ -223,6 +223,9 @@ fn a_script_with_a_forbidden_statement_is_refused_as_a_whole() {
         assert_eq!(error.hint.as_deref(), Some("ask the owner of acme"));
         assert_eq!(ann.query("ann_q").expect_err("nothing was run").kind, ErrorKind::NotFound);
     }
+    // What code in any language is called and reads is known only when it is loaded.
+    let error = ann.create_application_of("sql", APPLICATION.as_bytes()).expect_err("too much");
+    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Forbidden, "'ann' may not change sources"));
     let answers = ann.execute(
         "CREATE QUERY ann_q FROM APPLICATION doubled WITH (home => 'x'); PAUSE QUERY ann_q; SHOW APPLICATIONS; \
          SHOW QUERIES; DESCRIBE QUERY q; SHOW CHECKPOINTS; EXPLAIN APPLICATION doubled; DROP QUERY ann_q",

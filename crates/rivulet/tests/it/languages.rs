@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, Int64Array, RecordBatch, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+use rivulet::api::types::Application as ApplicationAnswer;
 use rivulet::engine::{Engine, Extensions, Languages};
 use rivulet::service::{ErrorKind, LogStatus, QueryFilter, ServiceError};
 use rivulet_dataflow::{
@@ -26,7 +27,7 @@ use super::checkpoints::{copy_all, on_demand};
 use super::inputs::{BEGIN_MS, message, produce, sums};
 use super::kafka_broker::Broker;
 use super::server::{Publisher, rivulet};
-use super::support::{AsOperator, wait_until};
+use super::support::{AsOperator, TestServer, wait_until};
 
 /// The language: a program is `totals NAME times N`, or `counts NAME times N`. It adds up what comes, or counts it, for
 /// each query, and multiplies with `N` and the query's `factor`. It panics at 13, and fails at 14 and 15.
@@ -369,6 +370,37 @@ fn an_application_in_another_language_runs_as_one_in_sql_does() {
     let engine = open(folder.path());
     assert_eq!(Client::of(&engine).result("b", 7), 20);
     assert_eq!(engine.queries(&QueryFilter { limit: 10, ..QueryFilter::default() }).len(), 2);
+}
+
+#[test]
+fn code_in_another_language_is_registered_over_http_and_from_the_command_line() {
+    let folder = TempDir::new().expect("a folder");
+    let server = TestServer::start(open(folder.path()));
+    let client = server.client();
+    let path = "/api/v1/applications?language=arithmetic";
+    let sums: ApplicationAnswer = client.post_bytes(path, b"totals sums times 2").expect("registered");
+    assert_eq!((sums.name.as_str(), sums.sql.as_str()), ("sums", "totals sums times 2"));
+    let replace = format!("{path}&replace=true");
+    let sums: ApplicationAnswer = client.post_bytes(&replace, b"totals sums times 3").expect("replaced");
+    assert!(sums.replacement.is_some_and(|replacement| replacement.is_changed));
+    let unknown = client.post_bytes::<ApplicationAnswer>("/api/v1/applications?language=cobol", b"").expect_err("none");
+    assert!(unknown.to_string().contains("no code of the kind 'cobol' is known"), "{unknown}");
+
+    let file = folder.path().join("program");
+    let program = |code: &str, more: &[&str]| {
+        std::fs::write(&file, code).expect("a file");
+        let mut program = rivulet();
+        program
+            .args(["--json", "app", "register", "--language", KIND, "--server", &server.url()])
+            .args(more)
+            .arg(&file);
+        let done = program.output().expect("it runs");
+        let said = if done.status.success() { done.stdout } else { done.stderr };
+        serde_json::from_slice::<Value>(&said).expect("JSON")
+    };
+    assert_eq!(program("counts many times 1", &[])["name"], "many");
+    assert_eq!(program("counts many times 2", &[])["error"]["kind"], "already_exists");
+    assert_eq!(program("counts many times 2", &["--replace"])["replacement"]["is_changed"], true);
 }
 
 #[test]
