@@ -27,6 +27,7 @@ use std::future::Future;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -158,8 +159,10 @@ pub async fn serve_once_started(
     let (hosts, hosts_now) = watch::channel(Hosts::new(&config.hosts, address));
     let bounds = Bounds {
         budget: Budget::new(config.bytes_max),
-        watch_permits: Semaphore::new((config.connections_max / 2).clamp(1, WATCH_MAX)).into(),
+        watch_permits: Semaphore::new(WATCH_MAX).into(),
+        watch_max: Arc::new(watch_max(&config).into()),
     };
+    let watch_max_now = bounds.watch_max.clone();
     let router = router(service, hosts_now, bounds, Stop(stop.clone()));
     let (options, options_now) = watch::channel(server_options(&config));
     let server = http_server::serve(listener, router, options_now, async move {
@@ -175,6 +178,7 @@ pub async fn serve_once_started(
         while configs.changed().await.is_ok() {
             let config = configs.borrow_and_update().clone();
             hosts.send_replace(Hosts::new(&config.hosts, address));
+            watch_max_now.store(watch_max(&config), Ordering::Relaxed);
             options.send_replace(server_options(&config));
         }
         std::future::pending().await
@@ -185,6 +189,11 @@ pub async fn serve_once_started(
         () = follow => {}
     }
     Ok(())
+}
+
+/// How many clients may watch results.
+fn watch_max(config: &HttpConfig) -> usize {
+    (config.connections_max / 2).clamp(1, WATCH_MAX)
 }
 
 fn server_options(config: &HttpConfig) -> ServerOptions {
@@ -199,7 +208,11 @@ fn server_options(config: &HttpConfig) -> ServerOptions {
 /// What [`serve`] answers with, for who brings requests without connections; `stopping` is set when the server stops.
 pub fn without_listener(service: Arc<dyn Service>, stopping: watch::Receiver<bool>) -> Router {
     let hosts = watch::channel(Hosts::new("*", Ipv4Addr::LOCALHOST.into())).1;
-    let bounds = Bounds { budget: Budget::new(1 << 30), watch_permits: Semaphore::new(WATCH_MAX).into() };
+    let bounds = Bounds {
+        budget: Budget::new(1 << 30),
+        watch_permits: Semaphore::new(WATCH_MAX).into(),
+        watch_max: Arc::new(WATCH_MAX.into()),
+    };
     router(Arc::new(OnceLock::from(service)), hosts, bounds, Stop(stopping))
 }
 
@@ -227,7 +240,10 @@ struct Api {
 struct Bounds {
     /// Memory of bodies and of answers that are not yet sent.
     budget: Budget,
+    /// One for each client that watches results, [`WATCH_MAX`] in all.
     watch_permits: Arc<Semaphore>,
+    /// How many clients may watch results at present.
+    watch_max: Arc<AtomicUsize>,
 }
 
 impl Api {

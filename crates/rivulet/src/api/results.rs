@@ -2,6 +2,7 @@
 
 use std::any::Any;
 use std::convert::Infallible;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use crate::service::LiveResult;
 
 use super::error::ApiError;
 use super::types::{ErrorAnswer, WatchParameters};
-use super::{Authenticated, Name, Stop};
+use super::{Authenticated, Name, Stop, WATCH_MAX};
 
 /// Proxies cut connections that say nothing; a comment line is sent so often.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -100,7 +101,10 @@ pub(super) async fn watch_select(
 
 impl Authenticated {
     fn watch_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
-        Arc::clone(&self.bounds.watch_permits).try_acquire_owned().map_err(|_| {
+        let permits = &self.bounds.watch_permits;
+        let permit = permits.clone().try_acquire_owned().ok();
+        let max = self.bounds.watch_max.load(Ordering::Relaxed);
+        permit.filter(|_| WATCH_MAX - permits.available_permits() <= max).ok_or_else(|| {
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", "too many clients watch results")
                 .with_hint("subscribe to the query's output topic at the broker instead")
         })

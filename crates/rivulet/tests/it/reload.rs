@@ -1,12 +1,14 @@
 //! SIGHUP: a server that reads its configuration again.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::Path;
 
 use tempfile::TempDir;
 
 use super::server::{Server, free_port, rivulet_by, wait};
-use super::support::exchange;
+use super::support::{WAIT_MAX, exchange};
 
 /// A server that is configured by `rivulet.toml` in the folder, and by nothing else but its ports.
 fn start(folder: &Path, configuration: &str) -> Server {
@@ -84,6 +86,40 @@ fn the_rest_api_is_asked_under_another_name_from_then_on() {
     let said = reload(&server, folder.path(), "http.hosts = \"rivulet.example\"\nlog.level = \"debug\"\n");
     assert!(said.contains("http.hosts is now \"rivulet.example\""), "{said}");
     wait("the name to be known", || asked() == 200);
+}
+
+/// Begins to watch the results of a query. Returns the status, and the connection, which goes on watching.
+fn watch(server: &Server) -> (String, TcpStream) {
+    let mut connection = TcpStream::connect(server.http).unwrap();
+    connection.set_read_timeout(Some(WAIT_MAX)).unwrap();
+    write!(connection, "GET /api/v1/queries/q/results HTTP/1.1\r\nhost: {}\r\n\r\n", server.http).unwrap();
+    let mut status = [0; 12];
+    connection.read_exact(&mut status).unwrap();
+    (String::from_utf8(status.to_vec()).unwrap(), connection)
+}
+
+#[test]
+fn half_of_the_connections_may_watch_results_also_of_those_that_were_added() {
+    let folder = TempDir::new().unwrap();
+    let server = start(folder.path(), "http.connections_max = 4\n");
+    server.sql_ok(
+        "CREATE APPLICATION a INPUT t (v DOUBLE) FROM 'mqtt:t' FORMAT JSON OUTPUT 'mqtt:o' FORMAT JSON \
+         AS SELECT v FROM t; CREATE QUERY q FROM APPLICATION a",
+    );
+    let mut watching = Vec::new();
+    let mut watch_one_more = |expected: &str| {
+        let (status, connection) = watch(&server);
+        assert_eq!(status, format!("HTTP/1.1 {expected}"));
+        watching.push(connection);
+    };
+    ["200", "200", "429"].into_iter().for_each(&mut watch_one_more);
+    let said = reload(&server, folder.path(), "http.connections_max = 10\nlog.level = \"debug\"\n");
+    assert!(said.contains("http.connections_max is now 10"), "{said}");
+    ["200", "200", "200", "429"].into_iter().for_each(&mut watch_one_more);
+    let said = reload(&server, folder.path(), "http.connections_max = 8\nlog.level = \"info\"\n");
+    assert!(said.contains("http.connections_max is now 8"), "{said}");
+    watching.truncate(1);
+    wait("a place to be free", || watch(&server).0 == "HTTP/1.1 200");
 }
 
 #[test]
