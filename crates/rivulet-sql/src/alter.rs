@@ -51,6 +51,22 @@ pub fn with_input_options(
     Ok(altered)
 }
 
+/// Returns the name of the option, of those that [`with_input_options`] wrote into `text`, that an error is about.
+pub fn option_at<'o>(text: &str, error: &SqlError, options: &'o [(Name, Literal, Position)]) -> Option<&'o Name> {
+    let (before, behind) = text.split_at(offset(text, Position { line: error.line, column: error.column }));
+    let is_at = |name: &&Name| {
+        let written = format!("{} => ", name_in_sql(&name.text));
+        // Its name has the position, or its value.
+        let start = match before.strip_suffix(&written) {
+            Some(start) => start,
+            None if behind.starts_with(&written) => before,
+            None => return false,
+        };
+        start.ends_with(['(', ' '])
+    };
+    options.iter().map(|(name, ..)| name).find(is_at)
+}
+
 /// Returns `WITH (...)`, in which `options` replace those of the same name, or nothing if no option is left.
 fn written(input: &InputDeclaration, options: &[(Name, Literal, Position)]) -> String {
     let other = |name: &Name| options.iter().find(|(other, ..)| other.text == name.text).map(|(_, value, _)| value);

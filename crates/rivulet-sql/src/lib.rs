@@ -47,7 +47,7 @@ mod shown;
 pub use rivulet_operators::application;
 
 pub use address::{Address, DEFAULT_CONNECTOR, Part};
-pub use alter::with_input_options;
+pub use alter::{option_at, with_input_options};
 pub use application::{Application, Durability, Input, Output, Overflow, Parameter, TableIndex, TableUse, Tables};
 pub use binding::{BindError, ParameterRows};
 pub use code::SqlLoader;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rivulet_connectors::connector::{Host, MqttHost};
 use rivulet_connectors::mqtt::{
-    Broker, BrokerAddress, BrokerOptions, BrokerStats, Client, ClientOptions, ClientStatus, ClientTls, Listener,
-    PublishOptions, Publisher, Qos, Received, Router, ServerTls, Version,
+    Broker, BrokerAddress, BrokerError, BrokerOptions, BrokerStats, Client, ClientOptions, ClientStatus, ClientTls,
+    Listener, PublishOptions, Publisher, Qos, Received, Router, ServerTls, Version,
 };
 use rivulet_dataflow::{Clock, LogPosition};
 use tokio::runtime::Runtime;
@@ -174,7 +174,7 @@ impl Messaging {
                 let options = broker_options(embedded, access, config.outbound_bytes_max);
                 let broker = runtime
                     .block_on(Broker::start(options, router.clone(), clock))
-                    .map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
+                    .map_err(|error| broker_unavailable(&error))?;
                 Side::Broker(broker)
             }
             (None, None, None) => {
@@ -416,6 +416,19 @@ impl Messaging {
             journal.close();
         }
         left
+    }
+}
+
+/// The error of an embedded broker that cannot be started. If that is because of its address, the hint names the
+/// configuration key.
+fn broker_unavailable(error: &BrokerError) -> ServiceError {
+    let refused = ServiceError::from_text(ErrorKind::Unavailable, &error.to_string());
+    match (error, refused.hint.clone()) {
+        (BrokerError::PortInUse { .. } | BrokerError::Listen { .. }, Some(hint)) => refused.with_hint(format!(
+            "{hint}; it is set with --mqtt-address, RIVULET_MQTT_EMBEDDED_ADDRESS or mqtt.embedded.address in \
+             rivulet.toml"
+        )),
+        _ => refused,
     }
 }
 

@@ -190,7 +190,7 @@ impl Engine {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         // Before the data folder is made: a start that finds an address taken must leave nothing behind.
         let network = extensions.network.clone();
-        let messaging = Messaging::start(&config, &extensions.access, network, clock.clone()).map_err(name_the_key)?;
+        let messaging = Messaging::start(&config, &extensions.access, network, clock.clone())?;
         reserve::give_back(&config.data_dir);
         let checkpoints = config.checkpoint.as_ref().map(Checkpoints::open).transpose()?;
         if !Catalog::is_there(&config.data_dir) {
@@ -519,15 +519,4 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.stop();
     }
-}
-
-/// The error of a configured address that cannot be listened on. Its hint names the configuration key.
-fn name_the_key(error: ServiceError) -> ServiceError {
-    if !error.message.contains("cannot listen on") {
-        return error;
-    }
-    let hint = error.hint.as_deref().map_or_else(String::new, |hint| format!("{hint}; "));
-    error.with_hint(format!(
-        "{hint}it is set with --mqtt-address, RIVULET_MQTT_EMBEDDED_ADDRESS or mqtt.embedded.address in rivulet.toml"
-    ))
 }

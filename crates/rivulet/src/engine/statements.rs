@@ -434,9 +434,8 @@ impl Engine {
         let planned = rivulet_sql::parse_application(&text)
             .and_then(|create| rivulet_sql::plan_application_with(&create, &self.tables.loaded(tenant)));
         let application = planned.map_err(|error| {
-            let (message, hint) = (error.message.clone(), error.hint.clone());
-            let option = options.iter().map(|(option, ..)| option).find(|option| message.contains(&option.text));
-            at(ServiceError { hint, ..ServiceError::invalid(message) }, option.unwrap_or(name))
+            let option = rivulet_sql::option_at(&text, &error, options);
+            at(ServiceError { hint: error.hint, ..ServiceError::invalid(error.message) }, option.unwrap_or(name))
         })?;
         // The text that this was made from may have been replaced by now, which must not be undone.
         let (running, replacement) = self.replace(tenant, application, wish, Some(&running)).map_err(|error| {

@@ -327,6 +327,9 @@ fn options_of_an_application_change_without_a_new_text() {
     assert_eq!(numbers.next().1, json!(6), "with its state");
     let error = run(&engine, "ALTER APPLICATION counts SET (latenes => '1 s')").expect_err("no such option");
     assert_eq!((error.column, error.hint.as_deref()), (Some(31), Some("did you mean 'lateness'?")), "{error:?}");
+    let error =
+        run(&engine, "ALTER APPLICATION counts SET (late => 'mqtt:late', lateness => 'soon')").expect_err("text");
+    assert_eq!((error.column, error.message.contains("lateness")), (Some(52), true), "{error:?}");
     let error = run(&engine, "ALTER APPLICATION count SET (lateness => '1 s')").expect_err("no such application");
     assert_eq!((error.column, error.hint.as_deref()), (Some(19), Some("did you mean 'counts'?")), "{error:?}");
 }
