@@ -75,6 +75,25 @@ pub(super) struct TaskSink {
     numbers: Vec<u64>,
 }
 
+/// Result rows of one output.
+struct ResultRows<'a> {
+    batch: &'a Batch,
+    /// Their numbers, if they have any.
+    numbers: Option<&'a [u64]>,
+    slots: &'a SlotTable,
+}
+
+impl ResultRows<'_> {
+    /// Writes the id of a query's result into `id`; nothing if results have no ids.
+    fn write_id(&self, server: Option<&str>, query: QueryId, row: usize, id: &mut String) {
+        id.clear();
+        if let (Some(server), Some(numbers)) = (server, self.numbers) {
+            // Writing to a string does not fail.
+            let _ = write!(id, "{server}-{query}-{}", numbers[row]);
+        }
+    }
+}
+
 /// The buffers of a task's sink, and the watched results, while rows are made for an outlet.
 struct Kept<'a> {
     watched: &'a mut Vec<(QueryId, String)>,
@@ -138,8 +157,8 @@ impl TaskSink {
         if !self.outputs.has_bits {
             let outputs = 0..self.encoders.len();
             // A row is shown once, however many outputs it goes to.
-            let written =
-                outputs.map(|output| self.write_output(output, batch, numbers, slots, |_| is_watching && output == 0));
+            let rows = ResultRows { batch, numbers, slots };
+            let written = outputs.map(|output| self.write_output(output, &rows, |_| is_watching && output == 0));
             return written.fold(Ok(()), Result::and);
         }
         let columns = batch.columns.num_columns() - 1;
@@ -162,31 +181,31 @@ impl TaskSink {
                 let kept = numbers.iter().zip(bits.values()).filter(|&(_, &bits)| goes(bits));
                 numbers_to_output.extend(kept.map(|(number, _)| number));
             }
-            let of_output = numbers.map(|_| &numbers_to_output[..]);
+            let kept = batch.filter(&keep).map_err(failed)?;
+            let rows = ResultRows { batch: &kept, numbers: numbers.map(|_| &numbers_to_output[..]), slots };
             // A row is shown with the first of its outputs.
             let shows = |row: usize| is_watching && to_output[row] & (bit - 1) == 0;
-            let written = self.write_output(output, &batch.filter(&keep).map_err(failed)?, of_output, slots, shows);
+            let written = self.write_output(output, &rows, shows);
             result = result.and(written);
         }
         self.numbers = numbers_to_output;
         result
     }
 
-    /// Publishes the rows of a batch, all of one output. Live results also show the rows for which `shows` holds.
+    /// Publishes the rows of an output. Live results also show the rows for which `shows` holds.
     fn write_output(
         &mut self,
         output: usize,
-        batch: &Batch,
-        numbers: Option<&[u64]>,
-        slots: &SlotTable,
+        results: &ResultRows<'_>,
         shows: impl Fn(usize) -> bool,
     ) -> Result<(), SinkError> {
+        let &ResultRows { batch, slots, .. } = results;
         let Self { outputs, encoders, rows, messages, watched, topic, id, .. } = self;
         let (publish, template) = match (&outputs.targets[output], &outputs.topics.outputs[output]) {
             (Target::Topics(publish), OutputAddress::Topic(template)) => (*publish, template),
             (Target::Outlet(outlet), OutputAddress::Sink(address)) => {
                 let mut kept = Kept { watched, address: topic, id, value: &mut self.value };
-                let made = outputs.rows_for(outlet, address, batch, numbers, slots, shows, &mut kept)?;
+                let made = outputs.rows_for(outlet, address, results, shows, &mut kept)?;
                 outputs.rows[output].fetch_add(made.rows() as u64, Ordering::Relaxed);
                 if !made.is_empty() {
                     self.for_outlets.push((output, made));
@@ -195,7 +214,6 @@ impl TaskSink {
             }
             _ => unreachable!("both are made of the same address"),
         };
-        let numbered = outputs.server_of_ids.as_deref().zip(numbers);
         rows.clear();
         encoders[output].encode(batch, rows);
         let mut failure = Ok(());
@@ -204,11 +222,7 @@ impl TaskSink {
             // Each of the queries that share a slot has its own output.
             slots.for_each_query(slot, |query, slots, slot| {
                 write_topic(template, slots, slot, topic);
-                id.clear();
-                if let Some((server, numbers)) = numbered {
-                    // Writing to a string does not fail.
-                    let _ = write!(id, "{server}-{query}-{}", numbers[row]);
-                }
+                results.write_id(outputs.server_of_ids.as_deref(), query, row, id);
                 // A row that cannot be published must not prevent the rows of other queries.
                 if let Err(error) = messages.push_with_id(topic, id, rows.row(row), publish) {
                     failure = Err(sink_error(error));
@@ -230,21 +244,18 @@ impl TaskSink {
 }
 
 impl Outputs {
-    /// Makes a batch for an output that is not a topic, all of whose rows go to it: a row for each query that shares a
-    /// slot. Behind the columns it has the row's query, its id, and its address.
-    #[expect(clippy::too_many_arguments, reason = "as of outputs that are topics")]
+    /// Makes a batch for an output that is not a topic: a row for each query that shares a slot. Behind the columns it
+    /// has the row's query, its id, and its address.
     fn rows_for(
         &self,
         outlet: &Outlet,
         address: &SinkAddress,
-        batch: &Batch,
-        numbers: Option<&[u64]>,
-        slots: &SlotTable,
+        results: &ResultRows<'_>,
         shows: impl Fn(usize) -> bool,
         kept: &mut Kept<'_>,
     ) -> Result<Batch, SinkError> {
         let Kept { watched, address: text, id, value } = kept;
-        let numbered = self.server_of_ids.as_deref().zip(numbers);
+        let &ResultRows { batch, slots, .. } = results;
         let mut places = Vec::with_capacity(batch.rows());
         let mut queries = UInt64Builder::with_capacity(batch.rows());
         let (mut ids, mut addresses) = (StringBuilder::new(), StringBuilder::new());
@@ -253,11 +264,7 @@ impl Outputs {
                 places.push(row as u32);
                 if outlet.has_owners() {
                     queries.append_value(query);
-                    id.clear();
-                    if let Some((server, numbers)) = numbered {
-                        // Writing to a string does not fail.
-                        let _ = write!(id, "{server}-{query}-{}", numbers[row]);
-                    }
+                    results.write_id(self.server_of_ids.as_deref(), query, row, id);
                     ids.append_value(&**id);
                 }
                 if outlet.has_addresses() {
