@@ -286,14 +286,14 @@ impl From<&str> for LiveResult {
     }
 }
 
-/// The name of a query that was submitted without one. Names of this form are reserved: see [`is_generated_name`].
+/// The name of a query that was submitted without one. Names of this form are reserved: see [`generated_id`].
 pub fn generated_name(id: QueryId) -> String {
     format!("query_{id}")
 }
 
-/// Whether a name has the form of [`generated_name`], and the id of its query. A submitted name of this form must be
-/// refused, so that a generated name is always free (and need not be stored).
-pub fn is_generated_name(name: &str) -> Option<QueryId> {
+/// The id of the query whose [`generated_name`] this is, if the name has that form. A submitted name of this form must
+/// be refused, so that a generated name is always free (and need not be stored).
+pub fn generated_id(name: &str) -> Option<QueryId> {
     let digits = name.strip_prefix("query_")?;
     let canonical = digits.bytes().all(|byte| byte.is_ascii_digit()) && (digits == "0" || !digits.starts_with('0'));
     if canonical { digits.parse().ok() } else { None }
@@ -1003,10 +1003,10 @@ mod tests {
     #[test]
     fn generated_names_are_recognised_and_nothing_else() {
         for id in [0, 7, QueryId::MAX] {
-            assert_eq!(is_generated_name(&generated_name(id)), Some(id));
+            assert_eq!(generated_id(&generated_name(id)), Some(id));
         }
         for name in ["query_", "query_07", "query_+7", "query_7x", "Query_7", "query_18446744073709551616", "kims_ac"] {
-            assert_eq!(is_generated_name(name), None, "{name}");
+            assert_eq!(generated_id(name), None, "{name}");
         }
     }
 }

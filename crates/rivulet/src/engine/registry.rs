@@ -12,7 +12,7 @@ use rivulet_dataflow::QueryId;
 
 use super::lifecycle::{Lifecycle, Slotted};
 use crate::catalog::ApplicationNumber;
-use crate::service::{Tenant, generated_name, is_generated_name};
+use crate::service::{Tenant, generated_id, generated_name};
 
 /// A query, as the engine knows it.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Registry {
     /// The number of a tenant's query with this name.
     pub(super) fn id_of(&self, tenant: &Tenant, name: &str) -> Option<QueryId> {
         let tenant = *self.tenants.get(tenant)?;
-        if let Some(id) = is_generated_name(name) {
+        if let Some(id) = generated_id(name) {
             let found = self.get(id).filter(|entry| entry.name.is_empty() && entry.tenant == tenant);
             return found.map(|entry| entry.id);
         }

@@ -25,7 +25,7 @@ use crate::engine::resting::Resting;
 use crate::engine::running::{Running, topics_of};
 use crate::engine::taps::Watched;
 use crate::service::{
-    ErrorKind, FullName, Parameter, ParameterValue, QueryRequest, ServiceError, Tenant, is_generated_name,
+    ErrorKind, FullName, Parameter, ParameterValue, QueryRequest, ServiceError, Tenant, generated_id,
 };
 
 /// The longest name of a query, in bytes.
@@ -630,7 +630,7 @@ pub(in crate::engine) fn check_free(state: &State, tenant: &Tenant, name: &str) 
             "a query's name has 1 to {NAME_BYTES_MAX} bytes and no control characters"
         )));
     }
-    if is_generated_name(name).is_some() {
+    if generated_id(name).is_some() {
         return Err(ServiceError::invalid(format!("'{name}' has the form of a generated name"))
             .with_hint("choose another name, or none to have one generated"));
     }
