@@ -203,8 +203,9 @@ impl Topics {
 fn template(address: &Address, names: &[&str], direction: Direction) -> Result<Template, ServiceError> {
     let at = |error: ServiceError| error.at_place(address.position);
     if address.connector != "mqtt" {
-        return Err(at(ServiceError::invalid(format!("unknown connector '{}'", address.connector))
-            .with_hint("inputs are topics: 'mqtt:topic/{parameter}'")));
+        // Inputs and outputs of other connectors have a source or a sink.
+        return Err(at(ServiceError::invalid(format!("'{address}' is not a topic"))
+            .with_hint("late rows and dead letters of an input go to topics: 'mqtt:topic/{parameter}'")));
     }
     let text: String = address
         .parts

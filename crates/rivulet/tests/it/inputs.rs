@@ -155,6 +155,11 @@ fn what_does_not_fit_is_refused_by_name_and_place() {
         ("(v BIGINT) FROM 'file:x.json' FORMAT JSON", "'file:", "they read mqtt:, kafka:, http:"),
         ("(v BIGINT) FROM 'kafak:h:1/t' FORMAT JSON", "'kafak:", "did you mean 'kafka:'?"),
         ("(v BIGINT) FROM 'mqtt:t' FORMAT JSON WITH (key => '{a}')", "key =>", "a topic has parameters itself"),
+        (
+            "(v BIGINT) FROM 'mqtt:t' FORMAT JSON WITH (late => 'kafka:h:1/t')",
+            "'kafka:h",
+            "dead letters of an input go",
+        ),
     ] {
         let text =
             format!("CREATE APPLICATION x (a TEXT) INPUT one {input} OUTPUT 'mqtt:o' FORMAT JSON AS SELECT * FROM one");

@@ -21,7 +21,7 @@ use tokio::sync::broadcast::error::TryRecvError;
 use super::BigQueries;
 use crate::engine::prepare::format;
 use crate::engine::topics::OutputAddress;
-use crate::run::Given;
+use crate::run::{CONNECTORS, Given};
 use crate::service::{ErrorKind, LiveResult, ResourceKind, ServiceError, Tenant};
 
 /// Whether the reader may subscribe to a resource of this name.
@@ -161,10 +161,11 @@ impl BigQueries {
         if let Some(place) = one.inputs.iter().position(|input| input.name == part) {
             let (input, topics) = (&one.inputs[place], &running.topics.inputs[place]);
             if topics.source.is_some() {
-                // Nobody else can listen where the application does.
-                let hint = match input.address.connector.as_str() {
-                    "http" => "read the results of a query by its name: FROM query",
-                    _ => {
+                // Messages without places come once: nobody else can listen where the application does.
+                let messages = CONNECTORS.messages(&input.address.connector);
+                let hint = match messages.is_ok_and(|messages| messages.place.is_none()) {
+                    true => "read the results of a query by its name: FROM query",
+                    false => {
                         "declare a source of the same address and read that, or read the results of a query: FROM query"
                     }
                 };
