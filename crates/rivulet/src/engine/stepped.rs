@@ -98,12 +98,12 @@ impl Engine {
     ///
     /// # Errors
     /// It is refused.
-    pub fn carry_out(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
+    pub(crate) fn carry_out(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
         self.execute_statement(Tenant::of_operator(), statement, &|_| true)
     }
 
     /// The reference tables that an application may be planned with.
-    pub fn loaded_tables(&self) -> Tables {
+    pub(crate) fn loaded_tables(&self) -> Tables {
         self.tables.loaded(Tenant::of_operator())
     }
 
@@ -111,7 +111,7 @@ impl Engine {
     ///
     /// # Errors
     /// It is refused.
-    pub fn register(&self, application: Application) -> Result<(), ServiceError> {
+    pub(crate) fn register(&self, application: Application) -> Result<(), ServiceError> {
         self.applications.register(Tenant::of_operator(), application).map(drop)
     }
 
