@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use rivulet_runtime::Policy;
+
 use super::*;
 
 struct Fixture {
@@ -135,6 +137,7 @@ fn mistakes_are_named_with_their_place() {
     assert!(message.starts_with("rivulet.toml:2:8: "), "{message}");
     let (message, _) = Fixture::new("").environment("RIVULET_WORKERS", "many").error();
     assert_eq!(message, "RIVULET_WORKERS: workers is \"many\", expected a whole number from 1 to 1024");
+    let policies = Policy::ALL.map(|policy| format!("\"{}\"", policy.name)).join(", ");
     for fixture in [
         Fixture::new("[mqtt]\nbroker.url = \"mqtt://h\"\nbroker.connections = \"per-query\""),
         Fixture::new("[scheduler]\nshare_code = false"),
@@ -144,7 +147,7 @@ fn mistakes_are_named_with_their_place() {
         Fixture::new("").flag("scheduler.batch_rows_max", "0"),
     ] {
         let (message, hint) = fixture.error();
-        assert!(message.contains("any more") || message.ends_with("\"pinned\", \"congestion\""), "{message}");
+        assert!(message.contains("any more") || message.ends_with(&policies), "{message}");
         assert!(hint.starts_with("remove it: `rivulet bench many --model`"), "{message}: {hint}");
     }
     let (message, hint) = Fixture::new("").flag("worker", "2").error();
