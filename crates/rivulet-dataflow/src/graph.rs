@@ -17,7 +17,8 @@ pub trait OperatorFactory: Send + Sync {
     /// What the operator does, for `EXPLAIN`.
     fn describe(&self) -> Description;
 
-    /// Whether instances keep state between batches. Dataflows are cut at stateful operators.
+    /// Whether instances keep state between batches: their state is saved, and is looked for when a version is
+    /// replaced.
     fn is_stateful(&self) -> bool;
 
     /// Whether the operator only compares rows and passes each on unchanged or drops it: it compares them with a

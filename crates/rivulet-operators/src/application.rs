@@ -323,7 +323,8 @@ pub enum Overflow {
     /// The source stops reading until there is room; nothing is lost.
     #[default]
     Block,
-    /// The oldest waiting event is dropped and counted.
+    /// The oldest waiting events are dropped and counted: an eighth of those in the inbox of the task, of any of its
+    /// queries.
     DropOldest,
     /// The new event is dropped and counted.
     DropNewest,

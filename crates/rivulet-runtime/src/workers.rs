@@ -1,4 +1,4 @@
-//! The threads: workers that run tasks, and a timekeeper that notices due deadlines and balances load.
+//! The threads: workers that run tasks, a timekeeper that notices due deadlines, and a balancer that moves load.
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};

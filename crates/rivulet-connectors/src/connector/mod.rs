@@ -1,9 +1,10 @@
 //! Sources and sinks of big queries, by name: the name is the part of an address before the colon.
 //!
 //! A connector is a folder with a [`ConnectorDescription`], and a line in the list below. Checks, errors and the
-//! reference are made from the description; no other code knows the connector. It is opened for one statement
+//! reference are made from the description; no other code knows the connector. Topics of MQTT are the exception:
+//! applications read and write them past this module. A connector is opened for one statement
 //! ([`Connectors::open_source`], [`Connectors::open_sink`]); from then on the host runs its partitions like operators.
-//! A process may add connectors of its own ([`Connectors::with`]).
+//! The program adds the generators of its benchmarks ([`Connectors::with`]).
 //!
 //! What must hold: sources and sinks never block for long and hold a bounded amount of data (code that waits for a
 //! device does so in its own thread, behind a bounded queue); no input from outside makes them panic; unreadable input

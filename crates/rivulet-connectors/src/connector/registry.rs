@@ -1,4 +1,4 @@
-//! The connectors by name: those of this crate, and those that a process adds.
+//! The connectors by name: those of this crate, and those that the program adds.
 
 use std::borrow::Cow;
 use std::path::PathBuf;

@@ -41,6 +41,20 @@ impl Partition {
     }
 }
 
+/// A partition that never becomes idle, whose rows have no event time.
+impl From<Box<dyn Source>> for Partition {
+    fn from(source: Box<dyn Source>) -> Self {
+        Self {
+            source,
+            event_time_column: None,
+            lateness_us: 0,
+            idle_timeout_us: None,
+            future_limit_us: None,
+            newest_us: None,
+        }
+    }
+}
+
 /// All partitions that a task reads.
 pub(super) struct Feed {
     /// The partitions by index; one that has ended leaves `None`.

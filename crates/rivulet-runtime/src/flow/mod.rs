@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rivulet_dataflow::stage::{Stage, cut};
-use rivulet_dataflow::{Dataflow, Sink, Snapshot, Source, StageSnapshot, StateError, StateSink};
+use rivulet_dataflow::{Dataflow, Sink, Snapshot, StageSnapshot, StateError, StateSink};
 
 use crate::host::Host;
 use alignment::Alignment;
@@ -315,7 +315,8 @@ impl Flow {
         self.state.wake_sources();
     }
 
-    /// Pauses for good: the next checkpoint is the last, and sinks close what they would otherwise continue.
+    /// Pauses before a last checkpoint: with it, sinks close what they would otherwise continue. [`Flow::resume`]
+    /// undoes it.
     pub fn close(&self) {
         self.state.closing.store(true, Ordering::Release);
         self.pause();
@@ -404,17 +405,3 @@ impl std::fmt::Display for FlowError {
 }
 
 impl std::error::Error for FlowError {}
-
-/// A partition that never becomes idle, whose rows have no event time.
-impl From<Box<dyn Source>> for Partition {
-    fn from(source: Box<dyn Source>) -> Self {
-        Self {
-            source,
-            event_time_column: None,
-            lateness_us: 0,
-            idle_timeout_us: None,
-            future_limit_us: None,
-            newest_us: None,
-        }
-    }
-}

@@ -5,7 +5,8 @@ use rivulet_dataflow::{Chunk, Fault, GroupSink, Reason, SlotHost};
 
 use crate::GroupMetrics;
 
-/// The core of a task, or of one of its parts.
+/// The core of a task, or of one of its parts. The thread that runs the task holds its lock; checkpoints, changes of
+/// queries and the balancer take the lock in between.
 pub(crate) struct Core {
     pub(crate) host: SlotHost,
     pub(super) sink: Box<dyn GroupSink>,

@@ -193,8 +193,6 @@ impl Epochs {
                 Err(error @ (StorageError::Version { .. } | StorageError::Remote { .. })) => return Err(error),
                 // An epoch older than an intact one is not needed.
                 Err(_) if !is_newest => {}
-                // An epoch that cannot be read now is not damaged: to fall back to an older one would lose the changes
-                // in between.
                 Err(error) if !error.is_damage() => return Err(error),
                 Err(error) => epochs.problems.push(format!("epoch {number} cannot be used: {error}")),
             }

@@ -6,7 +6,7 @@ use crate::service::ServiceError;
 
 /// What accompanies queries outside of the engine. Engines that Rivulet is compared with have it: threads and
 /// connections for each query. A server has none. No application is replaced where there is one, because it would not
-/// know what the new version reads.
+/// know what the new version reads. It is no quota of a tenant: it is told the number of all queries, whoever has them.
 pub trait Companion: Send + Sync {
     /// Whether there can be this many queries. An error refuses the newest query before the catalog records it.
     ///

@@ -85,10 +85,11 @@ pub(crate) struct FlowTask {
     upstream: OnceLock<Vec<Weak<FlowTask>>>,
     /// Its index in the alignment of sources, if it reads any.
     aligned: Option<usize>,
-    /// Whether it ends with a sink, and whether that sink waits for each checkpoint to be durable.
+    /// Whether it ends with a sink.
     writes: bool,
     is_of_results: bool,
     tap: Option<Tap>,
+    /// Whether it ends with a sink that waits for each checkpoint to be durable.
     waits_for_commit: bool,
     letters: Option<OwnLetters>,
     /// The newest barrier whose checkpoint its sink has committed; [`u64::MAX`] once the task has ended.
@@ -129,7 +130,7 @@ struct Counters {
     busy_us: AtomicU64,
 }
 
-/// State that only the thread that runs the task touches.
+/// The state of a task. The thread that runs the task holds its lock, and a report takes it in between.
 struct Core {
     feed: Option<Feed>,
     stage: StageHost,
@@ -253,7 +254,7 @@ impl FlowTask {
         self.aligned.is_some()
     }
 
-    /// Schedules the task for the first time.
+    /// Schedules the task, also for a first time and while workers stop.
     pub(super) fn begin(self: &Arc<Self>) {
         self.schedule();
     }
