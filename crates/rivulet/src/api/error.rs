@@ -106,3 +106,24 @@ impl IntoResponse for ApiError {
         answer
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use rivulet_dataflow::Reason;
+
+    use super::*;
+
+    #[test]
+    fn the_page_of_errors_has_every_kind_and_every_reason() {
+        let has_row =
+            |begin: &str| include_str!("../../../../docs/errors.md").lines().any(|line| line.starts_with(begin));
+        for kind in ErrorKind::ALL {
+            let row = format!("| `{}` | {} | ", kind.name(), status_of(kind).as_u16());
+            assert!(has_row(&row), "docs/errors.md has no row {row}");
+        }
+        for reason in Reason::ALL {
+            let row = format!("| `{}` | ", reason.name());
+            assert!(has_row(&row), "docs/errors.md has no row {row}");
+        }
+    }
+}

@@ -24,6 +24,19 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
+    /// Every kind.
+    pub const ALL: [Self; 9] = [
+        Self::NotFound,
+        Self::AlreadyExists,
+        Self::Invalid,
+        Self::Conflict,
+        Self::Unavailable,
+        Self::LimitReached,
+        Self::Unauthenticated,
+        Self::Forbidden,
+        Self::Internal,
+    ];
+
     /// The name in answers of the API.
     pub fn name(self) -> &'static str {
         match self {
