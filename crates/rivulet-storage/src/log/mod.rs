@@ -35,6 +35,7 @@ use segment::{Open, Segment};
 use stats::Counters;
 
 pub use frame::Record;
+pub use segment::VERSION as FORMAT;
 pub use stats::{LogStats, SYNC_BOUNDS_US};
 
 /// The position of the first record of a log.

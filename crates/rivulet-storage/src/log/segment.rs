@@ -23,7 +23,7 @@ use crate::{Disk, DiskFile, StorageError};
 const MAGIC: [u8; 8] = *b"RivLog\0\0";
 
 /// The format version that is written.
-const VERSION: u32 = 2;
+pub const VERSION: u32 = 2;
 
 /// The size of the header.
 pub(super) const HEADER_BYTES: usize = 32;

@@ -59,6 +59,7 @@ mod replace_query;
 mod restart_loop;
 mod run;
 mod run_state;
+mod saved_forms;
 mod log_files;
 mod memory;
 mod mqtt_queries;

@@ -32,7 +32,7 @@ use super::version_1;
 use crate::catalog::OWNER_ONLY;
 
 /// The version that is written.
-pub(super) const VERSION: u64 = 2;
+pub const VERSION: u64 = 2;
 
 /// The first file of a backup, which has its version.
 const HEAD_NAME: &str = "rivulet-backup.json";

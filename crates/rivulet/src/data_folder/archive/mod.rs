@@ -25,6 +25,7 @@ use crate::catalog::{self, Catalog, CatalogError, OWNER_ONLY};
 use crate::service::Backup;
 use error::failed;
 pub use error::{ArchiveError, Contents};
+pub use format::VERSION as FORMAT;
 use format::{Origin, Source};
 use unpack::BUFFER_BYTES;
 
