@@ -125,6 +125,24 @@ fn every_file_on_the_map_is_there() {
         let is_folder = path.ends_with('/') && files.contains(&format!("/{path}"));
         assert!(!is_path || is_folder || files.lines().any(ends), "ARCHITECTURE.md names {path}, which is not there");
     }
+    let place = if file.starts_with(path) { 0 } else { file.find(&format!("/{path}"))? + 1 };
+    Some(&file[..place + path.len()])
+}
+
+#[test]
+fn the_first_page_counts_right() {
+    let readme = read("README.md");
+    let number_before = |words: &str| {
+        let before = readme.split_once(words).unwrap_or_else(|| panic!("README.md does not say{words}")).0;
+        let digits = before.rsplit(|one: char| !one.is_ascii_digit()).next().unwrap();
+        digits.parse::<usize>().unwrap_or_else(|_| panic!("README.md has no number before{words}"))
+    };
+    let examples = ["examples", "examples/recipes"].iter().flat_map(|folder| root().join(folder).read_dir().unwrap());
+    let examples = examples.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|end| end == "sql"));
+    assert_eq!(number_before(" applications, [recipes]"), examples.count());
+    let functions = read("docs/reference/functions.md");
+    let callable = functions.split("\n## Refused").next().unwrap().matches("\n### ").count();
+    assert!(number_before(", most with examples |") <= callable, "{callable} functions can be called");
 }
 
 #[test]
