@@ -71,6 +71,9 @@ pub enum WindowSpec {
     State,
 }
 
+/// A length of a window, if it has one.
+type Length<'a> = Option<&'a Arc<dyn PhysicalExpr>>;
+
 impl WindowSpec {
     /// Whether windows have bounds in time, not in rows.
     pub(crate) fn is_time(&self) -> bool {
@@ -105,7 +108,7 @@ impl WindowSpec {
     }
 
     /// Width and slide. The slide is `None` if it is the width. A window of a state has no lengths.
-    fn expressions(&self) -> (Option<&Arc<dyn PhysicalExpr>>, Option<&Arc<dyn PhysicalExpr>>) {
+    fn expressions(&self) -> (Length<'_>, Length<'_>) {
         match self {
             Self::Shifted { window, .. } => window.expressions(),
             Self::Cumulate { step, width } => (Some(width), Some(step)),

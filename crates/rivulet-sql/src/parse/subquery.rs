@@ -41,6 +41,9 @@ pub(super) struct Chain {
     depth: usize,
 }
 
+/// The tokens that are left, and what became of those that were taken.
+type Taken<T> = (Vec<TokenWithSpan>, T);
+
 impl Chain {
     /// Reads a SELECT that the one here reads; `named` are the queries of WITH that it may read in its turn.
     fn inner<T>(
@@ -127,7 +130,7 @@ impl Chain {
         tokens: &[TokenWithSpan],
         end: Position,
         read: impl FnOnce(&mut Self, &[TokenWithSpan], Position) -> Result<T, SqlError>,
-    ) -> Result<Option<(Vec<TokenWithSpan>, T)>, SqlError> {
+    ) -> Result<Option<Taken<T>>, SqlError> {
         let Some(from) = from_of(tokens) else { return Ok(None) };
         let is_subquery = matches!(tokens.get(from + 1), Some(open) if open.token == Token::LParen)
             && tokens.get(from + 2).is_some_and(|first| begins_query(&first.token));
@@ -154,7 +157,7 @@ impl Chain {
         &mut self,
         tokens: &[TokenWithSpan],
         read: impl FnOnce(&mut Self, &[TokenWithSpan], Position) -> Result<T, SqlError>,
-    ) -> Result<Option<(Vec<TokenWithSpan>, Option<T>)>, SqlError> {
+    ) -> Result<Option<Taken<Option<T>>>, SqlError> {
         let Some(from) = from_of(tokens) else { return Ok(None) };
         let find = |named: &[NamedQuery], token: Option<&TokenWithSpan>| {
             let Token::Word(word) = &token?.token else { return None };

@@ -51,6 +51,9 @@ struct Known {
     altered_next: u64,
 }
 
+/// An application in the catalog, and what it is made of or why it cannot be prepared.
+pub(super) type Stored = (StoredApplication, Result<Prepared, ServiceError>);
+
 impl Applications {
     /// Without applications until [`Applications::load`].
     pub(super) fn new(
@@ -65,7 +68,7 @@ impl Applications {
 
     /// Prepares the applications in the catalog. One that this version cannot prepare any more stays in the catalog,
     /// and the others run.
-    pub(super) fn stored(&self) -> Result<Vec<(StoredApplication, Result<Prepared, ServiceError>)>, ServiceError> {
+    pub(super) fn stored(&self) -> Result<Vec<Stored>, ServiceError> {
         let tables = self.tables.loaded_by_tenant();
         let prepared = |stored: StoredApplication| {
             let prepared = self.prepare_stored(&stored, &tables);
@@ -75,7 +78,7 @@ impl Applications {
     }
 
     /// Starts these applications.
-    pub(super) fn load(&self, stored: Vec<(StoredApplication, Result<Prepared, ServiceError>)>) {
+    pub(super) fn load(&self, stored: Vec<Stored>) {
         let mut known = self.known.lock();
         for (stored, prepared) in stored {
             match prepared {

@@ -427,7 +427,7 @@ fn nobody_else_waits_while_a_replacement_waits_for_events_to_be_processed() {
     for n in 1..EVENTS {
         broker.send("slow/a", &json!({ "n": n }));
         if n % 50 == 0 {
-            let arrived = || engine.status().total.events + engine.status().total.inbox_rows as u64;
+            let arrived = || engine.status().total.events + engine.status().total.inbox_rows;
             wait("events to arrive", || arrived() > n as u64);
         }
     }

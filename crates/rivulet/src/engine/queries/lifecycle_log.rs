@@ -358,7 +358,8 @@ mod tests {
         let since: Vec<_> = (0..=11).map(|query| lifecycle_log.since(query)).collect();
         let since_of_created = [7, 7, 5, 5, 7, 5, 5, 5, 8, 6].map(Some);
         assert_eq!((since[0], &since[1..=10], since[11]), (None, &since_of_created[..], None));
-        assert_eq!((&lifecycle_log.away[&3], &lifecycle_log.away[&20]), (&vec![0..5, 10..13], &vec![0..15]));
+        assert_eq!(lifecycle_log.away[&3], [0..5, 10..13]);
+        assert_eq!(lifecycle_log.away[&20], [0..15]);
     }
 
     #[test]

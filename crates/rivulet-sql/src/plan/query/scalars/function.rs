@@ -45,7 +45,7 @@ impl Function {
     }
 
     /// The function, whose results are JSON.
-    pub(in crate::plan) fn as_json(self) -> Self {
+    pub(in crate::plan) fn returning_json(self) -> Self {
         Self { returns_json: true, ..self }
     }
 

@@ -56,7 +56,7 @@ impl Which {
             Self::Length => DataType::Int64,
         };
         let function = Function::new(name, [vec![DataType::Utf8; texts]], returns);
-        if self == Self::Query { function.as_json() } else { function }
+        if self == Self::Query { function.returning_json() } else { function }
     }
 
     /// The function of one path, which takes the text alone.
