@@ -25,13 +25,16 @@ fn rows(range: std::ops::Range<i64>) -> Batch {
 
 const COLUMNS: &str = "device TEXT, n BIGINT";
 
+/// The name of a topic and what is tested with it.
+type Part = (&'static str, fn(&str));
+
 /// One test with one broker: it takes seconds to start. Each part has a topic of its own, and those that leave the
 /// broker alone run side by side: most of their time they wait for it.
 #[test]
 fn against_a_broker() {
     let Some(mut broker) = Broker::start_or_skip() else { return };
     let topic = |name: &str| format!("kafka:{}/{name}", broker.address);
-    let side_by_side: [(&str, fn(&str)); 7] = [
+    let side_by_side: [Part; 7] = [
         ("numbers", of_one_topic),
         ("shared", groups_share_and_remember),
         ("totals", changes_are_upserts),

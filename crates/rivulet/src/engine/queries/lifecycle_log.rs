@@ -359,7 +359,7 @@ mod tests {
         let since_of_created = [7, 7, 5, 5, 7, 5, 5, 5, 8, 6].map(Some);
         assert_eq!((since[0], &since[1..=10], since[11]), (None, &since_of_created[..], None));
         assert_eq!(lifecycle_log.away[&3], [0..5, 10..13]);
-        assert_eq!(lifecycle_log.away[&20], [0..15]);
+        assert_eq!(lifecycle_log.away[&20], std::slice::from_ref(&(0..15)));
     }
 
     #[test]
