@@ -15,7 +15,7 @@
 //! - [`calls`]: which functions a query calls ([`calls::calls`]);
 //! - [`expression`]: single expressions ([`ExpressionPlanner`]), as applications have them;
 //! - [`parts`]: the SELECTs of a query one by one, to find the expression that is wrong;
-//! - [`times`]: units, zones and roundings of times, spelled out as calls, and elements of arrays (`subscripts`);
+//! - `times`: units, zones and roundings of times, spelled out as calls, and elements of arrays (`subscripts`);
 //! - `spelling`: casts with all the details of their types;
 //! - `grouping_sets`: GROUPING SETS, ROLLUP and CUBE; `limits`: LIMIT inside a query; `whole_partitions`: aggregates
 //!   `OVER ()`;
@@ -53,7 +53,7 @@ mod nothing;
 mod order;
 mod subqueries;
 mod subscripts;
-pub mod times;
+mod times;
 mod unions;
 mod walk;
 mod whole_partitions;
@@ -64,5 +64,6 @@ pub use check::check_expression;
 pub use error::{KnownColumn, Problem, RelationalError};
 pub use expression::ExpressionPlanner;
 pub use planning::{Planned, PlannedView, SortColumn, plan, plan_view};
+pub use spelling::spell_out_times;
 pub use unnest::Elements;
 pub use window::{WindowKind, WindowTable};

@@ -12,9 +12,11 @@ use datafusion_sql::sqlparser::ast::{
     UnaryOperator, Value,
 };
 
+use crate::clauses::start;
 use crate::error::{Problem, RelationalError};
 use crate::subscripts;
 use crate::times;
+use crate::walk::{NodeMut, change_expression};
 
 /// What a cast to a type of SQL does.
 struct Conversion {
@@ -24,6 +26,23 @@ struct Conversion {
     within: Option<DataType>,
     /// The most characters that are kept of a text.
     characters_max: Option<u64>,
+}
+
+/// Spells out the times and the elements of arrays in an expression of an application.
+///
+/// # Errors
+/// An unknown unit of time, or the time of evaluation.
+pub fn spell_out_times(expression: &mut Expr) -> Result<(), RelationalError> {
+    let mut found = None;
+    change_expression(expression, &mut |node, _| {
+        let NodeMut::Expr(part) = node else { return };
+        let place = start(part);
+        subscripts::spell_out(part);
+        if let (Err(error), None) = (times::spell_out(part), &found) {
+            found = Some(RelationalError { place, ..error });
+        }
+    });
+    found.map_or(Ok(()), Err)
 }
 
 /// Spells out one expression, whose parts are spelled out already.

@@ -7,7 +7,6 @@ use datafusion_sql::sqlparser::ast::{
 };
 
 use crate::error::RelationalError;
-use crate::walk::{NodeMut, change_expression};
 
 /// The type of timestamps: microseconds, without a zone.
 pub(crate) const TIMESTAMP: DataType = DataType::Timestamp(TimeUnit::Microsecond, None);
@@ -25,23 +24,6 @@ const UNITS: [(&str, &str); 10] = [
     ("quarter", "3 months"),
     ("year", "1 year"),
 ];
-
-/// Spells out an expression of an application and all its parts.
-///
-/// # Errors
-/// An unknown unit of time, or the time of evaluation.
-pub fn spell_out_times(expression: &mut Expr) -> Result<(), RelationalError> {
-    let mut found = None;
-    change_expression(expression, &mut |node, _| {
-        let NodeMut::Expr(part) = node else { return };
-        let place = crate::clauses::start(part);
-        crate::subscripts::spell_out(part);
-        if let (Err(error), None) = (spell_out(part), &found) {
-            found = Some(RelationalError { place, ..error });
-        }
-    });
-    found.map_or(Ok(()), Err)
-}
 
 /// Spells out one expression, whose parts are spelled out already.
 pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {

@@ -68,7 +68,7 @@ impl Scope<'_> {
     /// Checks `expression` and brings it into the form for planning. `fallback` is the position of errors whose own
     /// position is not known.
     pub(super) fn check(&self, expression: &mut Expr, place: Place, fallback: Position) -> Result<(), SqlError> {
-        rivulet_relational::times::spell_out_times(expression).map_err(|error| placed(error, fallback))?;
+        rivulet_relational::spell_out_times(expression).map_err(|error| placed(error, fallback))?;
         rivulet_relational::check_expression(expression).map_err(|error| placed(error, fallback))?;
         self.names(expression, place, fallback)
     }
