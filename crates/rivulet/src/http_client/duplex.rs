@@ -236,6 +236,8 @@ mod tests {
         let server = thread::spawn(move || {
             let (mut stream, _) = listener.accept().expect("a connection");
             stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
+            // What comes before there is a request is no answer to it.
+            assert!(stream.read(&mut [0; 64]).expect("a request") > 0);
             stream.write_all(b"HTTP/1.1 401 No\r\ncontent-length: 3\r\n\r\nno\n").expect("an answer");
             // Until the client has its answer and goes, however that shows.
             let _ = io::copy(&mut stream, &mut io::sink());
