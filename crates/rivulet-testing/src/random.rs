@@ -135,6 +135,8 @@ impl RandomApplication {
             let around = pick(&[
                 "",
                 "",
+                "",
+                "",
                 "SELECT @max(n) AS n, count(*) AS windows, max(a) AS a, window_start FROM (",
                 "SELECT @n, a, lag(n) AS before FROM (",
             ]);

@@ -240,7 +240,7 @@ fn by_key(results: &Results, cut: &Cut) -> BTreeMap<(u64, String), Vec<String>> 
 
 #[test]
 fn results_of_queries_in_parts_are_those_of_whole_ones() {
-    let (first, seeds) = (variable("RIVULET_SIMULATION_FIRST", 0), variable("RIVULET_SIMULATION_SEEDS", 300));
+    let (first, seeds) = (variable("RIVULET_SIMULATION_FIRST", 0), variable("RIVULET_SIMULATION_SEEDS", 450));
     let mut done = Done { cuts_tasks: true, ..Done::default() };
     let (mut results, mut by_keys, mut anywhere) = (0, 0, 0);
     for seed in first..first + seeds {
@@ -265,7 +265,7 @@ fn results_of_queries_in_parts_are_those_of_whole_ones() {
     }
     eprintln!("{by_keys} by key, {anywhere} anywhere, {results} results: {done:?}");
     if seeds >= 100 {
-        assert!(by_keys > seeds / 10 && anywhere > seeds / 100, "{by_keys} by key, {anywhere} anywhere");
+        assert!(by_keys > seeds / 15 && anywhere > seeds / 100, "{by_keys} by key, {anywhere} anywhere");
         let least = done.cuts.min(done.steps_of_parts).min(done.splits).min(done.spilled);
         assert!(least > seeds && results as u64 > 10 * seeds, "it does what it should: {done:?}");
     }
