@@ -125,7 +125,8 @@ fn push_while_it_changes(group: &Arc<Group>, slots: &[Slot], workers: Workers) {
             let first = &tasks[0];
             group.cut_on(first, [&[1, 2][..], &[3], &[], &[0, 1, 2, 3]][turn % 4]);
             match turn {
-                // A running task looks at what is wanted before its next activation, and events may have run out by then.
+                // A running task looks at what is wanted before its next activation, and events may have run out by
+                // then.
                 0 => wait("a cut while events come", || {
                     group.cut_on(first, &[1, 2]);
                     first.parts() > 1

@@ -18,10 +18,10 @@
 //!   a query that it refuses is not started.
 //! - Locks are taken in one order: statements that change big queries; the lines of checkpoints (checkpoints and
 //!   backups hold them and never change big queries); saved state of a query; the table of big queries; changes of
-//!   values of queries; queries; applications; tables; routing; a group's free slots (held to lock two tasks of a group); the core of a task; its
-//!   parts; the order of its blocks; its inbox, or the timers of a spilled task. Within a shared input: its readers,
-//!   then the rows that wait, then the inboxes behind it. The router's routes come after routing and before inboxes.
-//!   The lock of a scheduler is the innermost.
+//!   values of queries; queries; applications; tables; routing; a group's free slots (held to lock two tasks of a
+//!   group); the core of a task; its parts; the order of its blocks; its inbox, or the timers of a spilled task. Within
+//!   a shared input: its readers, then the rows that wait, then the inboxes behind it. The router's routes come after
+//!   routing and before inboxes. The lock of a scheduler is the innermost.
 //! - No code waits for files, sockets or brokers while it holds a lock. There are two exceptions: the catalog, and a
 //!   group that quiesces while its version is replaced or values of its queries change. A sink runs under the core of
 //!   its task and takes none of the locks that are named before that one.
@@ -34,10 +34,10 @@
 //! `resting` (groups that rest meanwhile), `tables` (reference tables), `companion` (what accompanies queries outside),
 //! `offer` (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the sink of a task), `taps` (live
 //! results), `addresses`, `outlet` and `outlets` (where rows go that are not messages), `outside` (waiting for files,
-//! brokers and other servers), `messaging` (broker or client) with `broker_journal` (sessions on disk), `memory` (limits
-//! of memory), `checkpoints`, `backup` and `event_log` (what outlives the process), `attempts` and `threads` (work that
-//! is repeated), `reserve` (a start on a full disk), `status` and `exposition` (counters), `warnings` (what an owner
-//! should know), [`stepped`] (for simulations and trials).
+//! brokers and other servers), `messaging` (broker or client) with `broker_journal` (sessions on disk), `memory`
+//! (limits of memory), `checkpoints`, `backup` and `event_log` (what outlives the process), `attempts` and `threads`
+//! (work that is repeated), `reserve` (a start on a full disk), `status` and `exposition` (counters), `warnings` (what
+//! an owner should know), [`stepped`] (for simulations and trials).
 
 mod addresses;
 mod answers;
