@@ -265,8 +265,8 @@ fn results_of_queries_in_parts_are_those_of_whole_ones() {
     }
     eprintln!("{by_keys} by key, {anywhere} anywhere, {results} results: {done:?}");
     if seeds >= 100 {
-        assert!(by_keys > seeds / 15 && anywhere > seeds / 100, "{by_keys} by key, {anywhere} anywhere");
+        assert!(by_keys > seeds / 10 && anywhere > seeds / 100, "{by_keys} by key, {anywhere} anywhere");
         let least = done.cuts.min(done.steps_of_parts).min(done.splits).min(done.spilled);
-        assert!(least > seeds && results as u64 > 10 * seeds, "it does what it should: {done:?}");
+        assert!(3 * least > 2 * seeds && results as u64 > 10 * seeds, "it does what it should: {done:?}");
     }
 }
