@@ -307,7 +307,6 @@ impl Engine {
             companion,
             state: Mutex::default(),
             next_change: AtomicU64::new(LogPosition::MAX),
-            altering: Mutex::default(),
         });
         let opener = Opener::new(
             config.clone(),

@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::checkpoints::on_demand;
-use crate::outlets::Receiver;
 use crate::server::{Publisher, Server, free_port, rivulet, wait};
 use crate::support::AsOperator;
 
@@ -64,44 +63,6 @@ impl Numbers {
 /// Waits until all that was sent is processed.
 fn settle(engine: &Engine, events: u64) {
     wait("the events to be processed", || engine.status().total.events >= events);
-}
-
-#[test]
-fn other_statements_do_not_wait_for_a_change_that_waits_for_events() {
-    let (folder, receiver) = (TempDir::new().expect("a folder"), Receiver::start());
-    receiver.refuses.store(true, Ordering::Release);
-    let engine = open(folder.path());
-    let application = format!(
-        "CREATE APPLICATION hooks (low BIGINT) INPUT numbers (n BIGINT) FROM 'mqtt:in' FORMAT JSON
-         OUTPUT 'http://127.0.0.1:{}/all' FORMAT JSON AS SELECT n FROM numbers WHERE n > $low",
-        receiver.port
-    );
-    run(&engine, &application).expect("an application");
-    run(&engine, "CREATE QUERY q FROM APPLICATION hooks WITH (low => 0)").expect("a query");
-    let mut publisher = Publisher::connect(engine.embedded_broker_address().expect("a broker"));
-    let waits = |engine: &Engine| engine.status().applications[0].inbox_rows > 0;
-    // More than the output has room for.
-    let is_full = (1..100_000).any(|n| {
-        publisher.publish("in", &format!("{{\"n\": {n}}}"));
-        n % 500 == 0 && waits(&engine)
-    });
-    assert!(is_full);
-    let group = engine.groups().into_iter().find(|group| group.name() == "hooks").expect("a group");
-    let is_created_meanwhile = (0..20).any(|attempt| {
-        let of_thread = engine.clone();
-        let altering = std::thread::spawn(move || run(&of_thread, "ALTER QUERY q SET (low => 5)"));
-        wait("the change to wait", || group.rests() || altering.is_finished());
-        run(&engine, &format!("CREATE QUERY other{attempt} FROM APPLICATION hooks WITH (low => {attempt})"))
-            .expect("a query");
-        let waits_still = group.rests();
-        let error = altering.join().expect("no panic").expect_err("its events find no way out");
-        assert!(error.message.contains("events that wait for it are not processed"), "{error}");
-        waits_still
-    });
-    assert!(is_created_meanwhile, "a query is created while the change waits");
-    receiver.refuses.store(false, Ordering::Release);
-    wait("the events to be processed", || !waits(&engine));
-    run(&engine, "ALTER QUERY q SET (low => 5)").expect("it is changed");
 }
 
 #[test]

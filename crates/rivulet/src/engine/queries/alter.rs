@@ -8,8 +8,8 @@
 //! What must hold: an event that was received before the change is processed with the values before, and one that was
 //! received after it with the new values. This holds also where the log is replayed after a crash. So the catalog has
 //! the position of the change, and no event waits for the query when the change is made: where events wait, the group
-//! closes its intake until they are processed. The lock of the queries is released meanwhile, and what was checked is
-//! checked again behind it. A replay makes the change at the same position ([`Queries::make_changes`]).
+//! closes its intake until they are processed. A replay makes the change at the same position
+//! ([`Queries::make_changes`]).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -38,8 +38,8 @@ use crate::service::{
     Alteration, AlterationEffect, ErrorKind, Parameter, ParameterValue, QueryChange, ServiceError, Tenant,
 };
 
-/// How long a call waits, in total, for events that are to be processed before queries get other values. Other calls
-/// that change values wait with it.
+/// How long a call waits, in total, for events that are to be processed before queries get other values. All calls
+/// about queries wait with it.
 const CALL_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// How long a call waits for one application in any case: as long as results usually need to leave.
@@ -79,6 +79,9 @@ struct Altered {
     overtaken: Vec<(usize, Option<Arc<Effect>>)>,
     /// By how many bytes the values grow.
     grows_by: usize,
+    /// The position of the log from which on the new values count.
+    position: LogPosition,
+    _resting: Option<Resting>,
 }
 
 /// A change that is to be made.
@@ -159,56 +162,21 @@ impl Queries {
         patience: &mut Patience,
         answers: &mut Answers,
     ) {
-        let _altering = self.altering.lock();
-        let mut resting = None;
-        let made = loop {
-            match self.try_to_alter(application, changes, found, &mut resting, answers) {
-                // No lock is held that other calls need, and no event comes in between.
-                Ok(Some(running)) => {
-                    let resting = resting.as_mut().expect("its group was brought to rest");
-                    let rests = patience.wait(|wait_max| self.routing.let_rest(&running, resting, wait_max));
-                    if let Err(error) = rests {
-                        break Err(error);
-                    }
-                    running.group.quiesce();
-                }
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error),
+        let state = &mut *self.state.lock();
+        let made = self.wanted(application, state, changes, found, answers).and_then(|(wanted, chunk)| {
+            if wanted.is_empty() {
+                return Ok(());
             }
-        };
+            let altered = self.check(chunk, &wanted, answers);
+            self.admit(&altered)?;
+            let altered = self.bring_to_rest(state, altered, &wanted, patience)?;
+            self.store_and_make(state, &altered, &wanted, answers)
+        });
         if let Err(error) = made {
             for &(index, _) in found {
                 answers[index].get_or_insert_with(|| Err(error.clone()));
             }
         }
-    }
-
-    /// Makes changes of queries of one application, unless their group has to be [quiesced](Routing::let_rest) first:
-    /// then it returns the application, and `resting` has the group. To be called again when it is quiesced.
-    fn try_to_alter(
-        &self,
-        application: ApplicationNumber,
-        changes: &[QueryChange<'_>],
-        found: &[(usize, QueryId)],
-        resting: &mut Option<Resting>,
-        answers: &mut Answers,
-    ) -> Result<Option<Arc<Running>>, ServiceError> {
-        let state = &mut *self.state.lock();
-        let (wanted, chunk) = self.wanted(application, state, changes, found, answers)?;
-        if wanted.is_empty() {
-            return Ok(None);
-        }
-        let altered = self.check(chunk, &wanted, answers);
-        self.admit(&altered)?;
-        let position = match altered.effects.iter().all(Option::is_none) {
-            true => 0,
-            false => match self.rest(state, &altered, &wanted, resting)? {
-                Some(position) => position,
-                None => return Ok(Some(altered.checked.running)),
-            },
-        };
-        self.store_and_make(state, &altered, position, &wanted, answers)?;
-        Ok(None)
     }
 
     /// Binds the values that these queries are to have. Queries that have them already are answered.
@@ -313,7 +281,7 @@ impl Queries {
         let (effects, grows_by) = effects_of(&mut checked);
         let of_overtaken = if overtaken.queries.is_empty() { Vec::new() } else { effects_of(&mut overtaken).0 };
         let overtaken = overtaken.queries.into_iter().zip(of_overtaken).collect();
-        Altered { checked, effects, overtaken, grows_by }
+        Altered { checked, effects, overtaken, grows_by, position: 0, _resting: None }
     }
 
     /// Fails if there is no memory for the values.
@@ -322,17 +290,30 @@ impl Queries {
         if altered.grows_by == 0 { Ok(()) } else { self.memory.admit(0, altered.grows_by) }
     }
 
-    /// Brings the group of the queries that change to rest between two of their events. Returns the position of the log
-    /// from which on the new values count; `None` if the group has to be quiesced first, for which it is in `resting`.
+    /// Brings a group to rest between two events of the queries that change.
+    fn bring_to_rest(
+        &self,
+        state: &mut State,
+        altered: Altered,
+        wanted: &[Wanted<'_>],
+        patience: &mut Patience,
+    ) -> Result<Altered, ServiceError> {
+        if altered.effects.iter().all(Option::is_none) {
+            return Ok(altered);
+        }
+        let (position, resting) = self.rest(state, &altered, wanted, patience)?;
+        Ok(Altered { position, _resting: Some(resting), ..altered })
+    }
+
     fn rest(
         &self,
         state: &mut State,
         altered: &Altered,
         wanted: &[Wanted<'_>],
-        resting: &mut Option<Resting>,
-    ) -> Result<Option<LogPosition>, ServiceError> {
+        patience: &mut Patience,
+    ) -> Result<(LogPosition, Resting), ServiceError> {
         let running = &altered.checked.running;
-        if running.group.rests() != resting.is_some() {
+        if running.group.rests() {
             let message = format!("the application '{}' is being replaced", running.application.name);
             return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint("try again in a moment"));
         }
@@ -345,25 +326,21 @@ impl Queries {
         let parted: Vec<(Slot, QueryId)> =
             parted.filter_map(|(query, _)| Some((slot_of(state, *query)?, *query))).collect();
         let slots: Vec<Slot> = queries.iter().filter_map(|(query, _)| slot_of(state, *query)).collect();
-        let reads_else = queries.iter().any(|(_, effect)| effect.reads_else);
-        let is_quiesced = resting.is_some();
-        if !is_quiesced {
-            *resting = Some(Resting::new(running.group.clone()));
-            running.group.suspend();
-        }
+        let mut resting = Resting::new(running.group.clone());
+        running.group.suspend();
         // Events with a lower position are in the inboxes then, if they are not processed yet.
         let mut position = self.event_log.end();
-        if !is_quiesced {
-            self.routing.await_routing();
-            // Where routes change, or a slot that a query gets for itself needs one, no event may come before that is
-            // done.
-            let gets_routes = reads_else || (!parted.is_empty() && running.group.further_queries() > 0);
-            if gets_routes || !self.routing.is_at_rest(running, &slots) {
-                // Waiting events are processed first: rows that were decoded for many queries would find no room in a
-                // suspended group.
-                running.group.close_intake();
-                return Ok(None);
-            }
+        self.routing.await_routing();
+        let reads_else = queries.iter().any(|(_, effect)| effect.reads_else);
+        // Where routes change, or a slot that a query gets for itself needs one, no event may come before that is done.
+        let gets_routes = reads_else || (!parted.is_empty() && running.group.further_queries() > 0);
+        if gets_routes || !self.routing.is_at_rest(running, &slots) {
+            // Waiting events are processed first: rows that were decoded for many queries would find no room in a
+            // suspended group.
+            running.group.close_intake();
+            patience.wait(|wait_max| self.routing.let_rest(running, &mut resting, wait_max))?;
+            running.group.quiesce();
+            position = self.event_log.end();
         }
         self.part(state, running, &parted, reads_else)?;
         if reads_else {
@@ -374,7 +351,7 @@ impl Queries {
             self.routing.await_routing();
             position = self.event_log.end();
         }
-        Ok(Some(position))
+        Ok((position, resting))
     }
 
     /// Writes the values to the catalog, and then gives them to the queries.
@@ -382,11 +359,10 @@ impl Queries {
         &self,
         state: &mut State,
         altered: &Altered,
-        position: LogPosition,
         wanted: &[Wanted<'_>],
         answers: &mut Answers,
     ) -> Result<(), ServiceError> {
-        let Altered { checked: Checked { running, rows, inputs, queries }, effects, overtaken, .. } = altered;
+        let Altered { checked: Checked { running, rows, inputs, queries }, effects, overtaken, position, .. } = altered;
         let is_checkpointed = running.group.is_checkpointed();
         let records: Vec<AlteredQuery<'_>> = queries
             .iter()
@@ -395,7 +371,7 @@ impl Queries {
                 id: wanted[place].id,
                 parameters: &wanted[place].parameters,
                 label: wanted[place].label.as_deref(),
-                noted_at: (effect.is_some() && is_checkpointed).then_some(position),
+                noted_at: (effect.is_some() && is_checkpointed).then_some(*position),
             })
             .collect();
         if records.is_empty() {

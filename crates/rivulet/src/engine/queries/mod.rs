@@ -2,9 +2,9 @@
 //!
 //! What must hold: a query is in the catalog before it runs, and a name belongs to one query, small or big.
 //!
-//! The lock of the queries is the first of the engine's parts; only that of calls that change values comes before it.
-//! Code that ends or replaces an application holds it too, so code that holds it may rely on the application of a
-//! query. It is held while the catalog is written, and during no other wait for anything outside the process.
+//! The lock of the queries is the first of the engine's parts. Code that ends or replaces an application holds it too,
+//! so code that holds it may rely on the application of a query. It is held while the catalog is written, and during no
+//! other wait for anything outside the process.
 //!
 //! In reading order: [`submit`] (queries are created, paused, resumed and dropped), [`alter`] (they get other values),
 //! [`lifecycle_log`] (what each gets of the log after a restart), [`list`] (how they are shown), [`activity`] and
@@ -56,8 +56,6 @@ pub(super) struct Queries {
     pub(super) checkpoints: Option<Arc<Checkpoints>>,
     pub(super) way_out: Arc<WayOut>,
     pub(super) companion: Option<Arc<dyn Companion>>,
-    /// Held by a call that changes values, also while it waits for events to be processed. It comes before the state.
-    pub(super) altering: Mutex<()>,
     pub(super) state: Mutex<State>,
     /// The position of the first change of values that is yet to be made again; the highest position there can be if
     /// there is none.
