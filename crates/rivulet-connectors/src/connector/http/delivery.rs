@@ -26,6 +26,8 @@ const IDLE_MAX: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug)]
 pub(super) struct DeliveryOptions {
     pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    /// The beginning of the URLs that the headers are for, up to the host and port; `None` if each row names its host.
+    pub(super) origin: Option<String>,
     pub(super) content_type: &'static str,
     pub(super) timeout: Duration,
     pub(super) retry_for: Duration,
@@ -37,6 +39,14 @@ pub(super) struct DeliveryOptions {
     pub(super) leaves_out: bool,
     pub(super) reach: Reach,
     pub(super) health: Arc<Health>,
+}
+
+impl DeliveryOptions {
+    /// Whether a URL leads to the host that the headers are for.
+    fn is_for(&self, url: &str) -> bool {
+        let Some(origin) = &self.origin else { return true };
+        url.strip_prefix(origin.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with(['/', '?']))
+    }
 }
 
 struct State {
@@ -288,7 +298,9 @@ impl Shared {
             .post(&*request.url)
             .header("content-type", self.options.content_type)
             .header("idempotency-key", &request.idempotency_key);
-        for (name, value) in &self.options.headers {
+        // A request that was saved for another host has none of the secrets in the headers.
+        let headers = if self.options.is_for(&request.url) { &self.options.headers[..] } else { &[] };
+        for (name, value) in headers {
             post = post.header(name, value);
         }
         let response = match post.send(&request.body[..]) {

@@ -280,6 +280,14 @@ fn not_to_post_to(connector: &'static str, address: &str, problem: &str) -> Conn
     }
 }
 
+/// Scheme, host and port of an address as they begin its URLs; `None` if they depend on the row.
+fn origin_of(connector: &'static str, address: &str) -> Option<String> {
+    let (_, url) = url_from(connector, address).ok()?;
+    let host = url.find("://")? + 3;
+    let end = url[host..].find(['/', '?']).map_or(url.len(), |length| host + length);
+    (end > host && !url[..end].contains('{')).then(|| url[..end].to_owned())
+}
+
 fn headers_of(options: &Options) -> Result<Vec<(HeaderName, HeaderValue)>, ConnectorError> {
     let header = |(name, value): (&str, &str)| match (name.parse(), value.parse()) {
         (Ok(name), _) if FRAMING_HEADERS.contains(&HeaderName::as_str(&name)) => {
@@ -338,6 +346,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     let has_many_receivers = has_many_receivers(spec);
     let delivery = delivery::DeliveryOptions {
         headers: headers_of(options)?,
+        origin: origin_of(connector, &spec.address),
         content_type: sink::content_type(&format),
         timeout: options.duration("timeout").unwrap_or_default(),
         retry_for: options.duration("retry_for").unwrap_or_default(),
@@ -411,6 +420,14 @@ mod tests {
             assert!(SINK.options.iter().any(|option| option.help.contains(&format!("`{name}`"))), "{name}");
         }
         assert_eq!(headers("authorization").unwrap().len(), 1);
+    }
+
+    #[test]
+    fn headers_are_for_one_host() {
+        let origin = |address| origin_of("http", address);
+        assert_eq!(origin("//a:80/hooks/{id}").as_deref(), Some("http://a:80"));
+        assert_eq!(origin("https://a?q=1").as_deref(), Some("https://a"));
+        assert_eq!((origin("//{host}/x"), origin("{url}")), (None, None));
     }
 
     #[test]
