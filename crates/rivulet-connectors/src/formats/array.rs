@@ -32,6 +32,8 @@ impl ArrayValues {
     /// Appends the array that begins here with its bracket.
     pub(crate) fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), Fault> {
         let Self { element, texts, scratch } = self;
+        // A string that was refused may have left what was read of it.
+        scratch.clear();
         texts.push_with(|out| {
             out.push(b'[');
             let mut another = reader.enter(b']');
