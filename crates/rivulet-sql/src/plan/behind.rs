@@ -23,6 +23,8 @@ const NO_EVENT_TIME: EventTime =
 /// A planned SELECT: operators from the inputs to its results, and what the SELECT behind it needs to know of them.
 pub(super) struct Behind {
     pub(super) operators: Operators,
+    /// What its FROM reads, and by which other name.
+    pub(super) input: (String, Option<String>),
     pub(super) columns: SchemaRef,
     pub(super) event_time: EventTime,
     pub(super) lateness_us: i64,
@@ -83,7 +85,7 @@ impl SelectPlanner<'_> {
             Some((window, _)) => {
                 !matches!(window.spec, WindowSpec::Count { .. } | WindowSpec::Session { .. } | WindowSpec::State)
             }
-            None => before.is_some_and(|results| results.can_be_ranked),
+            None => before.is_some_and(|results| results.can_be_ranked) && self.keeps_batches(),
         };
         let has_bounds = [WINDOW_START, WINDOW_END].iter().all(|bound| with(bound).as_deref() == Some(*bound));
         let results = ResultsOf {
@@ -103,6 +105,7 @@ impl SelectPlanner<'_> {
         }
         Behind {
             operators,
+            input: (source.name.to_owned(), source.alias.map(str::to_owned)),
             columns,
             event_time,
             lateness_us: source.lateness_us,
@@ -111,6 +114,11 @@ impl SelectPlanner<'_> {
             results,
             row_schema: source.row_schema.clone(),
         }
+    }
+
+    /// Whether rows of one batch stay in one. Lookups and UNNEST may cut it.
+    pub(super) fn keeps_batches(&self) -> bool {
+        self.lookups.is_empty() && self.unnest.is_none()
     }
 
     /// Whether a column tells only the time of a window.

@@ -158,8 +158,12 @@ impl Operators {
         spec: &WindowSpec,
     ) {
         // The session that a row would belong to decides whether the row is late, and so its key does.
-        let whole =
-            matches!(spec, WindowSpec::Session { .. }).then_some("a session tells by its key which rows are late");
+        let whole = match spec {
+            WindowSpec::Session { .. } => Some("a session tells by its key which rows are late"),
+            // The parts know a row by its key alone.
+            WindowSpec::State => Some("conditions of a state may refuse rows"),
+            _ => None,
+        };
         let keys = keys.iter().map(|key| Expr::Column(Column::new_unqualified(&key.name))).collect();
         self.push_keyed(window, steps, keys, whole);
     }
@@ -192,12 +196,13 @@ impl Operators {
     pub(super) fn finish(
         mut self,
         select: &Select,
+        input: &(String, Option<String>),
         output: &SchemaRef,
         row_schema: SchemaRef,
         parameters: &[Parameter],
         parameter_schema: &SchemaRef,
     ) -> Result<Planned, SqlError> {
-        let has_output_bits = self.route(select, output, parameters, parameter_schema)?;
+        let has_output_bits = self.route(select, input, output, parameters, parameter_schema)?;
         Ok(Planned {
             dataflow: Line::new(self.factories),
             row_schema,
@@ -223,6 +228,7 @@ impl Operators {
     fn route(
         &mut self,
         select: &Select,
+        (input, alias): &(String, Option<String>),
         output: &SchemaRef,
         parameters: &[Parameter],
         parameter_schema: &SchemaRef,
@@ -232,8 +238,8 @@ impl Operators {
             return Ok(false);
         }
         let scope = Scope {
-            input: &select.from.text,
-            alias: None,
+            input,
+            alias: alias.as_deref(),
             columns: output.fields().iter().map(|field| field.name().as_str()).collect(),
             parameters,
             windowed: false,

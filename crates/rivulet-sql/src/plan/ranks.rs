@@ -143,6 +143,11 @@ impl SelectPlanner<'_> {
                 format!("{} compares the rows of one window, and these are not the results of windows", call.function),
             )
             .hint("select window_start and window_end in the subquery with tumble, hop or cumulate, by these names")),
+            Some(call) if !self.keeps_batches() => Err(SqlError::new(
+                call.position,
+                format!("{} beside a JOIN or UNNEST is not supported yet", call.function),
+            )
+            .hint("rank the rows in a subquery, and join or unnest in the SELECT around it")),
             _ => Ok(()),
         }
     }

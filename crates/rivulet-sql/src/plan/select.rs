@@ -18,7 +18,7 @@ use super::items::{aliased, item_expression, items};
 use super::lookup::{Lookups, PlannedLookup};
 use super::operators::Operators;
 use super::pattern::PatternPlanner;
-use super::source::{BoundCheck, Source};
+use super::source::{BoundCheck, EventTime, Source};
 use super::unnest::PlannedUnnest;
 use super::walk::for_each_child;
 use super::window::{LengthCheck, Window, WindowPlanner, window_call};
@@ -69,7 +69,14 @@ pub(super) fn plan(
     tables: &Tables,
 ) -> Result<Planned, SqlError> {
     let behind = plan_one(select, declarations, parameter_schema, tables, false)?;
-    behind.operators.finish(select, &behind.columns, behind.row_schema, &declarations.parameters, parameter_schema)
+    behind.operators.finish(
+        select,
+        &behind.input,
+        &behind.columns,
+        behind.row_schema,
+        &declarations.parameters,
+        parameter_schema,
+    )
 }
 
 /// Plans a SELECT. If `is_windowed`, there are windows over its results.
@@ -153,6 +160,11 @@ fn plan_one(
     }
 }
 
+const NO_TIME_OF_MATCHES: EventTime = EventTime::Missing(
+    "matches have no event time of which windows could be made",
+    "write two applications: one publishes its matches to a topic, the other makes windows of them",
+);
+
 /// Plans a SELECT over the matches of a row pattern.
 fn plan_matches(
     select: &Select,
@@ -217,7 +229,8 @@ fn plan_matches(
         is_windowed: false,
     };
     operators.checks.extend(pattern.check);
-    planner.plan_rows(Some((operators, columns)))
+    let matches = planner.plan_rows(Some((operators, columns)))?;
+    Ok(Behind { event_time: NO_TIME_OF_MATCHES, ..matches })
 }
 
 /// A scope with the names of columns, and nothing else.

@@ -278,3 +278,16 @@ fn a_select_that_reads_another_one_is_further_down_the_same_line() {
                 window_end"
     );
 }
+
+#[test]
+fn conditions_of_outputs_name_the_input_as_from_does() {
+    let text = |from: &str, name: &str| {
+        format!(
+            "CREATE APPLICATION x (id TEXT) INPUT readings (ts TIMESTAMP EVENT TIME, room TEXT, v DOUBLE) FROM 'mqtt:r/{{id}}' \
+             FORMAT JSON INPUT modes (ts TIMESTAMP EVENT TIME, room TEXT, mode TEXT) FROM 'mqtt:m/{{id}}' FORMAT JSON \
+             OUTPUT 'mqtt:o/{{id}}' FORMAT JSON WHEN {name}.v > 30 AS SELECT r.v, m.mode FROM {from}"
+        )
+    };
+    let plan = explained(&text("readings AS r JOIN LATEST(modes) AS m ON m.room = r.room", "r"));
+    assert!(plan.contains("output 1: r.v > 30"), "{plan}");
+}
