@@ -267,6 +267,8 @@ fn results_of_queries_in_parts_are_those_of_whole_ones() {
     if seeds >= 100 {
         assert!(by_keys > seeds / 10 && anywhere > seeds / 100, "{by_keys} by key, {anywhere} anywhere");
         let least = done.cuts.min(done.steps_of_parts).min(done.splits).min(done.spilled);
-        assert!(3 * least > 2 * seeds && results as u64 > 10 * seeds, "it does what it should: {done:?}");
+        // A third of the applications have windows that keep a query whole.
+        let whole = seeds / 3;
+        assert!(least > seeds - whole && results as u64 > 10 * (seeds - whole), "it does what it should: {done:?}");
     }
 }
