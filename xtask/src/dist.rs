@@ -33,6 +33,10 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
                 let file = arguments.next().ok_or_else(|| format!("--program needs a file\n{USAGE}"))?;
                 program = Some(PathBuf::from(file));
             }
+            "--help" | "-h" => {
+                println!("{USAGE}");
+                return Ok(());
+            }
             other => return Err(format!("there is no option {other}\n{USAGE}")),
         }
     }

@@ -11,7 +11,7 @@ const BUILDERS: [&str; 3] = ["podman", "docker", "buildah"];
 pub(super) fn build(release: &Release, tries: bool) -> Result<(), String> {
     let Some(builder) = BUILDERS.into_iter().find(|builder| works(builder)) else {
         eprintln!(
-            "NOT TRIED: the Containerfile, because none of {} is there and answers\n\
+            "not built: the image, because none of {} is there and answers\n\
              hint: apt-get install podman, or start the service of docker",
             BUILDERS.join(", ")
         );
