@@ -2,11 +2,11 @@
 
 use rivulet_connectors::descriptors;
 
-use crate::config::Config;
+use crate::config::{Config, KEYS};
 
 /// Lets the process open as many files as the system allows it, and shares them out: what is reserved, at most half, is
 /// for checkpoints, the log and queries; of the rest, clients of MQTT may take half, and clients of the REST API and of
-/// HTTP sources a quarter each, so that no crowd keeps the others out.
+/// HTTP sources a quarter each, so that no crowd keeps the others out. The log says so if it is less than was configured.
 pub(super) fn share_open_files(config: &mut Config) {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
@@ -21,7 +21,10 @@ pub(super) fn share_open_files(config: &mut Config) {
     let mqtt = config.embedded.as_mut().map(|mqtt| ("mqtt.embedded.connections_max", &mut mqtt.connections_max, half));
     for (key, connections_max, share) in std::iter::once(http).chain(mqtt) {
         if *connections_max > share {
-            tracing::info!("{key} is {share} and not {connections_max}, because this process may open {limit} files");
+            let default = KEYS.iter().find(|known| known.name == key).and_then(|known| known.default);
+            if default != Some(connections_max.to_string().as_str()) {
+                tracing::info!("{key} is {share} and not {connections_max}: this process may open {limit} files");
+            }
             *connections_max = share;
         }
     }
