@@ -9,6 +9,7 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::cursor::{Cursor, Declares};
 use super::select;
+use super::select_text::{check_depth, read};
 use crate::lexer::{self, token_is_word};
 use crate::statement::{
     ColumnDeclaration, ComputedColumn, CreateApplication, CreateTable, FormatSpec, InputDeclaration, Name,
@@ -360,8 +361,8 @@ pub(super) fn computed_column(
     if length == 0 {
         return Err(cursor.expected("an expression").hint("write for example event AS to_timestamp(ts) EVENT TIME"));
     }
-    select::check_depth(&rest[..length])?;
-    let expression = select::read(&rest[..length], end, |parser| parser.parse_expr())?;
+    check_depth(&rest[..length])?;
+    let expression = read(&rest[..length], end, |parser| parser.parse_expr())?;
     (0..length).for_each(|_| cursor.advance());
     let position = cursor.position();
     let event_time = cursor.eat_words(&["event", "time"]);

@@ -4,7 +4,7 @@ use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::ast::Spanned;
 
 use super::from::TableReference;
-use super::select::{SelectText, name_of, not_yet};
+use super::select_text::{SelectText, name_of, not_yet};
 use crate::statement::{Lateral, LookupClause, LookupKind, Name, Select};
 use crate::{Position, SqlError};
 

@@ -9,6 +9,7 @@ mod names;
 mod pattern;
 mod query;
 mod select;
+mod select_text;
 mod source;
 mod stored;
 mod subquery;
@@ -18,7 +19,7 @@ mod window_table;
 
 pub use cursor::name_in_sql;
 pub(crate) use query::span;
-pub(crate) use select::name_of;
+pub(crate) use select_text::name_of;
 pub use stored::{Outdated, Stored, parse_stored};
 pub(crate) use subquery::INSTEAD;
 

@@ -10,7 +10,7 @@ use datafusion_sql::sqlparser::parser::{Parser, ParserError};
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::cursor::Cursor;
-use super::select::{name_of, not_yet, read};
+use super::select_text::{name_of, not_yet, read};
 use crate::lexer::{describe_token, token_is_word};
 use crate::statement::{MatchClause, Name, PatternTree, SkipClause};
 use crate::{Position, SqlError};

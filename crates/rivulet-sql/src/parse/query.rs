@@ -7,7 +7,7 @@
 use datafusion_sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan};
 
 use super::cursor::Cursor;
-use super::select::{self, check_depth};
+use super::select_text::{check_depth, read};
 use crate::lexer::{describe_token, token_is_word};
 use crate::statement::{BigQuery, Name};
 use crate::value::{interval_text, interval_us, parse_interval};
@@ -58,7 +58,7 @@ pub(super) fn select(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, Sq
     let (tokens, sink) = cut_into(tokens)?;
     check_depth(tokens)?;
     let tokens = window_calls(tokens, cursor.end())?;
-    let query = select::read(&tokens, cursor.end(), |parser| parser.parse_query());
+    let query = read(&tokens, cursor.end(), |parser| parser.parse_query());
     let query = query.map_err(|error| error.or_at(position))?;
     while *cursor.peek() != Token::EOF {
         cursor.advance();

@@ -9,7 +9,7 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::cursor::Cursor;
 use super::query::{begins_query, closing};
-use super::select::not_yet;
+use super::select_text::not_yet;
 use crate::lexer::token_is_word;
 use crate::statement::Name;
 use crate::{Position, SqlError};

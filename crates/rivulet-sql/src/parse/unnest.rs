@@ -3,7 +3,7 @@
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::ast::Spanned;
 
-use super::select::{SelectText, name_of, not_yet};
+use super::select_text::{SelectText, name_of, not_yet};
 use crate::SqlError;
 use crate::statement::UnnestClause;
 

@@ -9,7 +9,7 @@ use datafusion_sql::sqlparser::parser::{Parser, ParserError};
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::cursor::Cursor;
-use super::select::NESTING_MAX;
+use super::select_text::NESTING_MAX;
 use crate::lexer::{RivuletDialect, token_is_word};
 use crate::{Position, SqlError};
 
