@@ -1,21 +1,20 @@
 //! The statements of the language, as parsed and not yet planned.
 
+mod parts;
 mod query;
 
-use std::any::Any;
 use std::collections::BTreeSet;
-use std::fmt;
-use std::marker::PhantomData;
-use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, SchemaRef};
+use arrow::datatypes::{DataType, SchemaRef};
 use datafusion_sql::sqlparser::ast;
-use rivulet_dataflow::marked_as_array;
 
 use crate::address::DEFAULT_CONNECTOR;
 pub use crate::application::FormatSpec;
 use crate::{Literal, Position};
 
+use parts::Sealed;
+pub(crate) use parts::{ColumnDeclaration, ComputedColumn, SealedComputed};
+pub use parts::{Name, StateWish};
 pub(crate) use query::Watermark;
 pub use query::{BigQuery, CreateBigQuery, CreateSink, CreateSource, CreateView};
 
@@ -210,21 +209,6 @@ pub enum Statement {
     },
 }
 
-/// A name and its position. Unquoted names are in lower case.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Name {
-    /// The name.
-    pub text: String,
-    /// The position of the name.
-    pub position: Position,
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
-    }
-}
-
 /// `CREATE [OR REPLACE] TABLE name (column TYPE [NOT NULL], ...) FROM 'address' FORMAT ...`: a reference table.
 #[derive(Clone, Debug)]
 pub struct CreateTable {
@@ -269,49 +253,6 @@ pub struct CreateApplication {
     pub(crate) select: SealedSelect,
 }
 
-/// What is to become of state when a new version takes over. For an application it is the state of its queries, for a
-/// query its own.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum StateWish {
-    /// `state => 'keep'`: all of it is kept, or the new version is refused.
-    #[default]
-    Keep,
-    /// `state => 'discard'`: what the new version can use is kept, the rest is forgotten.
-    Discard,
-}
-
-/// A part of the syntax tree whose type is hidden from other crates. The parser's syntax tree has hundreds of types.
-/// Every crate that can drop or copy one would compile their code again, which takes minutes in each build.
-pub(crate) struct Sealed<T>(Arc<dyn Any + Send + Sync>, PhantomData<fn() -> T>);
-
-/// The SELECT of an application.
-pub(crate) type SealedSelect = Sealed<Select>;
-
-/// The computed columns of a source.
-pub(crate) type SealedComputed = Sealed<Vec<ComputedColumn>>;
-
-impl<T: Any + Send + Sync> Sealed<T> {
-    pub(crate) fn new(part: T) -> Self {
-        Self(Arc::new(part), PhantomData)
-    }
-
-    pub(crate) fn open(&self) -> &T {
-        self.0.downcast_ref().expect("what was sealed")
-    }
-}
-
-impl<T> Clone for Sealed<T> {
-    fn clone(&self) -> Self {
-        Self(self.0.clone(), PhantomData)
-    }
-}
-
-impl<T> fmt::Debug for Sealed<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Sealed")
-    }
-}
-
 #[derive(Clone, Debug)]
 pub(crate) struct ParameterDeclaration {
     pub(crate) name: Name,
@@ -332,25 +273,6 @@ pub(crate) struct InputDeclaration {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct ColumnDeclaration {
-    pub(crate) name: Name,
-    pub(crate) data_type: DataType,
-    pub(crate) not_null: bool,
-    pub(crate) event_time: bool,
-}
-
-impl ColumnDeclaration {
-    /// The column. An array is text in JSON, with a mark.
-    pub(crate) fn field(&self) -> Field {
-        let of_type = |data_type| Field::new(&self.name.text, data_type, !self.not_null);
-        match &self.data_type {
-            DataType::List(element) => marked_as_array(of_type(DataType::Utf8), element.data_type()),
-            other => of_type(other.clone()),
-        }
-    }
-}
-
-#[derive(Clone, Debug)]
 pub(crate) struct OutputDeclaration {
     /// The name of the output. If there are several outputs, each has a name.
     pub(crate) name: Option<Name>,
@@ -360,6 +282,9 @@ pub(crate) struct OutputDeclaration {
     /// The position of `OUTPUT`.
     pub(crate) position: Position,
 }
+
+/// The SELECT of an application.
+pub(crate) type SealedSelect = Sealed<Select>;
 
 /// The supported parts of a SELECT. The parser has refused everything else.
 pub(crate) struct Select {
@@ -425,14 +350,6 @@ pub(crate) struct TopClause {
     pub(crate) position: Position,
     pub(crate) order_by: Vec<ast::OrderByExpr>,
     pub(crate) limit: Option<ast::Expr>,
-}
-
-/// `column AS expression [EVENT TIME]`, in the declaration of an input or source.
-#[derive(Clone)]
-pub(crate) struct ComputedColumn {
-    pub(crate) name: Name,
-    pub(crate) expression: ast::Expr,
-    pub(crate) event_time: bool,
 }
 
 /// `MATCH_RECOGNIZE (...)`

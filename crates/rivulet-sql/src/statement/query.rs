@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use datafusion_sql::sqlparser::ast;
 
-use super::{ColumnDeclaration, FormatSpec, Name, SealedComputed, StateWish};
+use super::parts::{ColumnDeclaration, Name, SealedComputed, StateWish};
+use crate::application::FormatSpec;
 use crate::{Literal, Position, SqlError};
 
 /// `CREATE SOURCE name [(column TYPE, column AS expression, ...)] FROM 'connector:rest' [FORMAT ...] [WITH (...)]`
