@@ -8,7 +8,7 @@ use std::sync::{Arc, LazyLock};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use rivulet_dataflow::{Dataflow, EdgeKind, Work};
 
-use super::PlannedSource;
+use super::planned::PlannedSource;
 use crate::SqlError;
 use crate::scope::{Scope, SinkDeclaration, SourceDeclaration};
 use crate::statement::Name;

@@ -15,10 +15,10 @@ use rivulet_operators::parallel::KeyedWindowKind;
 use rivulet_relational::{Elements, WindowKind, WindowTable};
 use sha2::{Digest, Sha256};
 
-use super::PlannedSource;
 use super::builder::Builder;
 use super::columns::{is_of_bounds, over_bounds, place_in, unaliased, used_columns, uses_windows};
 use super::error::{defect, not_yet, place_of, refused};
+use super::planned::PlannedSource;
 use super::relations::{ReferenceTable, SourceTable};
 use super::stream::{Partition, Pending, Place, Stream};
 use crate::value::interval_us;

@@ -5,7 +5,7 @@
 //! and only other operators that use them get them as columns. Columns of the plan are indices in the rows of a step,
 //! so that renaming and reordering cost nothing.
 //!
-//! In reading order: `stream`: what is known of the rows that leave a step; `lower`: the plan node by node; `union`,
+//! In reading order: `planned`: what comes of it; `stream`: what is known of the rows that leave a step; `lower`: the plan node by node; `union`,
 //! `aggregate`, `join`, `bounds`, `lookup`, `over`, `unnest`: other nodes; `output`: the last step;
 //! `builder`: operators and edges, each once; `columns`: what expressions use; `computed`: columns that a source
 //! computes; `relations`, `aggregates`, `scalars`, `calls`: what names mean; `error`: errors in our words; `culprit`:
@@ -27,29 +27,24 @@ mod lookup;
 mod lower;
 mod output;
 mod over;
+mod planned;
 mod relations;
 pub(super) mod scalars;
 mod stream;
 mod union;
 mod unnest;
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 
-use arrow::datatypes::{Schema, SchemaRef};
 use datafusion_expr::LogicalPlan;
 use datafusion_sql::sqlparser::ast::{self, Spanned};
-use rivulet_dataflow::{Dataflow, NodeId};
-use rivulet_operators::Table;
-use rivulet_operators::parallel::ComputedColumns;
 use rivulet_relational::parts::selects;
 use rivulet_relational::{Catalog, RelationalError};
 
 use super::arithmetic::fold_constants;
 use super::functions::REGISTRY;
 use super::with_room;
-use crate::scope::{Relation, Scope, SinkDeclaration, SourceDeclaration};
+use crate::scope::{Relation, Scope};
 use crate::statement::BigQuery;
 use crate::{Position, SqlError};
 use builder::Builder;
@@ -59,92 +54,7 @@ use relations::{ReferenceTable, SourceTable};
 pub(crate) use computed::plan as plan_computed;
 pub(crate) use letters::check as check_letters;
 pub use letters::letter_schema;
-
-/// A planned big query.
-pub struct QueryPlan {
-    /// The sources that it reads, each once; [`rivulet_dataflow::Work::Source`] is an index in this list.
-    pub sources: Vec<PlannedSource>,
-    /// The reference tables in which it looks rows up.
-    pub tables: Vec<Arc<Table>>,
-    /// The operators, from the sources to the one sink.
-    pub dataflow: Dataflow,
-    /// Its output.
-    pub output: PlannedOutput,
-    /// The sinks of refused rows. They have the indices of [`rivulet_dataflow::Work::Sink`] from 1 on, and take rows of
-    /// [`letter_schema`].
-    pub letters: Vec<Arc<SinkDeclaration>>,
-    /// What each operator does, by node. It uses the indices of columns, because several columns may have one name.
-    pub(crate) identities: BTreeMap<NodeId, String>,
-    /// For each stateful operator, whether it may retract rows. Any other operator may if its inputs may.
-    pub(crate) changes: BTreeMap<NodeId, bool>,
-}
-
-/// A source that a query reads.
-#[derive(Clone, Debug)]
-pub struct PlannedSource {
-    /// The source.
-    pub declaration: Arc<SourceDeclaration>,
-    /// The columns that are read, in ascending order: declared ones, and behind these computed ones.
-    pub columns: Vec<usize>,
-    /// The index of the event time among these columns.
-    pub event_time: Option<usize>,
-    /// The declared columns that the source must read, in ascending order.
-    pub asked: Vec<usize>,
-    /// Makes `columns` from the columns that are asked. Without it, both are the same.
-    pub computed: Option<Arc<ComputedColumns>>,
-}
-
-/// The output of a query.
-#[derive(Clone, Debug)]
-pub struct PlannedOutput {
-    /// The sink; without one, results go to the caller.
-    pub sink: Option<Arc<SinkDeclaration>>,
-    /// The columns.
-    pub schema: SchemaRef,
-    /// Whether rows may be retracted.
-    pub changes: bool,
-    /// Columns whose values identify a row, if there are such.
-    pub key: Option<Vec<usize>>,
-    /// The outermost ORDER BY, for the final result of bounded input.
-    pub order: Vec<SortKey>,
-    /// How many of the columns are selected. The columns behind them are there only for ORDER BY.
-    pub selected: usize,
-    /// The outermost LIMIT, for the final result of bounded input.
-    pub limit: Option<usize>,
-    /// The outermost OFFSET, for the final result of bounded input.
-    pub offset: usize,
-}
-
-impl PlannedOutput {
-    /// The columns that are selected.
-    pub fn selected_schema(&self) -> SchemaRef {
-        match self.selected == self.schema.fields().len() {
-            true => self.schema.clone(),
-            false => Arc::new(Schema::new(self.schema.fields()[..self.selected].to_vec())),
-        }
-    }
-}
-
-/// A column of ORDER BY.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SortKey {
-    /// The index of the column.
-    pub column: usize,
-    /// Whether the greatest value comes first.
-    pub descending: bool,
-    /// Whether null comes first.
-    pub nulls_first: bool,
-}
-
-impl fmt::Debug for QueryPlan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("QueryPlan")
-            .field("sources", &self.sources)
-            .field("dataflow", &self.dataflow)
-            .field("output", &self.output)
-            .finish_non_exhaustive()
-    }
-}
+pub use planned::{PlannedOutput, PlannedSource, QueryPlan, SortKey};
 
 /// Plans a query over what is in scope.
 pub fn plan_query(query: &BigQuery, scope: &Scope) -> Result<QueryPlan, SqlError> {

@@ -13,8 +13,8 @@ use rivulet_relational::Planned;
 
 use super::error::refused;
 use super::lower::Lowering;
+use super::planned::{PlannedOutput, SortKey};
 use super::stream::{Partition, Place, Stream};
-use super::{PlannedOutput, SortKey};
 use crate::SqlError;
 use crate::plan::expression::outgoing_type;
 use crate::scope::SinkDeclaration;
