@@ -13,11 +13,11 @@ use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_dataflow::marked_as_json;
 use rivulet_operators::{AggregateFunction, PlanError};
 
+use super::call::{call_name, check_argument_count, given};
 use super::expression::{ExpressionPlanner, cast_to, no_condition, result_type};
 use super::functions::{Found, REGISTRY};
 use super::query::scalars::{json_of, list_key};
 use super::walk::{for_each_child, replace_calls};
-use super::window::{check_argument_count, given};
 use crate::statement::Name;
 use crate::value::type_name;
 use crate::{Position, SqlError};
@@ -94,7 +94,7 @@ impl<'a> Aggregates<'a> {
         }
         if function == AggregateFunction::PercentileCont && planned.len() == 2 {
             let descending = call.within_group.first().is_some_and(|order| order.options.asc == Some(false));
-            planned[1] = fraction(planned[1].clone(), descending, super::check::start(arguments[1]).or(position))?;
+            planned[1] = fraction(planned[1].clone(), descending, super::walk::start(arguments[1]).or(position))?;
         }
         let types: Vec<DataType> = planned.iter().map(|(_, data_type)| data_type.clone()).collect();
         let data_type = function.result_type(&types).map_err(|error| wrong_call(error, &types, position))?;
@@ -152,7 +152,7 @@ impl Aggregates<'_> {
         });
         let (mut keys, mut options) = (Vec::new(), Vec::new());
         for order in orders.flatten() {
-            let place = super::check::start(&order.expr).or(position);
+            let place = super::walk::start(&order.expr).or(position);
             let (key, data_type) = widen(self.planner.plan_coerced(&order.expr, place)?);
             if result_type(&data_type).is_none() {
                 return Err(SqlError::new(place, format!("values are not ordered by {}", type_name(&data_type))));
@@ -184,14 +184,6 @@ fn called(function: Arc<ScalarUDF>, arguments: Vec<Expr>) -> Expr {
     Expr::ScalarFunction(ScalarFunction::new_udf(function, arguments))
 }
 
-/// The name of the function in a checked call.
-pub(super) fn call_name(call: &ast::Function) -> String {
-    match call.name.0.as_slice() {
-        [ast::ObjectNamePart::Identifier(identifier)] => crate::parse::name_of(identifier).text,
-        _ => String::new(),
-    }
-}
-
 /// Returns `wanted`, followed by a number if that name is taken.
 pub(super) fn unique(wanted: String, taken: &[String]) -> String {
     let is_free = |name: &String| !taken.contains(name);
@@ -209,7 +201,7 @@ pub(super) fn condition_of(
     position: Position,
 ) -> Result<Expr, SqlError> {
     let (planned, data_type) = planner.plan_coerced(condition, position)?;
-    check_condition(&data_type, clause, super::check::start(condition).or(position))?;
+    check_condition(&data_type, clause, super::walk::start(condition).or(position))?;
     Ok(planned)
 }
 

@@ -7,11 +7,11 @@
 mod calls;
 mod constants;
 
-use datafusion_sql::sqlparser::ast::{self, Expr, Spanned, Value};
+use datafusion_sql::sqlparser::ast::{self, Expr, Value};
 
 use super::expression::placed;
 use super::lookup::ScopeTable;
-use super::walk::try_each_child;
+use super::walk::{start, try_each_child};
 use crate::address::list;
 use crate::application::Parameter;
 use crate::parse::name_of;
@@ -209,18 +209,6 @@ impl Scope<'_> {
                 if name.is_empty() { "limit" } else { &folded }
             )),
         })
-    }
-}
-
-/// Returns where an expression begins; unknown if the parser keeps no position for it.
-pub(super) fn start(expression: &Expr) -> Position {
-    match expression {
-        // The span of these does not include the part before the first inner expression.
-        Expr::Function(function) => Position::from(function.name.span()),
-        // The parser has no span for this one.
-        Expr::RLike { expr, .. } => start(expr),
-        Expr::Exists { subquery, .. } | Expr::Subquery(subquery) => Position::from(subquery.span()),
-        other => Position::from(other.span()),
     }
 }
 

@@ -14,9 +14,8 @@ use rivulet_operators::Expressions;
 use rivulet_relational::{Catalog, Problem, RelationalError};
 
 use super::arithmetic::{compile, fold_constants};
-use super::check::start;
 use super::functions::REGISTRY;
-use super::walk::for_each_child;
+use super::walk::{for_each_child, start};
 use crate::address::list;
 use crate::value::{TIME, TIMESTAMP, TYPE_NAMES, type_name};
 use crate::{Position, SqlError};

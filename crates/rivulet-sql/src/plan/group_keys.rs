@@ -2,13 +2,13 @@
 
 use datafusion_sql::sqlparser::ast;
 
-use super::aggregate::call_name;
-use super::check::{Place, Scope, start};
+use super::call::call_name;
+use super::check::{Place, Scope};
 use super::functions::{Found, REGISTRY};
 use super::items::{aliased, item_expression};
 use super::select::{ARRIVAL_TIME, WINDOW_END, WINDOW_START};
 use super::source::Source;
-use super::walk::inspect;
+use super::walk::{inspect, start};
 use super::window::window_call;
 use crate::parse::name_of;
 use crate::statement::Select;

@@ -7,12 +7,11 @@ use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_operators::history::LAG_ROWS_MAX;
 use rivulet_operators::{History, HistoryColumn, HistoryFunction, NamedExpression, PlanError};
 
-use super::aggregate::{call_name, constant, unique, widen};
-use super::check::start;
+use super::aggregate::{constant, unique, widen};
+use super::call::{call_name, check_argument_count, usage_hint};
 use super::expression::{Compiler, cast_to, result_type};
 use super::functions::{Found, REGISTRY};
-use super::walk::{replace_calls, try_each_child};
-use super::window::{check_argument_count, usage_hint};
+use super::walk::{replace_calls, start, try_each_child};
 use super::window_results::Computed;
 use crate::value::type_name;
 use crate::{Position, SqlError};

@@ -3,7 +3,8 @@
 use arrow::datatypes::Schema;
 use datafusion_sql::sqlparser::ast;
 
-use super::check::{Scope, start};
+use super::check::Scope;
+use super::walk::start;
 use crate::parse::name_of;
 use crate::statement::{Name, Select};
 use crate::{Position, SqlError};

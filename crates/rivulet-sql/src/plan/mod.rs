@@ -17,6 +17,7 @@ mod aggregate;
 mod arithmetic;
 mod behind;
 mod bounded;
+mod call;
 mod wrapped;
 mod check;
 mod code;

@@ -15,7 +15,7 @@ use rivulet_operators::{
 };
 
 use super::aggregate::{Aggregate, condition_of, unique};
-use super::check::{Place, Scope, start};
+use super::check::{Place, Scope};
 use super::defect;
 use super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
 use super::history::Histories;
@@ -24,6 +24,7 @@ use super::lookup::PlannedLookup;
 use super::matching::match_of;
 use super::select::{Planned, SelectPlanner};
 use super::source::BoundCheck;
+use super::walk::start;
 use super::window::{LengthCheck, Window};
 use super::window_results::{Computed, Key};
 use super::written::Results;

@@ -8,14 +8,14 @@ use datafusion_expr::Expr;
 use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_operators::{Rank, RankFunction, RankSpec, WindowSpec};
 
-use super::aggregate::{call_name, constant, sort_options, unique, widen};
-use super::check::start;
+use super::aggregate::{constant, sort_options, unique, widen};
+use super::call::call_name;
 use super::defect;
 use super::expression::{Compiler, cast_to, result_type};
 use super::lookup::limit_of;
 use super::operators::Operators;
 use super::select::{SelectPlanner, WINDOW_END, WINDOW_START};
-use super::walk::replace_calls;
+use super::walk::{replace_calls, start};
 use super::window::Window;
 use super::window_results::Computed;
 use crate::parse::name_of;

@@ -10,7 +10,7 @@ use rivulet_operators::Match;
 
 use super::aggregate::{Aggregates, check_condition, condition_of, unique};
 use super::behind::Behind;
-use super::check::{Place, Scope, start};
+use super::check::{Place, Scope};
 use super::declarations::Declarations;
 use super::expression::{ExpressionPlanner, cast_to, parameter_fields, result_type};
 use super::group_keys::{group_keys, refuse_without_window};
@@ -20,7 +20,7 @@ use super::operators::Operators;
 use super::pattern::PatternPlanner;
 use super::source::{BoundCheck, EventTime, Source};
 use super::unnest::PlannedUnnest;
-use super::walk::for_each_child;
+use super::walk::{for_each_child, start};
 use super::window::{LengthCheck, Window, WindowPlanner, window_call};
 use super::window_results::{Computed, Key, WindowResults};
 use super::written::Written;

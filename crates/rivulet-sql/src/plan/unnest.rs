@@ -4,10 +4,11 @@ use arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion_expr::Expr;
 use rivulet_operators::Unnest;
 
-use super::check::{Place, Scope, start};
+use super::check::{Place, Scope};
 use super::defect;
 use super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::lookup::{Lookups, ScopeTable, full_name};
+use super::walk::start;
 use crate::statement::UnnestClause;
 use crate::value::type_name;
 use crate::{Position, SqlError};

@@ -1,12 +1,12 @@
-//! Walks over expressions: visits their parts, and replaces calls by columns.
+//! Walks over expressions: tells where they begin, visits their parts, and replaces calls by columns.
 
 use std::ops::ControlFlow;
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Spanned};
 use rivulet_relational::functions::RANKINGS;
 
-use super::aggregate::call_name;
-use crate::SqlError;
+use super::call::call_name;
+use crate::{Position, SqlError};
 
 /// Calls `visit` for each expression directly inside `expression`, in written order, until it breaks off. Covers the
 /// constructs that [`check`](super::check) accepts.
@@ -88,6 +88,18 @@ pub(super) fn for_each_child(expression: &mut Expr, visit: &mut dyn FnMut(&mut E
             all(&mut children);
         }
         _ => {}
+    }
+}
+
+/// Returns where an expression begins; unknown if the parser keeps no position for it.
+pub(super) fn start(expression: &Expr) -> Position {
+    match expression {
+        // The span of these does not include the part before the first inner expression.
+        Expr::Function(function) => Position::from(function.name.span()),
+        // The parser has no span for this one.
+        Expr::RLike { expr, .. } => start(expr),
+        Expr::Exists { subquery, .. } | Expr::Subquery(subquery) => Position::from(subquery.span()),
+        other => Position::from(other.span()),
     }
 }
 

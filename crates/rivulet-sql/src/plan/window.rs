@@ -1,7 +1,6 @@
 //! `tumble`, `hop`, `cumulate`, `session`, `count_window` and `state_window` of GROUP BY, and the check of their
 //! lengths for each query.
 
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use arrow::array::{RecordBatch, RecordBatchOptions, new_null_array};
@@ -12,13 +11,14 @@ use datafusion_physical_expr::PhysicalExpr;
 use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_operators::{LengthError, Lengths, WindowSpec, check_lengths};
 
-use super::aggregate::call_name;
-use super::check::{Place, Scope, start};
+use super::call::{call_name, check_argument_count, usage_hint};
+use super::check::{Place, Scope};
 use super::defect::split_hint;
 use super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields};
 use super::functions::WINDOWS;
 use super::select::ARRIVAL_TIME;
 use super::source::EventTime;
+use super::walk::start;
 use crate::application::Parameter;
 use crate::binding::BindError;
 use crate::parse::name_of;
@@ -263,36 +263,6 @@ const ONE_STATE: &str = "write when a window opens and with which row it closes:
                          state_window(celsius > 30, celsius < 25); one row for each time that a value stays the same \
                          is MATCH_RECOGNIZE (ORDER BY ts MEASURES FIRST(ts) AS began, LAST(ts) AS ended, a.state AS \
                          state PATTERN (a b*) DEFINE b AS state = PREV(state))";
-
-/// Fails if the call `name`, which is written like `usage`, has the wrong number of arguments.
-pub(super) fn check_argument_count(
-    name: &str,
-    found: usize,
-    takes: RangeInclusive<usize>,
-    usage: &str,
-    position: Position,
-) -> Result<(), SqlError> {
-    if takes.contains(&found) {
-        return Ok(());
-    }
-    let (least, most) = takes.into_inner();
-    let takes = if least == most { format!("{least}") } else { format!("{least} or {most}") };
-    let message = format!("{name} takes {takes} argument{}, and {}", plural(most), given(found));
-    Err(SqlError::new(position, message).hint(usage_hint(usage)))
-}
-
-pub(super) fn usage_hint(usage: &str) -> String {
-    format!("write for example {usage}")
-}
-
-/// `1 is given`, `2 are given`, for messages.
-pub(super) fn given(number: usize) -> String {
-    format!("{number} {} given", if number == 1 { "is" } else { "are" })
-}
-
-fn plural(number: usize) -> &'static str {
-    if number == 1 { "" } else { "s" }
-}
 
 /// The arguments of a call that has no other parts.
 fn plain_arguments(call: &ast::Function) -> Option<Vec<&ast::Expr>> {

@@ -4,10 +4,10 @@
 use datafusion_sql::sqlparser::ast;
 
 use super::aggregate::check_condition;
-use super::check::start;
 use super::history::{Histories, PlanExpression};
 use super::items::Item;
 use super::ranks::Ranks;
+use super::walk::start;
 use super::window_results::Computed;
 use crate::{Position, SqlError};
 

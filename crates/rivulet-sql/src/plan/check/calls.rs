@@ -5,7 +5,7 @@ use rivulet_operators::AggregateFunction;
 
 use super::{Place, Scope, exact, not_yet, start};
 use crate::parse::name_of;
-use crate::plan::aggregate::call_name;
+use crate::plan::call::call_name;
 use crate::plan::functions::{CLOCK, Found, REGISTRY, UUID_OF_NOTHING, instead_of};
 use crate::plan::select::{ARRIVAL_TIME, WINDOW_END, WINDOW_START};
 use crate::plan::walk::inspect;

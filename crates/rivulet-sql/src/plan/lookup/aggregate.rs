@@ -6,7 +6,7 @@ use datafusion_expr::Expr;
 use datafusion_sql::sqlparser::ast;
 use rivulet_operators::TableFunction;
 
-use super::super::aggregate::call_name;
+use super::super::call::call_name;
 use super::super::check::{Place, Scope};
 use super::super::expression::{ExpressionPlanner, cast_to, result_type};
 use super::super::functions::{Found, REGISTRY};

@@ -19,13 +19,14 @@ use rivulet_operators::{
 };
 
 use super::aggregate::{condition_of, sort_options};
-use super::check::{Place, Scope, start};
+use super::check::{Place, Scope};
 use super::declarations::Declarations;
 use super::defect;
 use super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
 use super::items::{item_expression, natural_name};
 use super::select::ARRIVAL_TIME;
 use super::source::{Source, third_input};
+use super::walk::start;
 use crate::application::{TableIndex, TableUse, Tables};
 use crate::parse::{INSTEAD, name_of};
 use crate::statement::{Lateral, LookupClause, LookupKind, Name};

@@ -7,12 +7,12 @@ use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_operators::pattern::NAVIGATION_ROWS_MAX;
 use rivulet_operators::{Navigation, PatternAggregate, Source};
 
-use super::super::aggregate::{call_name, unique, widen};
-use super::super::check::{Place, Scope, start};
+use super::super::aggregate::{unique, widen};
+use super::super::call::{call_name, check_argument_count, usage_hint};
+use super::super::check::{Place, Scope};
 use super::super::expression::ExpressionPlanner;
 use super::super::functions::{Found, REGISTRY};
-use super::super::walk::try_each_child;
-use super::super::window::{check_argument_count, usage_hint};
+use super::super::walk::{start, try_each_child};
 use crate::parse::name_of;
 use crate::statement::Name;
 use crate::value::type_name;

@@ -9,8 +9,8 @@ use rivulet_relational::group_window::is_window;
 use rivulet_relational::parts::{columns_of, selects};
 use rivulet_relational::{Catalog, ExpressionPlanner, Problem, RelationalError};
 
-use crate::plan::check::start;
 use crate::plan::expression::{Wrong, explain, no_condition};
+use crate::plan::walk::start;
 use crate::{Position, SqlError};
 
 /// An expression of a SELECT.

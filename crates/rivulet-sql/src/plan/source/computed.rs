@@ -11,9 +11,10 @@ use datafusion_common::Column;
 use datafusion_expr::Expr;
 use rivulet_operators::{INPUT_COLUMN, NamedExpression, Project};
 
-use super::super::check::{Place, Scope, start};
+use super::super::check::{Place, Scope};
 use super::super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
 use super::super::lookup::full_name;
+use super::super::walk::start;
 use super::{Several, Source, by_input, renamed};
 use crate::application::{Input, Parameter};
 use crate::plan::declarations::Declarations;

@@ -7,8 +7,9 @@ use datafusion_expr::{BinaryExpr, Expr, Operator};
 use datafusion_sql::sqlparser::ast;
 
 use super::super::aggregate::condition_of;
-use super::super::check::{Place, Scope, start};
+use super::super::check::{Place, Scope};
 use super::super::expression::{ExpressionPlanner, cast_to, result_type};
+use super::super::walk::start;
 use super::by_input;
 use crate::value::{INTERVAL, type_name};
 use crate::{Position, SqlError};
