@@ -14,9 +14,10 @@ use rivulet_dataflow::marked_as_json;
 use rivulet_operators::{AggregateFunction, PlanError};
 
 use super::call::{call_name, check_argument_count, given};
-use super::expression::{ExpressionPlanner, cast_to, no_condition, result_type};
+use super::expression::{ExpressionPlanner, no_condition};
 use super::functions::{Found, REGISTRY};
 use super::query::scalars::{json_of, list_key};
+use super::types::{cast_to, result_type};
 use super::walk::{for_each_child, replace_calls};
 use crate::statement::Name;
 use crate::value::type_name;

@@ -6,20 +6,19 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::array::RecordBatch;
 use arrow::compute::kernels::numeric::neg;
 use arrow::datatypes::{DataType, FieldRef, Schema};
 use datafusion_common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion_common::{DFSchema, Result, ScalarValue, internal_err};
 use datafusion_expr::execution_props::ExecutionProps;
 use datafusion_expr::physical_planning_context::PhysicalPlanningContext;
-use datafusion_expr::{ColumnarValue, Expr, Operator, lit};
+use datafusion_expr::{ColumnarValue, Expr, Operator};
 use datafusion_physical_expr::expressions::{BinaryExpr, CastExpr, Literal, NegativeExpr, TryCastExpr};
 use datafusion_physical_expr::{PhysicalExpr, ScalarFunctionExpr, create_physical_expr};
 use rivulet_dataflow::{canonical_float, canonical_floats};
 
 use super::bounded::concatenated;
-use super::constants;
 
 type Node = Arc<dyn PhysicalExpr>;
 
@@ -32,65 +31,6 @@ pub(super) fn compile(expression: &Expr, schema: &DFSchema) -> Result<Node> {
     create_physical_expr(expression, schema, &ExecutionProps::new(), &PhysicalPlanningContext::default())?
         .transform_up(|node| as_evaluated(node, schema.as_arrow()))
         .data()
-}
-
-/// Computes arithmetic over constants in an expression, with the same result as row by row: the optimizer would let it
-/// wrap around. Types must be coerced already.
-///
-/// # Errors
-///
-/// A constant does not fit its type, or makes a call fail at every row ([`constants::check`]).
-pub(super) fn fold_constants(expression: Expr) -> Result<Transformed<Expr>> {
-    constants::check(&expression)?;
-    // Most expressions have nothing to fold, and looking through them takes less stack than transforming them.
-    if !expression.exists(|node| Ok(matches!(node, Expr::Literal(ScalarValue::Float64(_), _)) || is_folded(node)))? {
-        return Ok(Transformed::no(expression));
-    }
-    expression.transform_up(|node| {
-        if let Expr::Literal(ScalarValue::Float64(Some(value)), metadata) = &node {
-            let value = ScalarValue::Float64(Some(canonical_float(*value)));
-            return Ok(Transformed::yes(Expr::Literal(value, metadata.clone())));
-        }
-        if is_folded(&node) { fold(node) } else { Ok(Transformed::no(node)) }
-    })
-}
-
-/// Whether an expression is arithmetic over constants.
-fn is_folded(expression: &Expr) -> bool {
-    use Operator::{Divide, Minus, Modulo, Multiply, Plus};
-    let is_constant = |expression: &Expr| matches!(expression, Expr::Literal(..));
-    match expression {
-        Expr::BinaryExpr(binary) => {
-            matches!(binary.op, Plus | Minus | Multiply | Divide | Modulo)
-                && is_constant(&binary.left)
-                && is_constant(&binary.right)
-        }
-        Expr::Negative(inner) => is_constant(inner),
-        Expr::Cast(cast) => is_constant(&cast.expr),
-        _ => false,
-    }
-}
-
-/// Computes arithmetic over constants. A division by 0 and a failing conversion stay, and fail when they are evaluated,
-/// if they ever are.
-#[inline(never)]
-fn fold(node: Expr) -> Result<Transformed<Expr>> {
-    let one_row = RecordBatchOptions::new().with_row_count(Some(1));
-    let none = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &one_row)?;
-    let value = compile(&node, &DFSchema::empty()).and_then(|compiled| match compiled.evaluate(&none)? {
-        ColumnarValue::Scalar(value) => Ok(value),
-        ColumnarValue::Array(values) => ScalarValue::try_from_array(&values, 0),
-    });
-    let may_fail = match &node {
-        Expr::BinaryExpr(binary) => matches!(binary.op, Operator::Divide | Operator::Modulo),
-        Expr::Cast(_) => true,
-        _ => false,
-    };
-    match value {
-        Ok(value) => Ok(Transformed::yes(lit(value))),
-        Err(_) if may_fail => Ok(Transformed::no(node)),
-        Err(error) => Err(error),
-    }
 }
 
 /// Converts a node to the form in which it is evaluated. Its children are converted already.

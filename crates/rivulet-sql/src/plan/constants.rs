@@ -1,17 +1,18 @@
-//! Constant arguments with which a call would fail at every row: an unknown unit of time, or a regular expression that
-//! cannot be read. They are refused when the query is planned.
+//! Constants in expressions. Arithmetic over them is computed when the query is planned. Constant arguments with which a
+//! call would fail at every row are refused: an unknown unit of time, or a regular expression that cannot be read.
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::Schema;
-use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
+use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion_common::{DFSchema, DataFusionError, Result, ScalarValue};
 use datafusion_expr::expr::ScalarFunction;
-use datafusion_expr::{Expr, Operator, lit};
+use datafusion_expr::{ColumnarValue, Expr, Operator, lit};
 use regex::Regex;
+use rivulet_dataflow::canonical_float;
 use rivulet_relational::{Problem, RelationalError};
 
 use super::arithmetic::compile;
-use super::expression::plain_message;
+use super::message::plain_message;
 use crate::address::list;
 use crate::suggest;
 
@@ -63,8 +64,65 @@ const NAMING: [Naming; 5] = [
 const MATCHING: [&str; 6] =
     ["regexp_like", "regexp_match", "regexp_replace", "regexp_count", "regexp_instr", "regexp_extract"];
 
+/// Computes arithmetic over constants in an expression, with the same result as row by row: the optimizer would let it
+/// wrap around. Types must be coerced already.
+///
+/// # Errors
+///
+/// A constant does not fit its type, or makes a call fail at every row ([`check`]).
+pub(super) fn fold_constants(expression: Expr) -> Result<Transformed<Expr>> {
+    check(&expression)?;
+    // Most expressions have nothing to fold, and looking through them takes less stack than transforming them.
+    if !expression.exists(|node| Ok(matches!(node, Expr::Literal(ScalarValue::Float64(_), _)) || is_folded(node)))? {
+        return Ok(Transformed::no(expression));
+    }
+    expression.transform_up(|node| {
+        if let Expr::Literal(ScalarValue::Float64(Some(value)), metadata) = &node {
+            let value = ScalarValue::Float64(Some(canonical_float(*value)));
+            return Ok(Transformed::yes(Expr::Literal(value, metadata.clone())));
+        }
+        if is_folded(&node) { fold(node) } else { Ok(Transformed::no(node)) }
+    })
+}
+
+/// Whether an expression is arithmetic over constants.
+fn is_folded(expression: &Expr) -> bool {
+    use Operator::{Divide, Minus, Modulo, Multiply, Plus};
+    let is_constant = |expression: &Expr| matches!(expression, Expr::Literal(..));
+    match expression {
+        Expr::BinaryExpr(binary) => {
+            matches!(binary.op, Plus | Minus | Multiply | Divide | Modulo)
+                && is_constant(&binary.left)
+                && is_constant(&binary.right)
+        }
+        Expr::Negative(inner) => is_constant(inner),
+        Expr::Cast(cast) => is_constant(&cast.expr),
+        _ => false,
+    }
+}
+
+/// Computes arithmetic over constants. A division by 0 and a failing conversion stay, and fail when they are evaluated,
+/// if they ever are.
+#[inline(never)]
+fn fold(node: Expr) -> Result<Transformed<Expr>> {
+    let value = evaluated(&node).and_then(|value| match value {
+        ColumnarValue::Scalar(value) => Ok(value),
+        ColumnarValue::Array(values) => ScalarValue::try_from_array(&values, 0),
+    });
+    let may_fail = match &node {
+        Expr::BinaryExpr(binary) => matches!(binary.op, Operator::Divide | Operator::Modulo),
+        Expr::Cast(_) => true,
+        _ => false,
+    };
+    match value {
+        Ok(value) => Ok(Transformed::yes(lit(value))),
+        Err(_) if may_fail => Ok(Transformed::no(node)),
+        Err(error) => Err(error),
+    }
+}
+
 /// Fails if the constants of a call would make it fail at every row. Reports the first such call.
-pub(super) fn check(expression: &Expr) -> Result<()> {
+fn check(expression: &Expr) -> Result<()> {
     expression.apply(|node| check_one(node).map(|()| TreeNodeRecursion::Continue)).map(drop)
 }
 
@@ -146,9 +204,14 @@ fn check_name(call: &ScalarFunction, naming: &Naming) -> Result<()> {
 fn try_over(call: &ScalarFunction, place: usize, value: Expr) -> Result<()> {
     let mut tried = call.clone();
     tried.args[place] = value;
+    evaluated(&Expr::ScalarFunction(tried)).map(drop)
+}
+
+/// Evaluates an expression without columns.
+fn evaluated(expression: &Expr) -> Result<ColumnarValue> {
     let one_row = RecordBatchOptions::new().with_row_count(Some(1));
     let none = RecordBatch::try_new_with_options(Schema::empty().into(), vec![], &one_row)?;
-    compile(&Expr::ScalarFunction(tried), &DFSchema::empty())?.evaluate(&none).map(drop)
+    compile(expression, &DFSchema::empty())?.evaluate(&none)
 }
 
 fn text_of(expression: &Expr) -> Option<&str> {

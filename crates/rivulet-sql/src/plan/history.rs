@@ -9,8 +9,9 @@ use rivulet_operators::{History, HistoryColumn, HistoryFunction, NamedExpression
 
 use super::aggregate::{constant, unique, widen};
 use super::call::{call_name, check_argument_count, usage_hint};
-use super::expression::{Compiler, cast_to, result_type};
+use super::expression::Compiler;
 use super::functions::{Found, REGISTRY};
+use super::types::{cast_to, result_type};
 use super::walk::{replace_calls, start, try_each_child};
 use super::window_results::Computed;
 use crate::value::type_name;

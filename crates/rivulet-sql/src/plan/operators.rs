@@ -17,13 +17,14 @@ use rivulet_operators::{
 use super::aggregate::{Aggregate, condition_of, unique};
 use super::check::{Place, Scope};
 use super::defect;
-use super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
+use super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::history::Histories;
 use super::items::Item;
 use super::lookup::PlannedLookup;
 use super::matching::match_of;
 use super::select::{Planned, SelectPlanner};
 use super::source::BoundCheck;
+use super::types::{cast_to, result_type};
 use super::walk::start;
 use super::window::{LengthCheck, Window};
 use super::window_results::{Computed, Key};

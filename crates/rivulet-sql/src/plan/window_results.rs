@@ -7,9 +7,10 @@ use datafusion_expr::Expr;
 use datafusion_sql::sqlparser::ast;
 
 use super::aggregate::{Aggregate, place_of};
-use super::expression::{ExpressionPlanner, cast_to, parameter_fields};
+use super::expression::{ExpressionPlanner, parameter_fields};
 use super::select::{WINDOW_END, WINDOW_START};
 use super::source::EventTime;
+use super::types::cast_to;
 use super::walk::start;
 use crate::value::TIMESTAMP;
 use crate::{Position, SqlError};

@@ -8,8 +8,9 @@ use rivulet_operators::TableFunction;
 
 use super::super::call::call_name;
 use super::super::check::{Place, Scope};
-use super::super::expression::{ExpressionPlanner, cast_to, result_type};
+use super::super::expression::ExpressionPlanner;
 use super::super::functions::{Found, REGISTRY};
+use super::super::types::{cast_to, result_type};
 use super::super::walk::for_each_child;
 use crate::{Position, SqlError};
 

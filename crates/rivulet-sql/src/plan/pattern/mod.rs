@@ -16,9 +16,10 @@ use rivulet_operators::{
 use super::aggregate::check_condition;
 use super::check::{Place, Scope};
 use super::defect;
-use super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
+use super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::select::ARRIVAL_TIME;
 use super::source::{EventTime, Source};
+use super::types::{cast_to, result_type};
 use super::walk::start;
 use super::window::{LengthCheck, WindowPlanner};
 use super::window_results::Computed;

@@ -9,7 +9,7 @@ use datafusion_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Vo
 use rivulet_dataflow::marked_as_array;
 use rivulet_operators::{AggregateFunction, DECIMAL_DIGITS};
 
-use crate::plan::expression::result_type;
+use crate::plan::types::result_type;
 
 /// One of our aggregate functions.
 #[derive(Debug, PartialEq, Eq, Hash)]

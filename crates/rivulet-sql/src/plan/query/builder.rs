@@ -18,7 +18,7 @@ use rivulet_operators::{Filter, NamedExpression, PlanError, Project};
 use super::error::{defect, not_yet, refused};
 use super::stream::{Attached, Partition, Place, Stream, bounds_schema};
 use crate::plan::arithmetic::compile;
-use crate::plan::expression::plain_message;
+use crate::plan::message::plain_message;
 use crate::{Position, SqlError};
 
 /// The most windows that a row may be in.

@@ -13,8 +13,9 @@ use rivulet_operators::NamedExpression;
 use rivulet_operators::parallel::ComputedColumns;
 
 use crate::SqlError;
-use crate::plan::expression::{Compiler, outgoing_type};
+use crate::plan::expression::Compiler;
 use crate::plan::source::computed::plan_over;
+use crate::plan::types::outgoing_type;
 use crate::plan::{defect, with_room};
 use crate::scope::SourceDeclaration;
 use crate::statement::{ComputedColumn, Name};
@@ -58,7 +59,7 @@ pub(super) fn asked(
     let input = source.schema.project(&asked).expect("the columns are those of the source");
     let placed = |column: &usize| {
         let placed = reassign_expr_columns(expression(*column), &input)
-            .map_err(|error| SqlError::new(source.name.position, crate::plan::expression::plain_message(&error)))?;
+            .map_err(|error| SqlError::new(source.name.position, crate::plan::message::plain_message(&error)))?;
         Ok(NamedExpression::new(source.schema.field(*column).name(), placed))
     };
     let placed = columns.iter().map(placed).collect::<Result<Vec<_>, SqlError>>()?;

@@ -255,7 +255,7 @@ impl Lowering {
     ) -> Result<Arc<dyn PhysicalExpr>, SqlError> {
         let position = place_of(filter).or(self.position());
         let both = schemas[LEFT].join(schemas[RIGHT]).map_err(|error| {
-            SqlError::new(position, crate::plan::expression::plain_message(&error))
+            SqlError::new(position, crate::plan::message::plain_message(&error))
                 .hint("give the inputs of the join different names: FROM bids AS a JOIN bids AS b ON ...")
         })?;
         let width = streams[LEFT].schema.fields().len();

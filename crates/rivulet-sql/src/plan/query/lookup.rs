@@ -148,7 +148,7 @@ impl Lowering {
             let plans = [schema.as_ref(), table_schema.as_ref()];
             let joined = plans[usize::from(table_side == 0)]
                 .join(plans[usize::from(table_side == 1)])
-                .map_err(|error| SqlError::new(position, crate::plan::expression::plain_message(&error)))?;
+                .map_err(|error| SqlError::new(position, crate::plan::message::plain_message(&error)))?;
             let of_table = table.columns.iter().map(|column| Place::Column(width + column));
             let columns: Vec<Place> = match table_side {
                 0 => of_table.chain(stream.columns.iter().copied()).collect(),

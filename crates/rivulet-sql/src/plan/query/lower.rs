@@ -59,7 +59,7 @@ impl Lowering {
             sources[place].columns.extend(scanned(scan));
             Ok(TreeNodeRecursion::Continue)
         });
-        walked.map_err(|error| SqlError::new(position, crate::plan::expression::plain_message(&error)))?;
+        walked.map_err(|error| SqlError::new(position, crate::plan::message::plain_message(&error)))?;
         let mut builder = Builder::new(position);
         for (place, source) in sources.iter_mut().enumerate() {
             source.columns.sort_unstable();

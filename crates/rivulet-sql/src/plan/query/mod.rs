@@ -41,7 +41,7 @@ use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_relational::parts::selects;
 use rivulet_relational::{Catalog, RelationalError};
 
-use super::arithmetic::fold_constants;
+use super::constants::fold_constants;
 use super::functions::REGISTRY;
 use super::with_room;
 use crate::scope::{Relation, Scope};

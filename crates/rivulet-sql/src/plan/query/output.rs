@@ -16,7 +16,7 @@ use super::lower::Lowering;
 use super::planned::{PlannedOutput, SortKey};
 use super::stream::{Partition, Place, Stream};
 use crate::SqlError;
-use crate::plan::expression::outgoing_type;
+use crate::plan::types::outgoing_type;
 use crate::scope::SinkDeclaration;
 use crate::statement::Name;
 use crate::value::{declared_type_name, type_name};
@@ -95,7 +95,7 @@ impl Lowering {
             let expression = match *found == target {
                 true => column,
                 false => cast(column, &stream.schema, target)
-                    .map_err(|error| SqlError::new(self.position(), crate::plan::expression::plain_message(&error)))?,
+                    .map_err(|error| SqlError::new(self.position(), crate::plan::message::plain_message(&error)))?,
             };
             columns.push(NamedExpression::new(name, expression));
         }

@@ -12,8 +12,9 @@ use datafusion_expr::Expr;
 use rivulet_operators::{INPUT_COLUMN, NamedExpression, Project};
 
 use super::super::check::{Place, Scope};
-use super::super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
+use super::super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::super::lookup::full_name;
+use super::super::types::{cast_to, result_type};
 use super::super::walk::start;
 use super::{Several, Source, by_input, renamed};
 use crate::application::{Input, Parameter};

@@ -8,7 +8,8 @@ use datafusion_sql::sqlparser::ast;
 
 use super::super::aggregate::condition_of;
 use super::super::check::{Place, Scope};
-use super::super::expression::{ExpressionPlanner, cast_to, result_type};
+use super::super::expression::ExpressionPlanner;
+use super::super::types::{cast_to, result_type};
 use super::super::walk::start;
 use super::by_input;
 use crate::value::{INTERVAL, type_name};

@@ -8,9 +8,10 @@ use rivulet_operators::{Filter, NamedExpression, Project};
 
 use super::super::aggregate::condition_of;
 use super::super::check::{Place, Scope};
-use super::super::expression::{Compiler, ExpressionPlanner, cast_to, parameter_fields, result_type};
+use super::super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::super::items::{Item, items};
 use super::super::select::ARRIVAL_TIME;
+use super::super::types::{cast_to, result_type};
 use super::super::{defect, operators::Operators};
 use super::{
     EventTime, Kind, Several, Source, SourcePlanner, by_input, find, refuse_unread, renamed, side_by_side, uses_arrival,

@@ -21,7 +21,7 @@ use datafusion_expr::{
 use datafusion_functions::utils::make_scalar_function;
 use rivulet_dataflow::{is_json, marked_as_json};
 
-use crate::plan::expression::result_type;
+use crate::plan::types::result_type;
 
 /// The longest text of a row, in bytes.
 const RESULT_BYTES_MAX: usize = 1 << 20;
