@@ -205,11 +205,6 @@ impl Registry {
         self.scalars.iter().map(|(name, function)| (name.clone(), function.clone()))
     }
 
-    /// Returns the scalar function called `name` (in lower case).
-    pub(super) fn scalar(&self, name: &str) -> Option<Arc<ScalarUDF>> {
-        self.scalars.get(name).cloned()
-    }
-
     /// Returns the meaning of `name` (in lower case).
     pub(super) fn find(&self, name: &str) -> Found {
         if self.scalars.contains_key(name) {

@@ -23,7 +23,6 @@ use datafusion_expr::{
     ColumnarValue, Expr, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility, lit,
 };
 
-use crate::plan::functions::REGISTRY;
 use crate::value::TIMESTAMP;
 
 pub(in crate::plan) use function::Function;
@@ -124,10 +123,10 @@ impl ScalarUDFImpl for Shorthand {
             (Short::If, Some(condition), Some(one), Some(other)) => {
                 datafusion_expr::when(condition, one).otherwise(other)?
             }
-            (Short::DatePart(part), Some(time), None, None) => match REGISTRY.scalar("date_part") {
-                Some(function) => Expr::ScalarFunction(ScalarFunction::new_udf(function, vec![lit(part), time])),
-                None => return internal_err!("date_part is not there"),
-            },
+            (Short::DatePart(part), Some(time), None, None) => {
+                let function = datafusion_functions::datetime::date_part();
+                Expr::ScalarFunction(ScalarFunction::new_udf(function, vec![lit(part), time]))
+            }
             _ => return internal_err!("{} with other arguments", self.name),
         }))
     }
