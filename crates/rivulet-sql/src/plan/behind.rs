@@ -5,9 +5,10 @@ use arrow::datatypes::SchemaRef;
 use datafusion_expr::Expr;
 use rivulet_operators::WindowSpec;
 
+use super::check::{ARRIVAL_TIME, WINDOW_END, WINDOW_START};
 use super::lookup::PlannedLookup;
 use super::operators::{Operators, Output};
-use super::select::{ARRIVAL_TIME, SelectPlanner, WINDOW_END, WINDOW_START};
+use super::select::SelectPlanner;
 use super::source::{EventTime, ResultsOf};
 use super::window::Window;
 use super::window_results::Key;

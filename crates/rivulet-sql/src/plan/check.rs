@@ -5,12 +5,10 @@
 //! columns, and `$parameters` are quoted identifiers too.
 
 mod calls;
-mod constants;
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Value};
 
 use super::expression::placed;
-use super::lookup::ScopeTable;
 use super::walk::{start, try_each_child};
 use crate::address::list;
 use crate::application::Parameter;
@@ -18,7 +16,11 @@ use crate::parse::name_of;
 use crate::statement::Name;
 use crate::{Position, SqlError, suggest};
 
-pub(super) use constants::{check_interval, check_typed_string};
+/// The implicit column of every input.
+pub(super) const ARRIVAL_TIME: &str = "arrival_time";
+/// The bounds of a window, behind it.
+pub(super) const WINDOW_START: &str = "window_start";
+pub(super) const WINDOW_END: &str = "window_end";
 
 /// Where an expression is used; this decides what it may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +64,18 @@ pub(super) struct Scope<'a> {
     pub(super) tables: &'a [ScopeTable],
     /// Whether an unqualified name means a column of the last table first: inside of a LATERAL.
     pub(super) in_table: bool,
+}
+
+/// The names of a reference table, or of a joined input.
+#[derive(Clone)]
+pub(super) struct ScopeTable {
+    pub(super) name: String,
+    pub(super) columns: Vec<String>,
+}
+
+/// The full name of a table's column among all columns.
+pub(super) fn full_name(table: &str, column: &str) -> String {
+    format!("{table}.{column}")
 }
 
 impl Scope<'_> {
@@ -163,7 +177,7 @@ impl Scope<'_> {
         if self.columns.contains(&text) {
             return Ok(());
         }
-        if matches!(text, "window_start" | "window_end") {
+        if matches!(text, WINDOW_START | WINDOW_END) {
             return match place {
                 Place::Result | Place::Having | Place::HistoryArgument if self.windowed => Ok(()),
                 Place::Result | Place::Having | Place::HistoryArgument => {
@@ -177,13 +191,57 @@ impl Scope<'_> {
         if self.parameters.iter().any(|parameter| parameter.name == text) {
             return Err(error.hint(format!("did you mean the parameter '${name}'?")));
         }
-        let bounds = ["window_start", "window_end"].into_iter().filter(|_| self.windowed);
+        let bounds = [WINDOW_START, WINDOW_END].into_iter().filter(|_| self.windowed);
         let owner = match place {
             Place::OutputCondition => "the SELECT".to_owned(),
             _ => format!("the input '{}'", self.input),
         };
         let hint = format!("{owner} has the columns {}", list(&self.columns));
         Err(error.suggest(text, self.columns.iter().copied().chain(bounds), hint))
+    }
+
+    /// Resolves a name alone: to itself, or to the column of a table that it means.
+    pub(super) fn of_table(&self, name: Name) -> Result<Name, SqlError> {
+        let full = |table: &ScopeTable| Name { text: full_name(&table.name, &name.text), position: name.position };
+        let has = |table: &&ScopeTable| table.columns.contains(&name.text);
+        if let Some(table) = self.tables.last().filter(|table| self.in_table && has(table)) {
+            return Ok(full(table));
+        }
+        let mut tables = self.tables.iter().filter(has);
+        let Some(table) = tables.next() else { return Ok(name) };
+        let other = if self.columns.contains(&name.text.as_str()) {
+            Some(self.alias.unwrap_or(self.input))
+        } else {
+            tables.next().map(|other| other.name.as_str())
+        };
+        match other {
+            None => Ok(full(table)),
+            Some(other) => Err(SqlError::new(name.position, format!("the column '{name}' is ambiguous"))
+                .hint(format!("write {other}.{name} or {}.{name}", table.name))),
+        }
+    }
+
+    /// Resolves a column with the name of its table; `None` if there is no table with that name.
+    pub(super) fn table_column(&self, table: &Name, column: &Name) -> Result<Option<Name>, SqlError> {
+        let Some(found) = self.tables.iter().find(|one| one.name == table.text) else { return Ok(None) };
+        if found.columns.contains(&column.text) {
+            return Ok(Some(Name { text: full_name(&found.name, &column.text), position: column.position }));
+        }
+        let error = SqlError::new(column.position, format!("unknown column '{table}.{column}'"));
+        let names: Vec<&str> = found.columns.iter().map(String::as_str).collect();
+        let hint = format!("'{table}' has the columns {}", list(&names));
+        Err(error.suggest(&column.text, names, hint))
+    }
+
+    /// The table of a column's full name.
+    pub(super) fn table_of(&self, full: &str) -> Option<&str> {
+        let is_of = |table: &&ScopeTable| table.columns.iter().any(|column| full_name(&table.name, column) == full);
+        self.tables.iter().find(is_of).map(|table| table.name.as_str())
+    }
+
+    /// A column's own name.
+    pub(super) fn plain_name<'n>(&self, full: &'n str) -> &'n str {
+        self.table_of(full).map_or(full, |table| &full[table.len() + 1..])
     }
 
     /// Returns the declared name of a `$placeholder`.

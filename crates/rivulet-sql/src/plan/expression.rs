@@ -17,6 +17,7 @@ use super::arithmetic::compile;
 use super::constants::fold_constants;
 use super::functions::REGISTRY;
 use super::message::{plain_message, plain_text};
+use super::time_constants::{check_interval, check_typed_string};
 use super::walk::{for_each_child, start};
 use crate::address::list;
 use crate::value::{TYPE_NAMES, type_name};
@@ -204,11 +205,11 @@ pub(super) fn explain(
     let names: Vec<String> = types.iter().map(type_name).collect();
     let message = match &culprit {
         ast::Expr::Interval(interval) => {
-            let error = super::check::check_interval(interval, position);
+            let error = check_interval(interval, position);
             return error.err().unwrap_or_else(|| wrong.at(position));
         }
         ast::Expr::TypedString(typed) => {
-            let error = super::check::check_typed_string(typed, position);
+            let error = check_typed_string(typed, position);
             return error.err().unwrap_or_else(|| wrong.at(position));
         }
         _ if !wrong.is_of_types => return wrong.at(position),

@@ -3,10 +3,9 @@
 use datafusion_sql::sqlparser::ast;
 
 use super::call::call_name;
-use super::check::{Place, Scope};
+use super::check::{ARRIVAL_TIME, Place, Scope, WINDOW_END, WINDOW_START};
 use super::functions::{Found, REGISTRY};
 use super::items::{aliased, item_expression};
-use super::select::{ARRIVAL_TIME, WINDOW_END, WINDOW_START};
 use super::source::Source;
 use super::walk::{inspect, start};
 use super::window::window_call;

@@ -42,6 +42,7 @@ pub mod query;
 mod scalar_tests;
 mod select;
 mod source;
+mod time_constants;
 mod types;
 mod unnest;
 mod walk;

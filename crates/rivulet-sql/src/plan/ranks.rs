@@ -10,11 +10,12 @@ use rivulet_operators::{Rank, RankFunction, RankSpec, WindowSpec};
 
 use super::aggregate::{constant, sort_options, unique, widen};
 use super::call::call_name;
+use super::check::{WINDOW_END, WINDOW_START};
 use super::defect;
 use super::expression::Compiler;
 use super::lookup::limit_of;
 use super::operators::Operators;
-use super::select::{SelectPlanner, WINDOW_END, WINDOW_START};
+use super::select::SelectPlanner;
 use super::types::{cast_to, result_type};
 use super::walk::{replace_calls, start};
 use super::window::Window;

@@ -10,7 +10,7 @@ use rivulet_operators::Match;
 
 use super::aggregate::{Aggregates, check_condition, condition_of, unique};
 use super::behind::Behind;
-use super::check::{Place, Scope};
+use super::check::{ARRIVAL_TIME, Place, Scope, WINDOW_END, WINDOW_START};
 use super::declarations::Declarations;
 use super::expression::{ExpressionPlanner, parameter_fields};
 use super::group_keys::{group_keys, refuse_without_window};
@@ -30,11 +30,6 @@ use crate::parse::name_of;
 use crate::statement::{MatchClause, Select};
 use crate::value::type_name;
 use crate::{Position, SqlError};
-
-/// The implicit column of every input.
-pub(super) const ARRIVAL_TIME: &str = "arrival_time";
-pub(super) const WINDOW_START: &str = "window_start";
-pub(super) const WINDOW_END: &str = "window_end";
 
 /// The result of planning a SELECT.
 pub(super) struct Planned {

@@ -4,10 +4,10 @@ use arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion_expr::Expr;
 use rivulet_operators::Unnest;
 
-use super::check::{Place, Scope};
+use super::check::{Place, Scope, ScopeTable, full_name};
 use super::defect;
 use super::expression::{Compiler, ExpressionPlanner, parameter_fields};
-use super::lookup::{Lookups, ScopeTable, full_name};
+use super::lookup::Lookups;
 use super::walk::start;
 use crate::statement::UnnestClause;
 use crate::value::type_name;

@@ -12,11 +12,10 @@ use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_operators::{LengthError, Lengths, WindowSpec, check_lengths};
 
 use super::call::{call_name, check_argument_count, usage_hint};
-use super::check::{Place, Scope};
+use super::check::{ARRIVAL_TIME, Place, Scope};
 use super::defect::split_hint;
 use super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::functions::WINDOWS;
-use super::select::ARRIVAL_TIME;
 use super::source::EventTime;
 use super::types::cast_to;
 use super::walk::start;

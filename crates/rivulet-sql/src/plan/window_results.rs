@@ -7,8 +7,8 @@ use datafusion_expr::Expr;
 use datafusion_sql::sqlparser::ast;
 
 use super::aggregate::{Aggregate, place_of};
+use super::check::{WINDOW_END, WINDOW_START};
 use super::expression::{ExpressionPlanner, parameter_fields};
-use super::select::{WINDOW_END, WINDOW_START};
 use super::source::EventTime;
 use super::types::cast_to;
 use super::walk::start;

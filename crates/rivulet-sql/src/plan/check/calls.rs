@@ -3,11 +3,10 @@
 use datafusion_sql::sqlparser::ast::{self, Expr, Spanned};
 use rivulet_operators::AggregateFunction;
 
-use super::{Place, Scope, exact, not_yet, start};
+use super::{ARRIVAL_TIME, Place, Scope, WINDOW_END, WINDOW_START, exact, not_yet, start};
 use crate::parse::name_of;
 use crate::plan::call::call_name;
 use crate::plan::functions::{CLOCK, Found, REGISTRY, UUID_OF_NOTHING, instead_of};
-use crate::plan::select::{ARRIVAL_TIME, WINDOW_END, WINDOW_START};
 use crate::plan::walk::inspect;
 use crate::statement::Name;
 use crate::{Position, SqlError};

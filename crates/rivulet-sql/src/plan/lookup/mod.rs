@@ -5,7 +5,6 @@
 
 mod aggregate;
 mod nearby;
-mod scope;
 
 use std::sync::Arc;
 
@@ -19,12 +18,11 @@ use rivulet_operators::{
 };
 
 use super::aggregate::{condition_of, sort_options};
-use super::check::{Place, Scope};
+use super::check::{ARRIVAL_TIME, Place, Scope, ScopeTable, full_name};
 use super::declarations::Declarations;
 use super::defect;
 use super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::items::{item_expression, natural_name};
-use super::select::ARRIVAL_TIME;
 use super::source::{Source, third_input};
 use super::types::{cast_to, result_type};
 use super::walk::start;
@@ -35,8 +33,6 @@ use crate::value::{TIMESTAMP, type_name};
 use crate::{Position, SqlError};
 use aggregate::{aggregate, holds_aggregate};
 use nearby::{PlannedNearby, nearby};
-
-pub(super) use scope::{ScopeTable, full_name};
 
 /// The lookups of a SELECT, in order.
 pub(super) struct Lookups {

@@ -14,10 +14,9 @@ use rivulet_operators::{
 };
 
 use super::aggregate::check_condition;
-use super::check::{Place, Scope};
+use super::check::{ARRIVAL_TIME, Place, Scope};
 use super::defect;
 use super::expression::{Compiler, ExpressionPlanner, parameter_fields};
-use super::select::ARRIVAL_TIME;
 use super::source::{EventTime, Source};
 use super::types::{cast_to, result_type};
 use super::walk::start;

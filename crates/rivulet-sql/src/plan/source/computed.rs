@@ -11,9 +11,8 @@ use datafusion_common::Column;
 use datafusion_expr::Expr;
 use rivulet_operators::{INPUT_COLUMN, NamedExpression, Project};
 
-use super::super::check::{Place, Scope};
+use super::super::check::{Place, Scope, full_name};
 use super::super::expression::{Compiler, ExpressionPlanner, parameter_fields};
-use super::super::lookup::full_name;
 use super::super::types::{cast_to, result_type};
 use super::super::walk::start;
 use super::{Several, Source, by_input, renamed};

@@ -9,9 +9,8 @@ use datafusion_expr::Expr;
 use datafusion_sql::sqlparser::ast;
 use rivulet_operators::{Join as JoinOperator, JoinKind, JoinSide, JoinSpec, Offset};
 
-use super::super::check::Scope;
+use super::super::check::{Scope, ScopeTable, full_name};
 use super::super::expression::{Compiler, ExpressionPlanner, parameter_fields};
-use super::super::lookup::{ScopeTable, full_name};
 use super::super::walk::start;
 use super::super::{defect, operators::Operators};
 use super::join_condition::{Bounds, Condition, INTERVAL_FORM, Side, Span};

@@ -21,11 +21,10 @@ use datafusion_expr::{Expr, lit};
 use rivulet_operators::{AssignTime, AssignTimes, INPUT_COLUMN, InputTime};
 
 use super::behind::Behind;
+use super::check::{ARRIVAL_TIME, ScopeTable, full_name};
 use super::declarations::Declarations;
 use super::defect;
-use super::lookup::{ScopeTable, full_name};
 use super::operators::Operators;
-use super::select::ARRIVAL_TIME;
 use crate::application::Input;
 use crate::statement::{LookupClause, LookupKind, Name, Select};
 use crate::value::format_us;

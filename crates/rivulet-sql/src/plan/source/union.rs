@@ -7,10 +7,9 @@ use datafusion_expr::{Expr, lit};
 use rivulet_operators::{Filter, NamedExpression, Project};
 
 use super::super::aggregate::condition_of;
-use super::super::check::{Place, Scope};
+use super::super::check::{ARRIVAL_TIME, Place, Scope};
 use super::super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::super::items::{Item, items};
-use super::super::select::ARRIVAL_TIME;
 use super::super::types::{cast_to, result_type};
 use super::super::{defect, operators::Operators};
 use super::{

@@ -2,7 +2,6 @@
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Value};
 
-use super::not_yet;
 use crate::value::{parse_interval, parse_timestamp_us};
 use crate::{Position, SqlError};
 
@@ -16,13 +15,13 @@ fn interval_text(interval: &ast::Interval) -> Option<String> {
     })
 }
 
-pub(in crate::plan) fn check_interval(interval: &ast::Interval, position: Position) -> Result<(), SqlError> {
+pub(super) fn check_interval(interval: &ast::Interval, position: Position) -> Result<(), SqlError> {
     let example = "write for example INTERVAL '5 minutes'";
     if interval.leading_precision.is_some()
         || interval.last_field.is_some()
         || interval.fractional_seconds_precision.is_some()
     {
-        return Err(not_yet(position, "this form of INTERVAL").hint(example));
+        return Err(SqlError::new(position, "this form of INTERVAL is not supported yet").hint(example));
     }
     if let Expr::Value(value) = interval.value.as_ref()
         && let Value::Placeholder(placeholder) = &value.value
@@ -39,7 +38,7 @@ pub(in crate::plan) fn check_interval(interval: &ast::Interval, position: Positi
     }
 }
 
-pub(in crate::plan) fn check_typed_string(typed: &ast::TypedString, position: Position) -> Result<(), SqlError> {
+pub(super) fn check_typed_string(typed: &ast::TypedString, position: Position) -> Result<(), SqlError> {
     let Value::SingleQuotedString(text) = &typed.value.value else {
         return Err(SqlError::new(position, "expected a string in single quotes"));
     };
@@ -62,7 +61,7 @@ pub(in crate::plan) fn check_typed_string(typed: &ast::TypedString, position: Po
                     .hint("write for example TIME '08:30:00'"));
             }
         }
-        other => return Err(not_yet(position, &format!("a constant of type {other}"))),
+        other => return Err(SqlError::new(position, format!("a constant of type {other} is not supported yet"))),
     }
     Ok(())
 }
