@@ -8,9 +8,9 @@ use rivulet_operators::WindowSpec;
 use super::check::{ARRIVAL_TIME, WINDOW_END, WINDOW_START};
 use super::lookup::PlannedLookup;
 use super::operators::{Operators, Output};
+use super::results::{Behind, ResultsOf};
 use super::select::SelectPlanner;
-use super::source::{EventTime, ResultsOf};
-use super::window::Window;
+use super::window::{EventTime, Window};
 use super::window_results::Key;
 use crate::SqlError;
 
@@ -20,21 +20,6 @@ const NO_WINDOW_END: EventTime = EventTime::Missing(
 );
 const NO_EVENT_TIME: EventTime =
     EventTime::Missing("the results of the subquery have no event time", "select the event time in it, as it is");
-
-/// A planned SELECT: operators from the inputs to its results, and what the SELECT behind it needs to know of them.
-pub(super) struct Behind {
-    pub(super) operators: Operators,
-    /// What its FROM reads, and by which other name.
-    pub(super) input: (String, Option<String>),
-    pub(super) columns: SchemaRef,
-    pub(super) event_time: EventTime,
-    pub(super) lateness_us: i64,
-    pub(super) idle_timeout_us: i64,
-    pub(super) by_arrival: bool,
-    pub(super) results: ResultsOf,
-    /// The columns of decoded rows.
-    pub(super) row_schema: SchemaRef,
-}
 
 impl SelectPlanner<'_> {
     /// The indices of the columns that distinguish the rows of one window of the SELECT that this one reads.

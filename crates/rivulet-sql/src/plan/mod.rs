@@ -36,6 +36,7 @@ mod message;
 mod operators;
 mod pattern;
 mod ranks;
+mod results;
 mod room;
 pub mod query;
 #[cfg(test)]

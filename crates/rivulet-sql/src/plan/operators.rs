@@ -22,7 +22,7 @@ use super::history::Histories;
 use super::items::Item;
 use super::lookup::PlannedLookup;
 use super::matching::match_of;
-use super::select::{Planned, SelectPlanner};
+use super::select::SelectPlanner;
 use super::source::BoundCheck;
 use super::types::{cast_to, result_type};
 use super::walk::start;
@@ -51,6 +51,29 @@ pub(super) struct Operators {
     pub(super) checks: Vec<LengthCheck>,
     pub(super) bound_checks: Vec<BoundCheck>,
     pub(super) tables: Vec<TableUse>,
+}
+
+/// The result of planning a SELECT.
+pub(super) struct Planned {
+    pub(super) dataflow: Line,
+    /// The columns of decoded rows.
+    pub(super) row_schema: SchemaRef,
+    pub(super) output_schema: SchemaRef,
+    /// Whether there is a column behind those of the output that says to which outputs a row goes.
+    pub(super) has_output_bits: bool,
+    /// The text of the window, for users.
+    pub(super) window: Option<String>,
+    pub(super) checks: Vec<LengthCheck>,
+    pub(super) bound_checks: Vec<BoundCheck>,
+    pub(super) tables: Vec<TableUse>,
+    /// The part of WHERE that tells by an index which queries on one topic a row can concern.
+    pub(super) matching: Option<Match>,
+    /// How the dataflow can run as several instances side by side, if at all.
+    pub(super) cut: Cut,
+    /// What each operator does, in SQL.
+    pub(super) steps: Vec<Vec<String>>,
+    /// The same, derived from the plan instead of the text.
+    pub(super) meanings: Vec<Vec<String>>,
 }
 
 /// The results of a SELECT.

@@ -5,54 +5,29 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::Column;
 use datafusion_expr::Expr;
 use datafusion_sql::sqlparser::ast;
-use rivulet_dataflow::{Cut, Line};
-use rivulet_operators::Match;
 
 use super::aggregate::{Aggregates, check_condition, condition_of, unique};
-use super::behind::Behind;
 use super::check::{ARRIVAL_TIME, Place, Scope, WINDOW_END, WINDOW_START};
 use super::declarations::Declarations;
 use super::expression::{ExpressionPlanner, parameter_fields};
 use super::group_keys::{group_keys, refuse_without_window};
 use super::items::{aliased, item_expression, items};
 use super::lookup::{Lookups, PlannedLookup};
-use super::operators::Operators;
+use super::operators::{Operators, Planned};
 use super::pattern::PatternPlanner;
-use super::source::{BoundCheck, EventTime, Source};
+use super::results::Behind;
+use super::source::Source;
 use super::types::{cast_to, result_type};
 use super::unnest::PlannedUnnest;
 use super::walk::{for_each_child, start};
-use super::window::{LengthCheck, Window, WindowPlanner, window_call};
+use super::window::{EventTime, Window, WindowPlanner, window_call};
 use super::window_results::{Computed, Key, WindowResults};
 use super::written::Written;
-use crate::application::{TableUse, Tables};
+use crate::application::Tables;
 use crate::parse::name_of;
 use crate::statement::{MatchClause, Select};
 use crate::value::type_name;
 use crate::{Position, SqlError};
-
-/// The result of planning a SELECT.
-pub(super) struct Planned {
-    pub(super) dataflow: Line,
-    /// The columns of decoded rows.
-    pub(super) row_schema: SchemaRef,
-    pub(super) output_schema: SchemaRef,
-    /// Whether there is a column behind those of the output that says to which outputs a row goes.
-    pub(super) has_output_bits: bool,
-    /// The text of the window, for users.
-    pub(super) window: Option<String>,
-    pub(super) checks: Vec<LengthCheck>,
-    pub(super) bound_checks: Vec<BoundCheck>,
-    pub(super) tables: Vec<TableUse>,
-    /// The part of WHERE that tells by an index which queries on one topic a row can concern.
-    pub(super) matching: Option<Match>,
-    /// How the dataflow can run as several instances side by side, if at all.
-    pub(super) cut: Cut,
-    /// What each operator does, in SQL.
-    pub(super) steps: Vec<Vec<String>>,
-    /// The same, derived from the plan instead of the text.
-    pub(super) meanings: Vec<Vec<String>>,
-}
 
 /// Operators with their output columns. Those of a SELECT come from the SELECT that it reads, or from the inputs.
 type Given = Option<(Operators, SchemaRef)>;

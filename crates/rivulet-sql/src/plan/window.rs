@@ -16,7 +16,6 @@ use super::check::{ARRIVAL_TIME, Place, Scope};
 use super::defect::split_hint;
 use super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::functions::WINDOWS;
-use super::source::EventTime;
 use super::types::cast_to;
 use super::walk::start;
 use crate::application::Parameter;
@@ -50,6 +49,17 @@ impl Window {
     pub(super) fn is_time(&self) -> bool {
         !matches!(self.spec, WindowSpec::Count { .. } | WindowSpec::State)
     }
+}
+
+/// The time that windows over the rows use.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum EventTime {
+    /// This column.
+    Column(String),
+    /// The arrival time: no input has an event time.
+    Arrival,
+    /// None, with the reason and what to do.
+    Missing(&'static str, &'static str),
 }
 
 /// What is needed to plan a window.

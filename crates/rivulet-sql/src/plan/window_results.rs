@@ -9,9 +9,9 @@ use datafusion_sql::sqlparser::ast;
 use super::aggregate::{Aggregate, place_of};
 use super::check::{WINDOW_END, WINDOW_START};
 use super::expression::{ExpressionPlanner, parameter_fields};
-use super::source::EventTime;
 use super::types::cast_to;
 use super::walk::start;
+use super::window::EventTime;
 use crate::value::TIMESTAMP;
 use crate::{Position, SqlError};
 

@@ -12,9 +12,10 @@ use rivulet_operators::{Join as JoinOperator, JoinKind, JoinSide, JoinSpec, Offs
 use super::super::check::{Scope, ScopeTable, full_name};
 use super::super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::super::walk::start;
+use super::super::window::EventTime;
 use super::super::{defect, operators::Operators};
 use super::join_condition::{Bounds, Condition, INTERVAL_FORM, Side, Span};
-use super::{BoundCheck, EventTime, Kind, Several, Source, SourcePlanner, find, refuse_unread, side_by_side};
+use super::{BoundCheck, Kind, Several, Source, SourcePlanner, find, refuse_unread, side_by_side};
 use crate::application::Input;
 use crate::statement::LookupClause;
 use crate::value::format_us;

@@ -20,11 +20,12 @@ use datafusion_expr::expr::Case;
 use datafusion_expr::{Expr, lit};
 use rivulet_operators::{AssignTime, AssignTimes, INPUT_COLUMN, InputTime};
 
-use super::behind::Behind;
 use super::check::{ARRIVAL_TIME, ScopeTable, full_name};
 use super::declarations::Declarations;
 use super::defect;
 use super::operators::Operators;
+use super::results::{Behind, ResultsOf};
+use super::window::EventTime;
 use crate::application::Input;
 use crate::statement::{LookupClause, LookupKind, Name, Select};
 use crate::value::format_us;
@@ -59,21 +60,6 @@ pub(super) struct Source<'a> {
     kind: Kind,
 }
 
-/// The results of a SELECT that another one reads.
-#[derive(Clone, Default)]
-pub(super) struct ResultsOf {
-    /// Whether they come from windows by time, all rows of windows with one end together.
-    pub(super) of_windows: bool,
-    /// Whether the rows of a window, with its bounds by their own names, can be compared with each other.
-    pub(super) can_be_ranked: bool,
-    /// The columns that only tell the time of a window.
-    pub(super) bounds: Vec<String>,
-    /// The columns that distinguish the rows of one window, or the texts of those that are not selected.
-    pub(super) keys: Vec<Result<String, String>>,
-    /// What the SELECT does, for the signature of state behind it.
-    pub(super) text: String,
-}
-
 /// The inputs of rows that are combined or joined.
 struct Several {
     /// The inputs, with their computed columns.
@@ -82,17 +68,6 @@ struct Several {
     names: Vec<String>,
     /// The computed columns of each input.
     computed: Vec<Vec<Computed>>,
-}
-
-/// The time that windows over the rows use.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum EventTime {
-    /// This column.
-    Column(String),
-    /// The arrival time: no input has an event time.
-    Arrival,
-    /// None, with the reason and what to do.
-    Missing(&'static str, &'static str),
 }
 
 enum Kind {

@@ -11,10 +11,9 @@ use super::super::check::{ARRIVAL_TIME, Place, Scope};
 use super::super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::super::items::{Item, items};
 use super::super::types::{cast_to, result_type};
+use super::super::window::EventTime;
 use super::super::{defect, operators::Operators};
-use super::{
-    EventTime, Kind, Several, Source, SourcePlanner, by_input, find, refuse_unread, renamed, side_by_side, uses_arrival,
-};
+use super::{Kind, Several, Source, SourcePlanner, by_input, find, refuse_unread, renamed, side_by_side, uses_arrival};
 use crate::statement::UnionBranch;
 use crate::value::{TIMESTAMP, type_name};
 use crate::{Position, SqlError};
