@@ -4,28 +4,25 @@
 //! flight ([`SlotTable::recycle`]), so an event never reaches a query that was created later.
 //!
 //! Queries that compute the same may share a slot. One of them stands in the row; the further queries stand in a second
-//! table, with their own values of those parameters that only name the outputs ([`further`]).
+//! table, with their own values of those parameters that only name the outputs. The caller guarantees that all other
+//! parameters are equal.
 
-mod further;
+mod parameter;
+#[cfg(test)]
+mod shared_tests;
 
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, IntervalMonthDayNanoArray, RecordBatch,
-    StringArray, TimestampMicrosecondArray,
-};
-use arrow::datatypes::{
-    DataType, Float64Type, Int64Type, IntervalMonthDayNano, IntervalMonthDayNanoType, IntervalUnit, SchemaRef,
-    TimeUnit, TimestampMicrosecondType,
-};
+use arrow::array::{ArrayRef, RecordBatch};
+use arrow::datatypes::SchemaRef;
 
-use super::clock::{Clock, Leaps};
-use super::fetch;
-use further::Further;
+use crate::clock::{Clock, Leaps};
+use crate::fetch;
+use parameter::Column;
 
-/// The row of a query in its group.
-pub type Slot = u32;
+pub use parameter::Slot;
 
 /// The most slots of one operator. State that names a higher slot is corrupt.
 pub const SLOTS_MAX: usize = 1 << 26;
@@ -218,128 +215,162 @@ impl SlotTable {
     }
 }
 
-/// One parameter of all slots. Nulls are a bitmap beside the values, allocated when the first null is written.
-#[derive(Debug)]
-struct Column {
-    values: Values,
-    nulls: Vec<bool>,
-}
+// Queries that share a slot: one computation, whose results go to each of them.
+impl SlotTable {
+    /// Adds further queries to a slot, one for each row of `parameters`.
+    ///
+    /// # Panics
+    /// If the slot is not in use, or as [`SlotTable::add`] does.
+    pub fn share(&mut self, slot: Slot, queries: &[QueryId], parameters: &RecordBatch) {
+        assert!(self.query(slot).is_some(), "slot {slot} is in use when it is shared");
+        let schema = self.schema.clone();
+        let further = self
+            .further
+            .get_or_insert_with(|| Box::new(Further { table: SlotTable::new(schema), rows: HashMap::new() }));
+        let rows = further.table.add(queries, parameters);
+        if !rows.is_empty() {
+            further.rows.entry(slot).or_default().extend(rows);
+        }
+    }
 
-#[derive(Debug)]
-enum Values {
-    Boolean(Vec<bool>),
-    Int64(Vec<i64>),
-    Float64(Vec<f64>),
-    Timestamp(Vec<i64>),
-    Interval(Vec<IntervalMonthDayNano>),
-    Text(Vec<Box<str>>),
-}
+    /// The number of further queries, over all slots.
+    pub fn further(&self) -> usize {
+        self.further.as_ref().map_or(0, |further| further.table.live())
+    }
 
-impl Column {
-    fn new(data_type: &DataType) -> Self {
-        let values = match data_type {
-            DataType::Boolean => Values::Boolean(Vec::new()),
-            DataType::Int64 => Values::Int64(Vec::new()),
-            DataType::Float64 => Values::Float64(Vec::new()),
-            DataType::Utf8 => Values::Text(Vec::new()),
-            DataType::Timestamp(TimeUnit::Microsecond, None) => Values::Timestamp(Vec::new()),
-            DataType::Interval(IntervalUnit::MonthDayNano) => Values::Interval(Vec::new()),
-            other => panic!("no parameter has type {other}"),
+    /// The number of queries in a slot.
+    pub fn queries_in(&self, slot: Slot) -> usize {
+        usize::from(self.query(slot).is_some()) + self.further_in(slot).len()
+    }
+
+    /// The number of further queries in the slots of these rows; each query counts once for each of its rows.
+    pub fn further_of(&self, slots: &[Slot]) -> u64 {
+        match self.further {
+            None => 0,
+            Some(_) => slots.iter().map(|&slot| self.further_in(slot).len() as u64).sum(),
+        }
+    }
+
+    fn further_in(&self, slot: Slot) -> &[Slot] {
+        self.further.as_ref().and_then(|further| further.rows.get(&slot)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Calls `each` for every query in a slot, with its number and the table and row of its parameters.
+    #[inline]
+    pub fn for_each_query(&self, slot: Slot, mut each: impl FnMut(QueryId, &Self, Slot)) {
+        let Some(query) = self.query(slot) else { return };
+        each(query, self, slot);
+        if let Some(further) = &self.further {
+            for &row in self.further_in(slot) {
+                each(further.table.queries[row as usize], &further.table, row);
+            }
+        }
+    }
+
+    /// The table and row with the parameters of one query in a slot; `None` if the query is not in the slot.
+    pub fn find(&self, slot: Slot, query: QueryId) -> Option<(&Self, Slot)> {
+        if self.query(slot)? == query {
+            return Some((self, slot));
+        }
+        let table = &self.further.as_ref()?.table;
+        let row = self.further_in(slot).iter().copied().find(|&row| table.query(row) == Some(query))?;
+        Some((table, row))
+    }
+
+    /// Gives a further query in a slot the values of the one row of `parameters`. Returns whether it was in the slot.
+    fn set_further(&mut self, slot: Slot, query: QueryId, parameters: &RecordBatch) -> bool {
+        let Some(further) = &mut self.further else { return false };
+        let mut rows = further.rows.get(&slot).into_iter().flatten().copied();
+        let Some(row) = rows.find(|&row| further.table.query(row) == Some(query)) else { return false };
+        for (column, values) in further.table.columns.iter_mut().zip(parameters.columns()) {
+            column.write(&[row], values);
+        }
+        true
+    }
+
+    /// The further queries in a slot and their parameters; `None` if it has none.
+    pub fn further_queries(&self, slot: Slot) -> Option<(Vec<QueryId>, RecordBatch)> {
+        let table = &self.further.as_ref()?.table;
+        let rows = self.further_in(slot);
+        let queries = rows.iter().map(|&row| table.queries[row as usize]).collect();
+        (!rows.is_empty()).then(|| (queries, table.parameters(rows)))
+    }
+
+    /// Removes a query from a slot that several share. If the query stood in the row of the slot, a further query takes
+    /// that row. Returns whether the query was in the slot and shared it; if not, nothing changes.
+    pub fn leave(&mut self, slot: Slot, query: QueryId) -> bool {
+        let Some(mut further) = self.further.take() else { return false };
+        let left = self.leave_shared(&mut further, slot, query);
+        self.further = Some(further).filter(|further| !further.rows.is_empty());
+        left
+    }
+
+    fn leave_shared(&mut self, further: &mut Further, slot: Slot, query: QueryId) -> bool {
+        let Some(rows) = further.rows.get_mut(&slot) else { return false };
+        let place = match self.queries[slot as usize] == query {
+            true => Some(0),
+            false => rows.iter().position(|&row| further.table.query(row) == Some(query)),
         };
-        Self { values, nulls: Vec::new() }
+        let Some(place) = place else { return false };
+        let row = rows.remove(place);
+        if rows.is_empty() {
+            further.rows.remove(&slot);
+        }
+        if self.queries[slot as usize] == query {
+            self.queries[slot as usize] = further.table.queries[row as usize];
+            for (parameter, column) in self.columns.iter_mut().enumerate() {
+                column.write(&[slot], &further.table.gather(parameter, &[row]));
+            }
+        }
+        further.free(row);
+        true
     }
 
-    fn write(&mut self, slots: &[Slot], array: &ArrayRef) {
-        fn put<T: Clone + Default>(values: &mut Vec<T>, slots: &[Slot], value: impl Fn(usize) -> T) {
-            for (row, &slot) in slots.iter().enumerate() {
-                let slot = slot as usize;
-                if slot >= values.len() {
-                    values.resize(slot + 1, T::default());
-                }
-                values[slot] = value(row);
+    /// Forgets the further queries of slots.
+    fn forget_further(&mut self, slots: &[Slot]) {
+        let Some(further) = &mut self.further else { return };
+        for slot in slots {
+            if let Some(rows) = further.rows.remove(slot) {
+                debug_assert!(rows.iter().all(|&row| further.table.queries[row as usize] != NOBODY));
+                further.table.retire(&rows);
             }
         }
-        match &mut self.values {
-            Values::Boolean(values) => put(values, slots, |row| array.as_boolean().value(row)),
-            Values::Int64(values) => put(values, slots, |row| array.as_primitive::<Int64Type>().value(row)),
-            Values::Float64(values) => put(values, slots, |row| array.as_primitive::<Float64Type>().value(row)),
-            Values::Timestamp(values) => {
-                put(values, slots, |row| array.as_primitive::<TimestampMicrosecondType>().value(row));
-            }
-            Values::Interval(values) => {
-                put(values, slots, |row| array.as_primitive::<IntervalMonthDayNanoType>().value(row));
-            }
-            Values::Text(values) => put(values, slots, |row| array.as_string::<i32>().value(row).into()),
-        }
-        if array.null_count() > 0 || !self.nulls.is_empty() {
-            put(&mut self.nulls, slots, |row| array.is_null(row));
+        further.table.recycle();
+        if further.rows.is_empty() {
+            self.further = None;
         }
     }
+}
 
-    fn is_null(&self, slot: usize) -> bool {
-        self.nulls.get(slot).copied().unwrap_or(false)
-    }
+/// The further queries of shared slots: a table with the same columns as that of the slots, of which only the query's
+/// number and the parameters of its output topics are read.
+#[derive(Debug)]
+struct Further {
+    /// One row for each further query, whichever slot it shares.
+    table: SlotTable,
+    /// The rows of each shared slot, in the order in which the queries were added. No list is empty.
+    rows: HashMap<Slot, Vec<Slot>>,
+}
 
-    fn gather(&self, slots: &[Slot]) -> ArrayRef {
-        fn pick<'a, T, A>(column: &'a Column, slots: &'a [Slot], value: impl Fn(usize) -> T + 'a) -> A
-        where
-            A: FromIterator<Option<T>> + From<Vec<T>>,
-        {
-            if column.nulls.is_empty() {
-                A::from(slots.iter().map(|&slot| value(slot as usize)).collect::<Vec<T>>())
-            } else {
-                slots.iter().map(|&slot| (!column.is_null(slot as usize)).then(|| value(slot as usize))).collect()
-            }
-        }
-        match &self.values {
-            Values::Boolean(values) => Arc::new(pick::<_, BooleanArray>(self, slots, |slot| values[slot])),
-            Values::Int64(values) => Arc::new(pick::<_, Int64Array>(self, slots, |slot| values[slot])),
-            Values::Float64(values) => Arc::new(pick::<_, Float64Array>(self, slots, |slot| values[slot])),
-            Values::Timestamp(values) => {
-                Arc::new(pick::<_, TimestampMicrosecondArray>(self, slots, |slot| values[slot]))
-            }
-            Values::Interval(values) => {
-                Arc::new(pick::<_, IntervalMonthDayNanoArray>(self, slots, |slot| values[slot]))
-            }
-            Values::Text(values) => Arc::new(pick::<_, StringArray>(self, slots, |slot| &*values[slot])),
-        }
-    }
-
-    fn write_text(&self, slot: usize, out: &mut String) {
-        use std::fmt::Write;
-        if self.is_null(slot) {
-            return;
-        }
-        match &self.values {
-            Values::Boolean(values) => write!(out, "{}", values[slot]),
-            Values::Int64(values) | Values::Timestamp(values) => write!(out, "{}", values[slot]),
-            Values::Float64(values) => write!(out, "{}", values[slot]),
-            Values::Interval(values) => write!(out, "{:?}", values[slot]),
-            Values::Text(values) => {
-                out.push_str(&values[slot]);
-                Ok(())
-            }
-        }
-        .expect("writing to a string does not fail");
-    }
-
+impl Further {
     fn memory_bytes(&self) -> usize {
-        self.nulls.capacity()
-            + match &self.values {
-                Values::Boolean(values) => values.capacity(),
-                Values::Int64(values) | Values::Timestamp(values) => values.capacity() * 8,
-                Values::Float64(values) => values.capacity() * 8,
-                Values::Interval(values) => values.capacity() * 16,
-                Values::Text(values) => {
-                    values.capacity() * size_of::<Box<str>>() + values.iter().map(|text| text.len()).sum::<usize>()
-                }
-            }
+        let lists = self.rows.values().map(|rows| rows.capacity() * size_of::<Slot>()).sum::<usize>();
+        self.table.memory_bytes() + self.rows.capacity() * size_of::<(Slot, Vec<Slot>)>() + lists
+    }
+
+    /// Frees a row at once: no event can be in flight to it.
+    fn free(&mut self, row: Slot) {
+        self.table.retire(&[row]);
+        self.table.recycle();
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use arrow::datatypes::{Field, Schema};
+    use std::sync::Arc;
+
+    use arrow::array::{Array, Float64Array, StringArray};
+    use arrow::datatypes::{DataType, Field, Schema};
 
     use super::*;
 
