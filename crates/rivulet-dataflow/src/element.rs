@@ -10,7 +10,13 @@ use arrow::compute::{FilterBuilder, concat_batches, prep_null_mask_filter, take_
 use arrow::datatypes::{Int64Type, UInt32Type, UInt64Type};
 use arrow::error::ArrowError;
 
-use crate::{LogPosition, Slot};
+use crate::Slot;
+
+/// The position of an event in the log: 1, 2, 3, ..., never used again; 0 for an event that is not in the log.
+///
+/// An event that gives several rows, or that a query reads by several inputs, has one position for all of them, and a
+/// batch may end between two of these. So a position may be used as "done up to here" only for work before a restart.
+pub type LogPosition = u64;
 
 /// Rows of many queries at once.
 ///

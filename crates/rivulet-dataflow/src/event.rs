@@ -1,15 +1,9 @@
-//! Raw events between a source and a group, and the traits in front of a group's dataflow.
+//! Raw events between a source and a group, and the trait of the inboxes between them.
 
-use crate::{Batch, Refusals, Slot};
+use crate::{LogPosition, Slot};
 
 /// The input of an application by which an event came: the index of its declaration, from 0.
 pub type InputIndex = u8;
-
-/// The position of an event in the log: 1, 2, 3, ..., never used again; 0 for an event that is not in the log.
-///
-/// An event that gives several rows, or that a query reads by several inputs, has one position for all of them, and a
-/// batch may end between two of these. So a position may be used as "done up to here" only for work before a restart.
-pub type LogPosition = u64;
 
 /// An event as it is put into an inbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -327,16 +321,6 @@ pub enum Push {
     Taken,
     /// The inbox is full and does **not** have the event: stop reading from its source, and offer it again later.
     Full,
-}
-
-/// Turns payloads into rows.
-pub trait Decoder: Send {
-    /// Decodes all events into one batch with the declared schema, in order.
-    ///
-    /// An event that does not fit is refused ([`Reason::Decode`](crate::Reason::Decode)) and gives no row; it does not
-    /// affect the others. An event may give several rows. Event times are not assigned here: `event_time_us` equals
-    /// `arrival_us`.
-    fn decode(&mut self, events: &Events, refusals: &mut Refusals) -> Batch;
 }
 
 #[cfg(test)]

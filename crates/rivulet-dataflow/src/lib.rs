@@ -23,10 +23,12 @@
 //! - [`key_group`]: the hash ranges in which state is saved, moved and rescaled, and [`key_hash`]: the hash of columns;
 //! - [`float`]: one zero and one NaN;
 //! - [`json`]: the mark of columns that hold JSON as text;
-//! - [`event`]: raw events as a source received them, and the traits of inboxes and decoders;
+//! - [`event`]: raw events as a source received them, and the trait of inboxes;
+//! - [`decoder`]: what makes rows of them;
 //! - [`picked`] and [`chunk`]: rows that several queries read, and events that are processed as one batch;
 //! - [`slot_host`]: what steps the queries of a group;
-//! - [`refusal`]: what happens to a row that cannot be processed: counted, and sent aside with its reason;
+//! - [`refusal`] and [`refusals`]: what happens to a row that cannot be processed: counted, and sent aside with its
+//!   reason;
 //! - [`tally`]: what becomes of the events of a few slots, for people who ask;
 //! - [`clock`]: time, as a trait.
 
@@ -48,18 +50,21 @@ pub mod key_hash;
 pub mod float;
 pub mod json;
 pub mod event;
+pub mod decoder;
 pub mod picked;
 pub mod chunk;
 pub mod slot_host;
 pub mod refusal;
+pub mod refusals;
 pub mod tally;
 pub mod clock;
 pub mod suggest;
 
 pub use chunk::Chunk;
 pub use clock::{Clock, Leaps, ManualClock};
-pub use element::{Batch, Control, Element, SlotClock};
-pub use event::{Decoder, Event, Events, Inbox, InputIndex, LogPosition, LoggedEvent, Push};
+pub use decoder::Decoder;
+pub use element::{Batch, Control, Element, LogPosition, SlotClock};
+pub use event::{Event, Events, Inbox, InputIndex, LoggedEvent, Push};
 pub use fetch::{fetch, fetch_ahead};
 pub use float::{canonical_float, canonical_floats};
 pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, OperatorFactory, Work};
@@ -71,7 +76,8 @@ pub use operator::{
     panic_text,
 };
 pub use picked::Picked;
-pub use refusal::{Reason, Refusal, Refusals, Refused, Seconds, Waits};
+pub use refusal::{Reason, Refusal, Refused};
+pub use refusals::{Refusals, Seconds, Waits};
 pub use sink::{GroupSink, Sink, SinkError, TransactionalSink};
 pub use slot_host::SlotHost;
 pub use slots::{QueryId, SLOTS_MAX, Slot, SlotTable};
