@@ -10,7 +10,8 @@
 //! - [`element`]: what an edge carries ([`Element`], [`Batch`]);
 //! - [`slots`]: the table of queries of a group ([`SlotTable`]), parameters as columns;
 //! - [`fetch`](mod@fetch): memory that is asked for before it is needed ([`fetch_ahead`]);
-//! - [`operator`]: the [`Operator`] trait, its [`Context`], and [`Chain`]s of operators;
+//! - [`operator`]: the [`Operator`] trait and its [`Context`];
+//! - [`chain`]: operators one behind the other ([`Chain`]);
 //! - [`graph`]: a [`Line`] or [`Dataflow`] of operators, as planned and as explained;
 //! - [`source`]: where the rows of a big query come from ([`Source`]);
 //! - [`sink`]: where results go ([`Sink`], [`TransactionalSink`], [`GroupSink`]);
@@ -36,6 +37,7 @@ pub mod element;
 pub mod slots;
 pub mod fetch;
 pub mod operator;
+pub mod chain;
 pub mod graph;
 pub mod source;
 pub mod sink;
@@ -60,6 +62,7 @@ pub mod tally;
 pub mod clock;
 pub mod suggest;
 
+pub use chain::{Chain, Cut, Surroundings};
 pub use chunk::Chunk;
 pub use clock::{Clock, Leaps, ManualClock};
 pub use decoder::Decoder;
@@ -72,8 +75,7 @@ pub use json::{element_type, is_json, marked_as_array, marked_as_json};
 pub use key_group::{KeyGroup, KeyGroups, KeyHash};
 pub use key_hash::{hash_keys, is_key_type};
 pub use operator::{
-    Call, Chain, Context, Cut, Fault, HELD_KEYS_MAX, Holding, Operator, OperatorError, Surroundings, Watched, Watcher,
-    panic_text,
+    Call, Context, Fault, HELD_KEYS_MAX, Holding, Operator, OperatorError, Watched, Watcher, panic_text,
 };
 pub use picked::Picked;
 pub use refusal::{Reason, Refusal, Refused};

@@ -6,10 +6,11 @@
 //! ([`Chain::process_own`]): the other rows still move the clocks of their slots, so each instance closes windows and
 //! refuses late rows exactly as a single instance would.
 
-use crate::{Batch, Context, Element, KeyGroup, KeyHash, Operator, OperatorError, Refusals, SlotTable};
+use crate::{Batch, Element, KeyGroup, KeyHash, OperatorError};
 
-use super::failure::call;
-use super::{Chain, Run};
+use super::Chain;
+use super::run::Run;
+use super::surroundings::Surroundings;
 
 /// Whether a dataflow can run as several instances side by side.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,28 +22,6 @@ pub enum Cut {
     ByKey(usize),
     /// The chain cannot be cut, for this reason.
     Never(&'static str),
-}
-
-/// The context in which rows are processed: the clock, the queries, and the target of refused rows.
-pub struct Surroundings<'a> {
-    /// The host's clock, read once for the batch: microseconds since the epoch.
-    pub now_us: i64,
-    /// The queries of the group and their parameters.
-    pub slots: &'a SlotTable,
-    /// Where refused rows go.
-    pub refusals: &'a mut Refusals,
-}
-
-impl Surroundings<'_> {
-    /// A second borrow, for a call within this one.
-    pub fn again(&mut self) -> Surroundings<'_> {
-        Surroundings { now_us: self.now_us, slots: self.slots, refusals: &mut *self.refusals }
-    }
-
-    /// The context of one operator that emits to `output`.
-    pub fn context<'a>(&'a mut self, output: &'a mut Vec<Batch>) -> Context<'a> {
-        Context::new(self.now_us, self.slots, self.refusals, output)
-    }
 }
 
 impl Chain {
@@ -103,23 +82,5 @@ impl Chain {
             result = result.and(processed);
         }
         result.and(run.tell_clocks(&mut **operator, behind, outputs))
-    }
-}
-
-impl Run<'_> {
-    /// Hands the rows `own` of a batch to one operator.
-    fn own(
-        &mut self,
-        operator: &mut dyn Operator,
-        output: &mut Vec<Batch>,
-        batch: &Batch,
-        own: &[u32],
-    ) -> Result<(), OperatorError> {
-        if !operator.runs_user_code() || own.is_empty() {
-            let context = &mut self.with.context(output);
-            return call(operator, |operator| operator.process_own(batch, own, context));
-        }
-        self.user_code(output, batch, own.to_vec(), |rows, context| operator.process_own(batch, rows, context));
-        Ok(())
     }
 }
