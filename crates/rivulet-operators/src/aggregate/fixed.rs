@@ -368,6 +368,19 @@ pub(crate) fn finish_regression(function: AggregateFunction, count: u64, state: 
     })
 }
 
+/// A sum of integers outside the range of BIGINT.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct SumOverflow;
+
+/// `sum * 10^digits / count`, rounded half away from zero.
+pub(super) fn quotient(sum: i128, digits: u32, count: u64) -> Result<Option<i64>, SumOverflow> {
+    let (sum, count) = (10_i128.checked_pow(digits).and_then(|power| sum.checked_mul(power)), i128::from(count));
+    let sum = sum.ok_or(SumOverflow)?;
+    let (quotient, rest) = (sum / count, sum % count);
+    let rounded = quotient + if 2 * rest.abs() >= count { sum.signum() } else { 0 };
+    i64::try_from(rounded).map(Some).map_err(|_| SumOverflow)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

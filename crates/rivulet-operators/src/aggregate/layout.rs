@@ -12,7 +12,9 @@ use arrow::error::ArrowError;
 use rivulet_dataflow::canonical_float;
 
 use super::earlier::Earlier;
-use super::fixed::{FixedKind, FixedValues, finish_moments, finish_regression, float, sum, undone_sum};
+use super::fixed::{
+    FixedKind, FixedValues, SumOverflow, finish_moments, finish_regression, float, quotient, sum, undone_sum,
+};
 use super::object::{Object, ObjectKind, ObjectUpdate, ObjectValues};
 use super::{AggregateFunction, Storage, kept};
 
@@ -120,10 +122,6 @@ pub(crate) enum Form {
     /// The words of a regression.
     Regression(usize),
 }
-
-/// A sum of integers outside the range of BIGINT.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct SumOverflow;
 
 impl Layout {
     /// The layout as text: state fits an operator only if their fingerprints are equal.
@@ -336,15 +334,6 @@ impl AggregateResult {
             _ => unreachable!("other forms are no words"),
         }
     }
-}
-
-/// `sum * 10^digits / count`, rounded half away from zero.
-pub(super) fn quotient(sum: i128, digits: u32, count: u64) -> Result<Option<i64>, SumOverflow> {
-    let (sum, count) = (10_i128.checked_pow(digits).and_then(|power| sum.checked_mul(power)), i128::from(count));
-    let sum = sum.ok_or(SumOverflow)?;
-    let (quotient, rest) = (sum / count, sum % count);
-    let rounded = quotient + if 2 * rest.abs() >= count { sum.signum() } else { 0 };
-    i64::try_from(rounded).map(Some).map_err(|_| SumOverflow)
 }
 
 /// A batch's arguments, cast to the types in which they are counted.

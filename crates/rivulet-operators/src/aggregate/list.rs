@@ -4,7 +4,7 @@
 
 use std::mem::size_of;
 
-use super::object::Finished;
+use super::finished::Finished;
 
 /// The most bytes of keys and texts that one pane remembers for a list, and the most bytes of a result.
 pub(crate) const LIST_BYTES_MAX: usize = 1 << 20;

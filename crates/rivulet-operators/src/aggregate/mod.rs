@@ -7,10 +7,12 @@
 
 pub(crate) mod dense;
 pub(crate) mod earlier;
+pub(crate) mod finished;
 pub(crate) mod fixed;
 pub(crate) mod hyperloglog;
 pub(crate) mod layout;
 pub(crate) mod list;
+pub(crate) mod migration;
 pub(crate) mod object;
 pub(crate) mod plan;
 

@@ -12,8 +12,9 @@ use hashbrown::HashSet;
 use rivulet_dataflow::canonical_float;
 
 use super::Storage;
+use super::finished::Finished;
+use super::fixed::quotient;
 use super::hyperloglog::{HyperLogLog, hash_text, hash_word};
-use super::layout::quotient;
 use super::list::{List, ListForm, Ties};
 
 /// The error of a sum that is too large.
@@ -72,17 +73,6 @@ pub(crate) enum Object {
     Text(Option<(i64, Box<str>)>),
     /// Texts in the order of arrival, each with its key. Boxed, because most objects are of other kinds and smaller.
     List(Box<List>),
-}
-
-/// The result of an object over a window.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Finished {
-    Null,
-    Integer(i64),
-    Float(f64),
-    Text(Box<str>),
-    /// There is no result, for this reason.
-    Failed(&'static str),
 }
 
 const TOO_MANY_VALUES: &str = "more than 1048576 values in one pane of the window are too many to remember\nhint: use approx_distinct, avg or a shorter window";

@@ -19,9 +19,9 @@ use arrow::datatypes::{DataType, Schema};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, Literal, case};
 
-use super::earlier::Earlier;
 use super::fixed::FixedKind;
 use super::layout::{AggregateResult, Class, FixedState, Form, Layout, ObjectState, Rows, Source};
+use super::migration::conversion;
 use super::object::{ObjectKind, Total};
 use super::{AggregateFunction, AggregateSpec, Storage};
 use crate::PlanError;
@@ -56,7 +56,7 @@ impl Layout {
         let (mut layout, expressions) = Self::with(builder(), aggregates, schema, header_halves)?;
         let earlier = Builder { averages_as_floats: true, ..builder() };
         let (earlier, _) = Self::with(earlier, aggregates, schema, header_halves)?;
-        layout.earlier = Earlier::of(&earlier, &layout);
+        layout.earlier = conversion(&earlier, &layout);
         Ok((layout, expressions))
     }
 

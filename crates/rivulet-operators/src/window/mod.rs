@@ -29,7 +29,7 @@
 //!
 //! # In reading order
 //! [`length`]: the kinds of windows and their lengths per slot; [`panes`]: a cell's panes in one piece of memory;
-//! [`shared`]: what successive windows have in common; [`cells`]: all slots, keys and clocks; [`rules`]: what a row
+//! [`plan`]: what all instances share; [`shared`]: what successive windows have in common; [`cells`]: all slots, keys and clocks; [`rules`]: what a row
 //! closes and where it counts; [`operator`]: the loop over rows; [`output`]: closed windows as rows; [`state`]: export
 //! and import.
 
@@ -38,13 +38,13 @@ pub(crate) mod cells;
 pub(crate) mod operator;
 pub(crate) mod output;
 pub(crate) mod panes;
+pub(crate) mod plan;
 pub(crate) mod rules;
 pub(crate) mod shared;
 pub(crate) mod state;
 
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::{Description, Operator, OperatorFactory};
@@ -55,9 +55,10 @@ pub use length::{Lengths, WindowSpec, check_lengths};
 use crate::aggregate::AggregateSpec;
 use crate::aggregate::layout::Layout;
 use crate::assign_time::TIME_TYPE;
-use crate::error::{LengthError, PlanError};
+use crate::error::PlanError;
 use crate::expression::{Expressions, NamedExpression, is_condition, sql};
 use crate::row_bytes::RowBytes;
+use plan::Plan;
 
 /// The plan of a window aggregation, as the planner gives it.
 ///
@@ -136,46 +137,6 @@ pub const WINDOW_END: &str = "window_end";
 #[derive(Clone)]
 pub struct WindowAggregate {
     plan: Arc<Plan>,
-}
-
-/// The plan that all instances share.
-pub(crate) struct Plan {
-    pub(crate) window: WindowSpec,
-    pub(crate) lengths: length::LengthExpressions,
-    /// Keys first, then the conditions of windows of a state, then the arguments and filters that [`Layout`] needs.
-    pub(crate) expressions: Expressions,
-    pub(crate) keys: usize,
-    pub(crate) conditions: usize,
-    pub(crate) key_fields: Vec<Field>,
-    pub(crate) layout: Layout,
-    pub(crate) lateness_us: i64,
-    pub(crate) idle_timeout_us: i64,
-    pub(crate) arrival_time: bool,
-    pub(crate) over_windows: bool,
-    tells_clocks: bool,
-    pub(crate) output: SchemaRef,
-    aggregates: Vec<AggregateSpec>,
-}
-
-impl Plan {
-    /// Checks that the lengths of a slot can work with the lateness.
-    fn check(&self, lengths: Lengths) -> Result<Lengths, LengthError> {
-        match self.has_clock() && self.lateness_us / lengths.pane > rules::PANES_APART_MAX / 2 {
-            true => Err(LengthError::PanesTooShort { pane_us: lengths.pane, lateness_us: self.lateness_us }),
-            false => Ok(lengths),
-        }
-    }
-
-    /// Whether slots have event clocks.
-    pub(crate) fn has_clock(&self) -> bool {
-        self.window.is_time() && !self.arrival_time
-    }
-
-    /// Computes the lengths for each row of the slot table's columns.
-    pub(crate) fn lengths_of(&self, parameters: &RecordBatch) -> Vec<Result<Lengths, LengthError>> {
-        let lengths = self.lengths.evaluate(parameters).into_iter();
-        lengths.map(|lengths| lengths.and_then(|lengths| self.check(lengths))).collect()
-    }
 }
 
 impl WindowAggregate {

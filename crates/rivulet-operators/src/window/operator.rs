@@ -9,18 +9,19 @@ use rivulet_dataflow::{
 };
 
 use super::cells::{Cells, NEVER, SlotLengths};
-use super::length::TIME_MAX_US;
+use super::length::{TIME_MAX_US, WindowSpec};
 use super::output::{Closed, OUTPUT_ROWS_MAX};
+use super::plan::Plan;
 use super::rules::{Row, Updates, Verdict, Windows};
-use super::{Plan, WindowSpec, state};
+use super::state;
 use crate::keyed::{Passing, SLOT_KEYS_MAX};
 use crate::row_bytes::RowBytes;
 
 /// An instance of [`WindowAggregate`](super::WindowAggregate).
 pub(crate) struct WindowOperator {
-    pub(crate) plan: Arc<Plan>,
-    pub(crate) windows: Windows,
-    pub(crate) row_bytes: RowBytes,
+    plan: Arc<Plan>,
+    windows: Windows,
+    row_bytes: RowBytes,
     /// The keys of the current batch. The buffer is kept to reuse its memory.
     keys: Rows,
     /// The clocks that the last batch has moved.
@@ -314,12 +315,12 @@ impl Operator for WindowOperator {
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        state::export(self, selection).map(Some)
+        state::export(&self.windows, &self.row_bytes, selection).map(Some)
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
         self.windows.cells.begin_import();
-        let imported = state::import(self, frame);
+        let imported = state::import(&mut self.windows, &self.row_bytes, frame);
         self.windows.cells.end_import();
         imported
     }

@@ -11,9 +11,10 @@ use arrow::array::{
 };
 use rivulet_dataflow::{Batch, Context, OperatorError, Reason, Slot};
 
-use super::Plan;
+use super::plan::Plan;
+use crate::aggregate::finished::Finished;
 use crate::aggregate::layout::{AggregateResult, Source};
-use crate::aggregate::object::{Finished, SUM_OVERFLOW};
+use crate::aggregate::object::SUM_OVERFLOW;
 use crate::aggregate::{Storage, given};
 use crate::row_bytes::RowBytes;
 use crate::window::cells::ObjectDeque;

@@ -6,10 +6,11 @@ use arrow::array::{Array, ArrayRef, AsArray};
 use rivulet_dataflow::{Leaps, Slot, SlotClock};
 
 use super::cells::{CellParts, Cells, NEVER, SlotLengths, SlotState};
-use super::length::{Lengths, TIME_MAX_US};
+use super::length::{Lengths, TIME_MAX_US, WindowSpec};
 use super::output::{Closed, Closing};
+use super::panes::{PANES_APART_MAX, PaneNumber};
+use super::plan::Plan;
 use super::shared::shares_panes;
-use super::{Plan, WindowSpec};
 use crate::aggregate::layout::FixedUpdates;
 use crate::aggregate::object::{Object, ObjectUpdate};
 use crate::keyed::idle_us;
@@ -56,48 +57,6 @@ impl Updates<'_> {
     fn holds(&self, condition: usize, row: usize) -> bool {
         let values = self.conditions[condition].as_boolean_opt();
         values.is_some_and(|values| values.is_valid(row) && values.value(row))
-    }
-}
-
-/// How many panes may lie between any two panes of a slot. With this bound, half of the range of 32-bit numbers
-/// suffices to tell which pane comes first.
-pub(crate) const PANES_APART_MAX: i64 = 1 << 29;
-
-/// The low 32 bits of the number of a pane, which is its start divided by its length. It takes half a word; a count
-/// fits beside it. Panes of one slot are never so far apart that it is in doubt which comes first (see
-/// [`PANES_APART_MAX`]).
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PaneNumber(u32);
-
-impl PaneNumber {
-    /// The pane that begins at `start_us`, which is a multiple of the length of panes.
-    #[inline]
-    pub(crate) fn at(start_us: i64, pane_us: i64) -> Self {
-        Self((start_us / pane_us) as u32)
-    }
-
-    /// The pane whose entry begins with this word.
-    #[inline]
-    pub(crate) fn of(word: u64) -> Self {
-        Self(word as u32)
-    }
-
-    /// Writes the number into an entry.
-    #[inline]
-    fn put(self, entry: &mut [u64]) {
-        entry[0] = entry[0] & !u64::from(u32::MAX) | u64::from(self.0);
-    }
-
-    #[inline]
-    fn is_before(self, other: Self) -> bool {
-        (self.0.wrapping_sub(other.0) as i32) < 0
-    }
-
-    /// The start of the pane, given any time of the same slot.
-    #[inline]
-    pub(crate) fn start_us(self, near_us: i64, pane_us: i64) -> i64 {
-        let near = near_us.div_euclid(pane_us);
-        (near + i64::from(self.0.wrapping_sub(near as u32) as i32)).saturating_mul(pane_us)
     }
 }
 

@@ -20,13 +20,14 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt64Type
 use hashbrown::HashSet;
 use rivulet_dataflow::{KeyHash, SLOTS_MAX, Slot, StateError, StateFrame, StateSelection, fetch_ahead};
 
-use super::WindowSpec;
 use super::cells::{CellParts, NEVER, ObjectDeque, SlotLengths};
-use super::length::{Lengths, TIME_MAX_US};
-use super::operator::WindowOperator;
-use super::rules::{PANES_APART_MAX, PaneNumber, first_open_end_us};
+use super::length::{Lengths, TIME_MAX_US, WindowSpec};
+use super::panes::{PANES_APART_MAX, PaneNumber};
+use super::plan::Plan;
+use super::rules::{Windows, first_open_end_us};
 use super::shared::{Shared, shares_panes};
 use crate::aggregate::object::Object;
+use crate::row_bytes::RowBytes;
 
 const OPERATOR: &str = "window";
 const VERSION: u32 = 2;
@@ -42,8 +43,12 @@ struct Exported {
     cell: Option<usize>,
 }
 
-pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> Result<StateFrame, StateError> {
-    let (cells, plan) = (&operator.windows.cells, &operator.plan);
+pub(super) fn export(
+    windows: &Windows,
+    row_bytes: &RowBytes,
+    selection: &StateSelection,
+) -> Result<StateFrame, StateError> {
+    let (cells, plan) = (&windows.cells, &windows.plan);
     let mut exported: Vec<Exported> = Vec::new();
     let mut clocks: Vec<Exported> = Vec::new();
     let add_slot = |slot: usize| {
@@ -80,7 +85,7 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
     ];
     if plan.keys > 0 {
         let keys = rows.iter().filter_map(|row| row.cell).map(|cell| cells.key(cell));
-        for column in operator.row_bytes.decode(keys)? {
+        for column in row_bytes.decode(keys)? {
             let nulls = new_null_array(column.data_type(), rows.len() - with_cells);
             columns.push(concat(&[&column, &nulls])?);
         }
@@ -138,15 +143,15 @@ pub(super) fn export(operator: &WindowOperator, selection: &StateSelection) -> R
         Arc::new(shared),
         Arc::new(objects.finish()),
     ]);
-    if has_offset(operator) {
+    if has_offset(plan) {
         columns.push(Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| lengths(row).offset))));
     }
-    Ok(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(schema(operator), columns)?))
+    Ok(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(schema(plan), columns)?))
 }
 
-/// The columns of a frame of this operator.
-fn schema(operator: &WindowOperator) -> SchemaRef {
-    let keys = operator.plan.key_fields.iter().enumerate();
+/// The columns of a frame.
+fn schema(plan: &Plan) -> SchemaRef {
+    let keys = plan.key_fields.iter().enumerate();
     let keys = keys.map(|(index, field)| Field::new(format!("key_{index}"), field.data_type().clone(), true));
     let mut fields =
         vec![Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
@@ -159,24 +164,24 @@ fn schema(operator: &WindowOperator) -> SchemaRef {
     fields.push(Field::new("panes", DataType::List(words_field()), false));
     fields.push(Field::new("shared", DataType::List(words_field()), false));
     fields.push(Field::new("objects", DataType::Binary, true));
-    if has_offset(operator) {
+    if has_offset(plan) {
         fields.push(Field::new("offset", DataType::Int64, false));
     }
-    let kind = match operator.plan.window.unshifted() {
+    let kind = match plan.window.unshifted() {
         WindowSpec::Tumble { .. } | WindowSpec::Hop { .. } | WindowSpec::Shifted { .. } => "panes",
         WindowSpec::Cumulate { .. } => "steps",
         WindowSpec::Session { .. } => "sessions",
         WindowSpec::Count { .. } => "blocks",
         WindowSpec::State => "states",
     };
-    let layout = format!("{kind} {}", operator.plan.layout.fingerprint());
+    let layout = format!("{kind} {}", plan.layout.fingerprint());
     Arc::new(Schema::new_with_metadata(fields, [(LAYOUT.to_owned(), layout)].into()))
 }
 
 /// Whether a frame has a column with the offsets of windows. Without offsets, frames are the same as before offsets
 /// existed.
-fn has_offset(operator: &WindowOperator) -> bool {
-    operator.plan.window.offset().is_some()
+fn has_offset(plan: &Plan) -> bool {
+    plan.window.offset().is_some()
 }
 
 fn words_field() -> Arc<Field> {
@@ -203,7 +208,8 @@ struct Imported {
     objects: ObjectDeque,
 }
 
-pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Result<(), StateError> {
+pub(super) fn import(windows: &mut Windows, row_bytes: &RowBytes, frame: &StateFrame) -> Result<(), StateError> {
+    let plan = &windows.plan;
     frame.expect(OPERATOR, VERSION)?;
     if frame.version < VERSION {
         return Err(StateError::Mismatch(format!(
@@ -211,8 +217,8 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
             frame.version
         )));
     }
-    let expected = schema(operator);
-    let frame = &*brought_up(operator, frame, &expected)?;
+    let expected = schema(plan);
+    let frame = &*brought_up(plan, frame, &expected)?;
     let found = frame.rows.schema_ref();
     if found.fields() != expected.fields() || found.metadata().get(LAYOUT) != expected.metadata().get(LAYOUT) {
         return Err(StateError::Mismatch(format!(
@@ -222,11 +228,11 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
         )));
     }
     // Everything is checked before anything is changed.
-    let rows = (0..frame.rows.num_rows()).map(|row| read_row(operator, frame, row)).collect::<Result<Vec<_>, _>>()?;
-    let keys = operator.plan.keys;
-    let mut key_rows = operator.row_bytes.buffer();
+    let rows = (0..frame.rows.num_rows()).map(|row| read_row(plan, frame, row)).collect::<Result<Vec<_>, _>>()?;
+    let keys = plan.keys;
+    let mut key_rows = row_bytes.buffer();
     if keys > 0 {
-        operator.row_bytes.encode(&frame.rows.columns()[2..2 + keys], &mut key_rows)?;
+        row_bytes.encode(&frame.rows.columns()[2..2 + keys], &mut key_rows)?;
     }
     let mut seen = HashSet::new();
     for row in rows.iter().filter(|row| row.is_cell) {
@@ -235,7 +241,7 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
             return Err(corrupt(format!("row {}: slot {} has the same key twice", row.row, row.slot)));
         }
     }
-    let cells = &mut operator.windows.cells;
+    let cells = &mut windows.cells;
     let mut slots: Vec<(usize, u16)> = rows.iter().map(|row| (row.slot, row.key_hash)).collect();
     slots.sort_unstable();
     slots.dedup_by_key(|slot| slot.0);
@@ -247,7 +253,7 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
         cells.add_slot(slot, None, key_hash);
     }
     for row in rows {
-        let cells = &mut operator.windows.cells;
+        let cells = &mut windows.cells;
         let key_hash = cells.slot_key_hash(row.slot);
         cells.add_slot(row.slot, Some(row.lengths), key_hash);
         let state = &mut cells.slots[row.slot];
@@ -266,7 +272,7 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
             _ => cells.create(row.slot, key).ok_or_else(|| corrupt("there are too many keys".into()))?,
         };
         cells.set_row_number(cell, row.row_number);
-        let entry_words = operator.plan.layout.entry_words;
+        let entry_words = plan.layout.entry_words;
         if !row.shared.words().is_empty() {
             cells.put_shared(cell, row.shared);
         }
@@ -278,7 +284,7 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
             *objects = row.objects;
         }
         if let Some(first) = row.panes.get(..entry_words) {
-            let next_end_us = match operator.plan.window {
+            let next_end_us = match plan.window {
                 WindowSpec::Count { .. } | WindowSpec::State => NEVER,
                 WindowSpec::Session { .. } => first[1] as i64 + row.lengths.width,
                 _ => {
@@ -290,26 +296,24 @@ pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Resul
             state.next_end_us = state.next_end_us.min(next_end_us);
         }
     }
-    slots.iter().for_each(|&(slot, _)| operator.windows.set_deadline(slot));
+    slots.iter().for_each(|&(slot, _)| windows.set_deadline(slot));
     Ok(())
 }
 
 /// Converts panes of an earlier layout to that of this version.
-fn brought_up<'f>(
-    operator: &WindowOperator,
-    frame: &'f StateFrame,
-    expected: &SchemaRef,
-) -> Result<Cow<'f, StateFrame>, StateError> {
-    let layout = &operator.plan.layout;
+fn brought_up<'f>(plan: &Plan, frame: &'f StateFrame, expected: &SchemaRef) -> Result<Cow<'f, StateFrame>, StateError> {
+    let layout = &plan.layout;
     let (Some(earlier), Some(name)) = (&layout.earlier, expected.metadata().get(LAYOUT)) else {
         return Ok(Cow::Borrowed(frame));
     };
     let found = frame.rows.schema_ref();
-    if found.fields() != expected.fields() || found.metadata().get(LAYOUT) != Some(&earlier.named(layout, name)) {
+    if found.fields() != expected.fields()
+        || found.metadata().get(LAYOUT) != Some(&earlier.named(&layout.fingerprint(), name))
+    {
         return Ok(Cow::Borrowed(frame));
     }
     let mut columns = frame.rows.columns().to_vec();
-    let panes = columns.len() - 3 - usize::from(has_offset(operator));
+    let panes = columns.len() - 3 - usize::from(has_offset(plan));
     // The shared part is a word and then a pane.
     for (column, header) in [(panes, 0), (panes + 1, 1)] {
         let old = columns[column].as_list::<i32>().clone();
@@ -337,9 +341,9 @@ fn corrupt(what: String) -> StateError {
     StateError::Corrupt(what)
 }
 
-fn read_row(operator: &WindowOperator, frame: &StateFrame, row: usize) -> Result<Imported, StateError> {
+fn read_row(plan: &Plan, frame: &StateFrame, row: usize) -> Result<Imported, StateError> {
     let fail = |what: &str| corrupt(format!("row {row} of the window state: {what}"));
-    let (plan, columns) = (&operator.plan, &frame.rows.columns()[2 + operator.plan.keys..]);
+    let columns = &frame.rows.columns()[2 + plan.keys..];
     let required = frame.rows.columns()[..2].iter().chain(&columns[..9]);
     if required.clone().any(|column| column.is_null(row)) {
         return Err(fail("a value is missing"));
@@ -357,7 +361,7 @@ fn read_row(operator: &WindowOperator, frame: &StateFrame, row: usize) -> Result
         })
         .and_then(|lengths| plan.check(lengths))
         .map_err(|error| fail(&format!("the lengths do not work: {error}")))?;
-    let lengths = match has_offset(operator) {
+    let lengths = match has_offset(plan) {
         true if columns[10].is_null(row) => return Err(fail("a value is missing")),
         true => lengths.shifted(integer(10)),
         false => lengths,
@@ -385,7 +389,7 @@ fn read_row(operator: &WindowOperator, frame: &StateFrame, row: usize) -> Result
             can_share || shared.words().is_empty()
         })
         .ok_or_else(|| fail("what the windows share does not belong to the panes"))?;
-    check_panes(operator, &panes, lengths, clock, row_number).map_err(fail)?;
+    check_panes(plan, &panes, lengths, clock, row_number).map_err(fail)?;
     let mut objects = ObjectDeque::new();
     if is_cell && !plan.layout.objects.is_empty() {
         let column = columns[9].as_binary::<i32>();
@@ -415,21 +419,21 @@ fn read_row(operator: &WindowOperator, frame: &StateFrame, row: usize) -> Result
 
 /// Checks what the loop over rows relies on: entries are sorted, aligned, and still open.
 fn check_panes(
-    operator: &WindowOperator,
+    plan: &Plan,
     panes: &[u64],
     lengths: Lengths,
     [max_ts_us, _, watermark_us]: [i64; 3],
     row_number: u64,
 ) -> Result<(), &'static str> {
     let in_range = |time: u64| (-TIME_MAX_US..=TIME_MAX_US).contains(&(time as i64));
-    let entries = || panes.chunks_exact(operator.plan.layout.entry_words);
+    let entries = || panes.chunks_exact(plan.layout.entry_words);
     let start_us = |entry: &[u64]| PaneNumber::of(entry[0]).start_us(max_ts_us, lengths.pane);
-    let sorted = match operator.plan.window {
+    let sorted = match plan.window {
         WindowSpec::Session { .. } => entries().is_sorted_by(|a, b| (a[1] as i64) + lengths.width <= b[0] as i64),
         WindowSpec::Count { .. } | WindowSpec::State => entries().is_sorted_by(|a, b| a[0] < b[0]),
         _ => entries().is_sorted_by(|a, b| start_us(a) < start_us(b)),
     };
-    let sound = entries().all(|entry| match operator.plan.window {
+    let sound = entries().all(|entry| match plan.window {
         WindowSpec::Count { .. } => {
             row_number <= i64::MAX as u64 && entry[0] <= row_number / lengths.pane as u64 && in_range(entry[2])
         }

@@ -18,9 +18,10 @@ use rivulet_dataflow::canonical_float;
 
 use super::distinct::place;
 use super::{Place, valid_of};
+use crate::aggregate::finished::Finished;
 use crate::aggregate::fixed::finish_moments;
 use crate::aggregate::list::{LIST_BYTES_MAX, LIST_ITEMS_MAX, ListForm, Listed, TOO_LONG_LIST, Ties};
-use crate::aggregate::object::{Finished, Total, middle_of, sum_of_floats, sum_of_integers};
+use crate::aggregate::object::{Total, middle_of, sum_of_floats, sum_of_integers};
 use crate::aggregate::plan::digits_more;
 use crate::aggregate::{Storage, kept};
 use crate::{AggregateFunction, AggregateSpec, PlanError};
