@@ -1,6 +1,7 @@
 //! History functions: what a row says about earlier rows. `lag`, `changed` and `hysteresis`, by slot and key.
 
 mod operator;
+mod plan;
 pub(crate) mod value;
 
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use crate::PlanError;
 use crate::aggregate::Storage;
 use crate::expression::{Expressions, NamedExpression, sql};
 use crate::row_bytes::RowBytes;
+use plan::{Kind, Plan, PlannedColumn};
 
 /// The most rows that `lag` looks back.
 pub const LAG_ROWS_MAX: usize = 100;
@@ -80,36 +82,6 @@ pub struct HistoryColumn {
 #[derive(Clone)]
 pub struct History {
     plan: Arc<Plan>,
-}
-
-struct Plan {
-    /// Keys, then the arguments of the columns.
-    expressions: Expressions,
-    key_names: Vec<String>,
-    key_types: Vec<DataType>,
-    columns: Vec<PlannedColumn>,
-    /// The form in which each argument is kept.
-    targets: Vec<Storage>,
-    /// The form of each remembered value.
-    state: Vec<Storage>,
-    input_columns: usize,
-    output: SchemaRef,
-}
-
-struct PlannedColumn {
-    kind: Kind,
-    /// The index of the first of its arguments.
-    argument: usize,
-    /// The index of the first of its remembered values.
-    state: usize,
-    text: String,
-}
-
-#[derive(Clone, Copy)]
-enum Kind {
-    Lag(usize),
-    Changed,
-    Hysteresis,
 }
 
 impl History {

@@ -16,8 +16,8 @@ use rivulet_dataflow::{
     StateSelection, fetch, fetch_ahead,
 };
 
+use super::plan::{Kind, Plan, PlannedColumn};
 use super::value::{Builder, Value, Values};
-use super::{Kind, Plan, PlannedColumn};
 use crate::keyed::{Keyed, SLOT_KEYS_MAX};
 use crate::row_bytes::RowBytes;
 

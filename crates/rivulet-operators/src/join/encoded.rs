@@ -10,7 +10,7 @@ use arrow::error::ArrowError;
 use arrow::row::Rows;
 use rivulet_dataflow::{Batch, Context, InputIndex, OperatorError, Reason, Slot};
 
-use super::Plan;
+use super::plan::Plan;
 use crate::row_bytes::RowBytes;
 
 /// How many joined rows are emitted together.

@@ -22,7 +22,7 @@ use rivulet_dataflow::{
 };
 
 use super::encoded::{Encoded, Joined, refuse, state_fields};
-use super::{JOIN_ROWS_MAX, JoinKind, Offset, Plan};
+use super::plan::{JOIN_ROWS_MAX, JoinKind, Offset, Plan};
 use crate::keyed::{grow, idle_us};
 
 const OPERATOR: &str = "interval_join";

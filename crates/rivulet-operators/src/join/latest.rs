@@ -9,8 +9,8 @@ use rivulet_dataflow::{
     StateError, StateFrame, StateSelection, fetch, fetch_ahead,
 };
 
-use super::Plan;
 use super::encoded::{Encoded, Joined, refuse, state_fields};
+use super::plan::Plan;
 use crate::keyed::{Keyed, SLOT_KEYS_MAX};
 
 const OPERATOR: &str = "latest_join";

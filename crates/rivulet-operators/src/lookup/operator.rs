@@ -13,8 +13,8 @@ use datafusion_common::{DataFusionError, Result, exec_err};
 use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError};
 
 use super::places::Near;
+use super::plan::{Find, Nearby, OrderKey, PairColumn, PairExpressions, Plan};
 use super::table::TableRows;
-use super::{Find, Nearby, OrderKey, PairColumn, PairExpressions, Plan};
 use crate::expression::refuse;
 
 /// The most rows that one event may give.
