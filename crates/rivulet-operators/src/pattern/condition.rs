@@ -9,7 +9,7 @@ use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::{Slot, SlotTable};
 
 use super::registers::{Layout, Match, Read};
-use super::{MatchCondition, source_storage, source_type};
+use super::spec::{MatchCondition, source_storage, source_type};
 use crate::PlanError;
 use crate::aggregate::Storage;
 use crate::expression::{is_condition, sql};

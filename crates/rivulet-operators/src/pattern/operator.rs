@@ -1,6 +1,5 @@
-//! The operator: slots and their clocks, and how batches and ticks are processed.
+//! The operator: how batches and ticks are processed.
 
-use std::mem::size_of;
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, BooleanArray};
@@ -8,73 +7,29 @@ use arrow::compute::cast;
 use arrow::error::ArrowError;
 use arrow::row::Rows as KeyRows;
 use rivulet_dataflow::{
-    Batch, Context, Control, Element, KeyHash, Leaps, Operator, OperatorError, Reason, Refused, Slot, StateError,
-    StateFrame, StateSelection, fetch, fetch_ahead,
+    Batch, Context, Control, Element, KeyHash, Operator, OperatorError, Reason, Refused, Slot, StateError, StateFrame,
+    StateSelection, fetch, fetch_ahead,
 };
 
 use super::output::Matches;
 use super::partition::{NEVER, Partition, Scratch, Search};
-use super::{MATCH_ROWS_MAX, Plan, SLOT_ROWS_MAX, state};
+use super::plan::Plan;
+use super::registers::Match;
+use super::slots::{Known, Slots};
+use super::spec::{MATCH_ROWS_MAX, SLOT_ROWS_MAX};
+use super::state;
 use crate::history::value::{Value, Values};
-use crate::keyed::{Keyed, Passing, SLOT_KEYS_MAX, idle_us};
+use crate::keyed::{Passing, SLOT_KEYS_MAX};
 use crate::row_bytes::RowBytes;
 use crate::window::length::TIME_MAX_US;
 
-/// What is known about a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
-    /// The slot has no query.
-    Absent,
-    Usable,
-    /// Its `WITHIN` is not a valid length.
-    Broken,
-}
-
-/// The clock of a slot.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SlotState {
-    pub(super) max_ts_us: i64,
-    pub(super) last_arrival_us: i64,
-    pub(super) watermark_us: i64,
-    /// [`NEVER`] without `WITHIN`.
-    pub(super) within_us: i64,
-    /// No partition has anything due before this event time.
-    pub(super) due_us: i64,
-    /// The number of rows of all partitions.
-    pub(super) rows: u32,
-    pub(super) key_hash: u16,
-    pub(super) known: Known,
-}
-
-impl SlotState {
-    pub(super) const ABSENT: Self = Self {
-        max_ts_us: i64::MIN,
-        last_arrival_us: i64::MIN,
-        watermark_us: i64::MIN,
-        within_us: NEVER,
-        due_us: NEVER,
-        rows: 0,
-        key_hash: 0,
-        known: Known::Absent,
-    };
-}
-
 /// An instance of [`PatternMatch`](super::PatternMatch).
 pub(super) struct PatternOperator {
-    pub(super) plan: Arc<Plan>,
-    pub(super) key_bytes: RowBytes,
+    plan: Arc<Plan>,
+    key_bytes: RowBytes,
     /// The keys of the current batch. The buffer is kept to reuse its memory.
     key_rows: KeyRows,
-    pub(super) slots: Vec<SlotState>,
-    /// By slot, in the time of the arrival clock.
-    deadlines_us: Vec<i64>,
-    /// No slot has an earlier deadline. Exact after a tick, a lower bound between ticks.
-    deadline_us: i64,
-    /// The leaps of the arrival clock.
-    leaps: Leaps,
-    /// Without keys there is one partition, with an empty key. Partitions that remember nothing are removed.
-    pub(super) partitions: Keyed<Partition>,
-    pub(super) key_heap_bytes: usize,
+    slots: Slots,
     matches: Matches,
     scratch: Scratch,
     /// The partitions of a slot while the operator goes through them.
@@ -98,12 +53,7 @@ impl PatternOperator {
         Self {
             key_rows: key_bytes.buffer(),
             key_bytes,
-            slots: Vec::new(),
-            deadlines_us: Vec::new(),
-            deadline_us: NEVER,
-            leaps: Leaps::default(),
-            partitions: Keyed::new(true),
-            key_heap_bytes: 0,
+            slots: Slots::new(plan.clone()),
             matches: Matches::default(),
             scratch: Scratch::default(),
             places: Vec::new(),
@@ -111,19 +61,12 @@ impl PatternOperator {
         }
     }
 
-    pub(super) fn make_room(&mut self, slot: Slot) {
-        if slot as usize >= self.slots.len() {
-            self.slots.resize(slot as usize + 1, SlotState::ABSENT);
-            self.deadlines_us.resize(slot as usize + 1, NEVER);
-        }
-    }
-
     fn add_slots(&mut self, slots: &[Slot], context: &Context<'_>) {
         let within = self.plan.within.as_ref().map(|within| within.evaluate(&context.slots.parameters(slots)));
         for (row, &slot) in slots.iter().enumerate() {
-            self.make_room(slot);
+            self.slots.make_room(slot);
             let query = context.slots.query(slot).unwrap_or_default();
-            let state = &mut self.slots[slot as usize];
+            let state = &mut self.slots.states[slot as usize];
             state.key_hash = KeyHash::of(&query.to_le_bytes()).bits();
             (state.known, state.within_us) = match within.as_ref().map(|within| &within[row]) {
                 None => (Known::Usable, NEVER),
@@ -131,14 +74,6 @@ impl PatternOperator {
                 Some(Err(_)) => (Known::Broken, NEVER),
             };
         }
-    }
-
-    pub(super) fn remove_slot(&mut self, slot: Slot) {
-        if let Some(state) = self.slots.get_mut(slot as usize) {
-            *state = SlotState::ABSENT;
-            self.deadlines_us[slot as usize] = NEVER;
-        }
-        self.partitions.remove_slot(slot, |key, _| self.key_heap_bytes -= key.len());
     }
 
     /// Processes rows, and between them advances the clocks by the rows of other instances in `passing`.
@@ -149,7 +84,7 @@ impl PatternOperator {
         context: &mut Context<'_>,
     ) -> Result<(), OperatorError> {
         self.matches.begin();
-        context.slots.update_leaps(&mut self.leaps);
+        context.slots.update_leaps(&mut self.slots.leaps);
         let plan = self.plan.clone();
         let rows = batch.rows();
         let (batch, columns) = plan.expressions.evaluate(batch, context)?;
@@ -178,8 +113,8 @@ impl PatternOperator {
             .collect();
         for (index, &slot) in batch.slots.iter().enumerate() {
             let first = |row: usize| {
-                self.slots.get(batch.slots[row] as usize).into_iter().for_each(fetch);
-                self.deadlines_us.get(batch.slots[row] as usize).into_iter().for_each(fetch);
+                self.slots.states.get(batch.slots[row] as usize).into_iter().for_each(fetch);
+                self.slots.deadlines_us.get(batch.slots[row] as usize).into_iter().for_each(fetch);
             };
             fetch_ahead(index, batch.rows(), first, |_| {});
             self.pass_rows(&mut passing, Some(index), context)?;
@@ -197,7 +132,7 @@ impl PatternOperator {
                 continue;
             }
             self.process_row(&batch, row, &values, context);
-            self.set_deadline(slot);
+            self.slots.set_deadline(slot);
             if self.matches.are_many() {
                 self.matches.emit(&plan, &self.key_bytes, context)?;
             }
@@ -219,16 +154,16 @@ impl PatternOperator {
         for row in passing.rows(before) {
             let (slot, arrival_us) = (batch.slots[row], batch.arrival_us[row]);
             let time_us = if self.plan.arrival_time { arrival_us } else { batch.event_time_us[row] };
-            let known = self.slots.get(slot as usize).map_or(Known::Absent, |state| state.known);
+            let known = self.slots.states.get(slot as usize).map_or(Known::Absent, |state| state.known);
             if known != Known::Usable || !(-TIME_MAX_US..=TIME_MAX_US).contains(&time_us) {
                 continue;
             }
-            self.advance(slot, self.watermark_us(slot as usize, arrival_us), arrival_us, context);
-            let watermark_us = self.slots[slot as usize].watermark_us;
+            self.advance(slot, self.slots.watermark_us(slot as usize, arrival_us), arrival_us, context);
+            let watermark_us = self.slots.states[slot as usize].watermark_us;
             if self.plan.arrival_time || time_us >= watermark_us {
                 self.accept(slot, time_us.max(watermark_us), arrival_us, None, context);
             }
-            self.set_deadline(slot);
+            self.slots.set_deadline(slot);
             if self.matches.are_many() {
                 self.matches.emit(&self.plan.clone(), &self.key_bytes, context)?;
             }
@@ -238,15 +173,15 @@ impl PatternOperator {
 
     /// Whether the slot and the time of the row are usable. Refuses the row if its `WITHIN` or its time is not.
     fn is_usable(&mut self, batch: &Batch, row: &NewRow<'_>, context: &mut Context<'_>) -> bool {
-        self.make_room(row.slot);
-        if self.slots[row.slot as usize].known == Known::Absent {
+        self.slots.make_room(row.slot);
+        if self.slots.states[row.slot as usize].known == Known::Absent {
             // Rows of a query that is gone must not leave state behind. A query that exists has not been announced yet.
             if context.slots.query(row.slot).is_none() {
                 return false;
             }
             self.add_slots(&[row.slot], context);
         }
-        if self.slots[row.slot as usize].known == Known::Broken {
+        if self.slots.states[row.slot as usize].known == Known::Broken {
             let (plan, slots) = (&self.plan, context.slots);
             refuse(batch, row, Reason::Expression, context, || {
                 let parameters = slots.parameters(&[row.slot]);
@@ -266,8 +201,8 @@ impl PatternOperator {
 
     fn process_row(&mut self, batch: &Batch, mut row: NewRow<'_>, values: &[Values], context: &mut Context<'_>) {
         let slot = row.slot as usize;
-        self.advance(row.slot, self.watermark_us(slot, row.arrival_us), row.arrival_us, context);
-        let watermark_us = self.slots[slot].watermark_us;
+        self.advance(row.slot, self.slots.watermark_us(slot, row.arrival_us), row.arrival_us, context);
+        let watermark_us = self.slots.states[slot].watermark_us;
         if self.plan.arrival_time {
             // The machine's clock may be set back; the order of arrival is not.
             row.time_us = row.time_us.max(watermark_us);
@@ -287,7 +222,7 @@ impl PatternOperator {
     /// Advances the clock of a slot by a row that is not late. Searches in the row's partition, if it is in one here,
     /// and in partitions where something is due.
     fn accept(&mut self, slot: Slot, time_us: i64, arrival_us: i64, place: Option<u32>, context: &mut Context<'_>) {
-        let state = &mut self.slots[slot as usize];
+        let state = &mut self.slots.states[slot as usize];
         state.max_ts_us = state.max_ts_us.max(time_us);
         state.last_arrival_us = arrival_us;
         state.watermark_us = state.watermark_us.max(state.max_ts_us.saturating_sub(self.plan.lateness_us));
@@ -296,7 +231,7 @@ impl PatternOperator {
         if let Some(place) = place {
             self.run(slot, place, watermark_us, arrival_us, context);
         }
-        if watermark_us >= self.slots[slot as usize].due_us {
+        if watermark_us >= self.slots.states[slot as usize].due_us {
             self.run_due(slot, watermark_us, arrival_us, context);
         }
     }
@@ -311,14 +246,14 @@ impl PatternOperator {
         context: &mut Context<'_>,
     ) -> Option<Option<u32>> {
         let plan = self.plan.clone();
-        let place = match self.partitions.find(row.slot, row.key) {
+        let place = match self.slots.partitions.find(row.slot, row.key) {
             Some(place) => place,
             None => {
                 let may_matter = plan.lateness_us > 0 || plan.rows_before > 0;
                 if row.holds & plan.program.first_variables == 0 && !may_matter {
                     return Some(None);
                 }
-                let Some(place) = self.partitions.create(row.slot, row.key) else {
+                let Some(place) = self.slots.partitions.create(row.slot, row.key) else {
                     refuse(batch, row, Reason::Expression, context, || {
                         format!(
                             "there are too many partitions: a query has at most {SLOT_KEYS_MAX}\nhint: use a column \
@@ -327,14 +262,14 @@ impl PatternOperator {
                     });
                     return None;
                 };
-                self.key_heap_bytes += row.key.len();
-                *self.partitions.value_mut(place) = Partition::new(plan.storages.len());
+                self.slots.key_heap_bytes += row.key.len();
+                *self.slots.partitions.value_mut(place) = Partition::new(plan.storages.len());
                 place
             }
         };
         let is_full = |operator: &mut Self| {
-            operator.slots[row.slot as usize].rows as usize >= SLOT_ROWS_MAX
-                || operator.partitions.value_mut(place).rows.len() >= MATCH_ROWS_MAX + plan.rows_before
+            operator.slots.states[row.slot as usize].rows as usize >= SLOT_ROWS_MAX
+                || operator.slots.partitions.value_mut(place).rows.len() >= MATCH_ROWS_MAX + plan.rows_before
         };
         if is_full(self) {
             self.give_up(row.slot, place, row.arrival_us, context);
@@ -348,8 +283,8 @@ impl PatternOperator {
             });
             return None;
         }
-        self.slots[row.slot as usize].rows += 1;
-        let partition = self.partitions.value_mut(place);
+        self.slots.states[row.slot as usize].rows += 1;
+        let partition = self.slots.partitions.value_mut(place);
         let values = values.iter().map(|values| {
             let mut value = Value::Null;
             values.store(row.index, &mut value);
@@ -359,23 +294,9 @@ impl PatternOperator {
         Some(Some(place))
     }
 
-    /// The watermark of a slot when the arrival clock shows `now_us`.
-    fn watermark_us(&self, slot: usize, now_us: i64) -> i64 {
-        let state = &self.slots[slot];
-        let by_clock_us = if self.plan.arrival_time {
-            now_us
-        } else if state.max_ts_us == i64::MIN {
-            i64::MIN
-        } else {
-            let idle_us = idle_us(&self.leaps, state.last_arrival_us, now_us, self.plan.idle_timeout_us);
-            state.max_ts_us.saturating_sub(self.plan.lateness_us).saturating_add(idle_us)
-        };
-        by_clock_us.max(state.watermark_us)
-    }
-
     /// Advances a slot's watermark to `watermark_us` and does what is due by then.
     fn advance(&mut self, slot: Slot, watermark_us: i64, arrival_us: i64, context: &mut Context<'_>) {
-        let state = &mut self.slots[slot as usize];
+        let state = &mut self.slots.states[slot as usize];
         if watermark_us <= state.watermark_us {
             return;
         }
@@ -388,17 +309,17 @@ impl PatternOperator {
 
     /// Searches in the partitions of a slot in which something is due.
     fn run_due(&mut self, slot: Slot, watermark_us: i64, arrival_us: i64, context: &mut Context<'_>) {
-        let within_us = self.slots[slot as usize].within_us;
+        let within_us = self.slots.states[slot as usize].within_us;
         let mut places = std::mem::take(&mut self.places);
         places.clear();
-        places.extend(self.partitions.places(slot));
-        self.slots[slot as usize].due_us = NEVER;
+        places.extend(self.slots.partitions.places(slot));
+        self.slots.states[slot as usize].due_us = NEVER;
         for &place in &places {
-            let due_us = self.partitions.value_mut(place).due_us(within_us);
+            let due_us = self.slots.partitions.value_mut(place).due_us(within_us);
             if due_us <= watermark_us {
                 self.run(slot, place, watermark_us, arrival_us, context);
             } else {
-                let state = &mut self.slots[slot as usize];
+                let state = &mut self.slots.states[slot as usize];
                 state.due_us = state.due_us.min(due_us);
             }
         }
@@ -413,7 +334,7 @@ impl PatternOperator {
     /// Ends the current match in a partition, to make room.
     fn give_up(&mut self, slot: Slot, place: u32, arrival_us: i64, context: &mut Context<'_>) {
         self.matches.begin_group();
-        let watermark_us = self.slots[slot as usize].watermark_us;
+        let watermark_us = self.slots.states[slot as usize].watermark_us;
         self.search(slot, place, watermark_us, arrival_us, context, true);
     }
 
@@ -426,13 +347,13 @@ impl PatternOperator {
         context: &mut Context<'_>,
         gives_up: bool,
     ) {
-        let Self { plan, slots, partitions, matches, scratch, .. } = self;
-        let state = &mut slots[slot as usize];
+        let Self { plan, slots: Slots { states, partitions, .. }, matches, scratch, .. } = self;
+        let state = &mut states[slot as usize];
         let within_us = state.within_us;
         let (key, partition) = partitions.entry_mut(place);
         let rows_before = partition.rows.len();
         let mut search = Search { plan, slot, within_us, watermark_us, context, scratch };
-        let mut found = |of: &super::registers::Match<'_>, time_us: i64, decided_us: i64| {
+        let mut found = |of: &Match<'_>, time_us: i64, decided_us: i64| {
             matches.push(plan, of, slot, key, time_us, arrival_us, decided_us);
         };
         if gives_up {
@@ -444,30 +365,17 @@ impl PatternOperator {
         state.rows = (state.rows + partition.rows.len() as u32).saturating_sub(rows_before as u32);
         state.due_us = state.due_us.min(partition.due_us(within_us));
         if partition.is_idle() && !gives_up {
-            self.key_heap_bytes -= self.partitions.remove(place).0.len();
+            self.slots.key_heap_bytes -= self.slots.partitions.remove(place).0.len();
         }
-    }
-
-    /// Sets the time at which something is due in this slot if no row comes.
-    pub(super) fn set_deadline(&mut self, slot: Slot) {
-        let state = &self.slots[slot as usize];
-        let deadline_us = if state.due_us == NEVER || self.plan.arrival_time {
-            state.due_us
-        } else {
-            let missing_us = state.due_us.saturating_sub(state.max_ts_us.saturating_sub(self.plan.lateness_us));
-            self.leaps.after_us(state.last_arrival_us, missing_us.max(self.plan.idle_timeout_us))
-        };
-        self.deadlines_us[slot as usize] = deadline_us;
-        self.deadline_us = self.deadline_us.min(deadline_us);
     }
 
     /// Decides all open matches at the end of the input.
     fn end(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let plan = self.plan.clone();
-        for slot in 0..self.slots.len() as Slot {
+        for slot in 0..self.slots.states.len() as Slot {
             self.matches.begin_group();
             self.run_due(slot, NEVER, context.now_us, context);
-            self.set_deadline(slot);
+            self.slots.set_deadline(slot);
             if self.matches.are_many() {
                 self.matches.emit(&plan, &self.key_bytes, context)?;
             }
@@ -491,7 +399,7 @@ impl Operator for PatternOperator {
                 Ok(())
             }
             Element::Control(Control::RemoveSlots(slots)) => {
-                slots.into_iter().for_each(|slot| self.remove_slot(slot));
+                slots.into_iter().for_each(|slot| self.slots.remove_slot(slot));
                 Ok(())
             }
             Element::End => self.end(context),
@@ -512,54 +420,47 @@ impl Operator for PatternOperator {
     }
 
     fn deadline_us(&self) -> Option<i64> {
-        (self.deadline_us != NEVER).then_some(self.deadline_us)
+        (self.slots.deadline_us != NEVER).then_some(self.slots.deadline_us)
     }
 
     fn slot_deadline_us(&self, slot: Slot) -> Option<i64> {
-        self.deadlines_us.get(slot as usize).copied().filter(|&deadline_us| deadline_us != NEVER)
+        self.slots.deadlines_us.get(slot as usize).copied().filter(|&deadline_us| deadline_us != NEVER)
     }
 
     fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let (now_us, plan) = (context.now_us, self.plan.clone());
-        if self.deadline_us > now_us {
+        if self.slots.deadline_us > now_us {
             return Ok(());
         }
-        context.slots.update_leaps(&mut self.leaps);
+        context.slots.update_leaps(&mut self.slots.leaps);
         self.matches.begin();
         let mut earliest_us = NEVER;
-        for slot in 0..self.slots.len() {
-            if self.deadlines_us[slot] <= now_us {
-                self.advance(slot as Slot, self.watermark_us(slot, now_us), now_us, context);
-                self.set_deadline(slot as Slot);
+        for slot in 0..self.slots.states.len() {
+            if self.slots.deadlines_us[slot] <= now_us {
+                self.advance(slot as Slot, self.slots.watermark_us(slot, now_us), now_us, context);
+                self.slots.set_deadline(slot as Slot);
                 if self.matches.are_many() {
                     self.matches.emit(&plan, &self.key_bytes, context)?;
                 }
             }
-            earliest_us = earliest_us.min(self.deadlines_us[slot]);
+            earliest_us = earliest_us.min(self.slots.deadlines_us[slot]);
         }
-        self.deadline_us = earliest_us;
+        self.slots.deadline_us = earliest_us;
         self.matches.emit(&plan, &self.key_bytes, context)
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        state::export(self, selection).map(Some)
+        state::export(&self.slots, &self.key_bytes, selection).map(Some)
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        self.partitions.begin_import();
-        let imported = state::import(self, frame);
-        self.partitions.end_import();
+        self.slots.partitions.begin_import();
+        let imported = state::import(&mut self.slots, &self.key_bytes, frame);
+        self.slots.partitions.end_import();
         imported
     }
 
     fn memory_bytes(&self) -> usize {
-        let partitions = (0..self.partitions.slots()).flat_map(|slot| self.partitions.of_slot(slot));
-        self.slots.capacity() * size_of::<SlotState>()
-            + self.deadlines_us.capacity() * size_of::<i64>()
-            + partitions.map(|(_, partition)| partition.memory_bytes()).sum::<usize>()
-            + self.partitions.memory_bytes()
-            + self.key_heap_bytes
-            + self.key_rows.size()
-            + self.key_bytes.memory_bytes()
+        self.slots.memory_bytes() + self.key_rows.size() + self.key_bytes.memory_bytes()
     }
 }

@@ -6,7 +6,7 @@ use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::compute::cast;
 use rivulet_dataflow::{Batch, Context, OperatorError, Slot};
 
-use super::Plan;
+use super::plan::Plan;
 use super::registers::Match;
 use crate::history::value::{Builder, Value};
 use crate::row_bytes::RowBytes;

@@ -4,10 +4,11 @@ use std::mem::size_of;
 
 use rivulet_dataflow::{Context, Reason, Slot};
 
+use super::plan::Plan;
 use super::program::{ACCEPT, Follower};
 use super::registers::Match;
 use super::rows::Rows;
-use super::{MATCH_ROWS_MAX, Plan, Skip, THREADS_MAX};
+use super::spec::{MATCH_ROWS_MAX, Skip, THREADS_MAX};
 
 /// A time that never comes.
 pub(super) const NEVER: i64 = i64::MAX;

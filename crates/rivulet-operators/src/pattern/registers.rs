@@ -8,7 +8,7 @@
 use rivulet_dataflow::canonical_float;
 
 use super::rows::Rows;
-use super::{Aggregate, Navigation, Source};
+use super::spec::{Aggregate, Navigation, Source};
 use crate::aggregate::Storage;
 use crate::aggregate::fixed::{put_sum, sum};
 use crate::history::value::Value;

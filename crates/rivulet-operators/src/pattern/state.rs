@@ -18,10 +18,12 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, UInt64Type
 use hashbrown::HashSet;
 use rivulet_dataflow::{KeyHash, SLOTS_MAX, Slot, StateError, StateFrame, StateSelection};
 
-use super::operator::{Known, PatternOperator, SlotState};
 use super::partition::Partition;
-use super::{MATCH_ROWS_MAX, SLOT_ROWS_MAX};
+use super::plan::Plan;
+use super::slots::{Known, SlotState, Slots};
+use super::spec::{MATCH_ROWS_MAX, SLOT_ROWS_MAX};
 use crate::history::value::{Builder, Value, Values};
+use crate::row_bytes::RowBytes;
 use crate::window::length::TIME_MAX_US;
 
 const OPERATOR: &str = "pattern";
@@ -39,15 +41,19 @@ struct Exported<'a> {
     partition: Option<(&'a [u8], &'a Partition)>,
 }
 
-pub(super) fn export(operator: &PatternOperator, selection: &StateSelection) -> Result<StateFrame, StateError> {
-    let plan = &operator.plan;
+pub(super) fn export(
+    slots: &Slots,
+    key_bytes: &RowBytes,
+    selection: &StateSelection,
+) -> Result<StateFrame, StateError> {
+    let plan = &slots.plan;
     let keyed = !plan.key_fields.is_empty();
     let (mut rows, mut clocks): (Vec<Exported<'_>>, Vec<Exported<'_>>) = (Vec::new(), Vec::new());
     let selects = |key_hash: u16| selection.selects_key(KeyHash::from_bits(key_hash));
     let add_slot = |slot: usize| {
-        let Some(state) = operator.slots.get(slot).filter(|state| state.known != Known::Absent) else { return };
+        let Some(state) = slots.states.get(slot).filter(|state| state.known != Known::Absent) else { return };
         let before = rows.len();
-        for (key, partition) in operator.partitions.of_slot(slot) {
+        for (key, partition) in slots.partitions.of_slot(slot) {
             let key_hash = if keyed { KeyHash::of(key).bits() } else { state.key_hash };
             if selects(key_hash) {
                 rows.push(Exported { slot, key_hash, partition: Some((key, partition)) });
@@ -59,7 +65,7 @@ pub(super) fn export(operator: &PatternOperator, selection: &StateSelection) -> 
             clocks.push(Exported { slot, key_hash: state.key_hash, partition: None });
         }
     };
-    selection.for_each_slot(operator.slots.len(), add_slot);
+    selection.for_each_slot(slots.states.len(), add_slot);
     let with_partitions = rows.len();
     rows.append(&mut clocks);
 
@@ -68,14 +74,14 @@ pub(super) fn export(operator: &PatternOperator, selection: &StateSelection) -> 
         Arc::new(UInt16Array::from_iter_values(rows.iter().map(|row| row.key_hash))),
     ];
     if keyed {
-        for column in operator.key_bytes.decode(rows.iter().filter_map(|row| row.partition).map(|(key, _)| key))? {
+        for column in key_bytes.decode(rows.iter().filter_map(|row| row.partition).map(|(key, _)| key))? {
             let nulls = new_null_array(column.data_type(), rows.len() - with_partitions);
             columns.push(concat(&[&column, &nulls])?);
         }
     }
     columns.push(Arc::new(rows.iter().map(|row| Some(row.partition.is_some())).collect::<BooleanArray>()));
     let clock = |index: usize, row: &Exported<'_>| {
-        let state = &operator.slots[row.slot];
+        let state = &slots.states[row.slot];
         [state.max_ts_us, state.last_arrival_us, state.watermark_us, state.within_us][index]
     };
     for index in 0..CLOCK.len() {
@@ -112,12 +118,11 @@ pub(super) fn export(operator: &PatternOperator, selection: &StateSelection) -> 
         row.zip(&mut values).for_each(|(value, builder)| builder.push(value));
     }
     columns.extend(values.into_iter().map(|builder| list("value", builder.finish())));
-    Ok(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(schema(operator), columns)?))
+    Ok(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(schema(plan), columns)?))
 }
 
-/// The columns of a frame of this operator.
-fn schema(operator: &PatternOperator) -> SchemaRef {
-    let plan = &operator.plan;
+/// The columns of a frame.
+fn schema(plan: &Plan) -> SchemaRef {
     let mut fields =
         vec![Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
     let keys = plan.key_fields.iter().enumerate();
@@ -135,18 +140,19 @@ fn schema(operator: &PatternOperator) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(fields, [(PATTERN.to_owned(), plan.text.clone())].into()))
 }
 
-pub(super) fn import(operator: &mut PatternOperator, frame: &StateFrame) -> Result<(), StateError> {
+pub(super) fn import(slots: &mut Slots, key_bytes: &RowBytes, frame: &StateFrame) -> Result<(), StateError> {
+    let plan = &slots.plan;
     frame.expect(OPERATOR, VERSION)?;
-    let (expected, found) = (schema(operator), frame.rows.schema_ref());
+    let (expected, found) = (schema(plan), frame.rows.schema_ref());
     if found.fields() != expected.fields() || found.metadata().get(PATTERN) != expected.metadata().get(PATTERN) {
         return Err(StateError::Mismatch("the state belongs to another pattern than this".into()));
     }
     // Everything is checked before anything is changed.
-    let rows = (0..frame.rows.num_rows()).map(|row| read_row(operator, frame, row)).collect::<Result<Vec<_>, _>>()?;
-    let keys = operator.plan.key_fields.len();
-    let mut key_rows = operator.key_bytes.buffer();
+    let rows = (0..frame.rows.num_rows()).map(|row| read_row(plan, frame, row)).collect::<Result<Vec<_>, _>>()?;
+    let keys = plan.key_fields.len();
+    let mut key_rows = key_bytes.buffer();
     if keys > 0 {
-        operator.key_bytes.encode(&frame.rows.columns()[2..2 + keys], &mut key_rows)?;
+        key_bytes.encode(&frame.rows.columns()[2..2 + keys], &mut key_rows)?;
     }
     let key = |row: usize| -> &[u8] { if keys > 0 { key_rows.row(row).data() } else { &[] } };
     let mut seen = HashSet::new();
@@ -156,15 +162,15 @@ pub(super) fn import(operator: &mut PatternOperator, frame: &StateFrame) -> Resu
         }
     }
     for (slot, ..) in &rows {
-        operator.make_room(*slot);
+        slots.make_room(*slot);
         // A slot in use keeps the key group of its query. Rows of partitions carry the key group of the key.
-        let before = operator.slots[*slot as usize];
-        operator.remove_slot(*slot);
-        operator.slots[*slot as usize].key_hash = before.key_hash;
-        operator.slots[*slot as usize].known = before.known;
+        let before = slots.states[*slot as usize];
+        slots.remove_slot(*slot);
+        slots.states[*slot as usize].key_hash = before.key_hash;
+        slots.states[*slot as usize].known = before.known;
     }
     for (row, (slot, clock, partition)) in rows.into_iter().enumerate() {
-        let state = &mut operator.slots[slot as usize];
+        let state = &mut slots.states[slot as usize];
         if state.known == Known::Absent {
             state.key_hash = frame.key_groups()[row];
             state.known = Known::Usable;
@@ -182,22 +188,17 @@ pub(super) fn import(operator: &mut PatternOperator, frame: &StateFrame) -> Resu
         if let Some(partition) = partition {
             state.due_us = state.due_us.min(partition.due_us(within_us));
             state.rows += partition.rows.len() as u32;
-            let place = operator.partitions.create(slot, key(row)).ok_or_else(|| corrupt("there are too many keys"))?;
-            operator.key_heap_bytes += key(row).len();
-            *operator.partitions.value_mut(place) = partition;
+            let place = slots.partitions.create(slot, key(row)).ok_or_else(|| corrupt("there are too many keys"))?;
+            slots.key_heap_bytes += key(row).len();
+            *slots.partitions.value_mut(place) = partition;
         }
-        operator.set_deadline(slot);
+        slots.set_deadline(slot);
     }
     Ok(())
 }
 
 /// Reads and checks a row of a frame: the slot, its clock, and the partition.
-fn read_row(
-    operator: &PatternOperator,
-    frame: &StateFrame,
-    row: usize,
-) -> Result<(Slot, [i64; 4], Option<Partition>), StateError> {
-    let plan = &operator.plan;
+fn read_row(plan: &Plan, frame: &StateFrame, row: usize) -> Result<(Slot, [i64; 4], Option<Partition>), StateError> {
     let columns = frame.rows.columns();
     let mut rest = columns[2 + plan.key_fields.len()..].iter();
     let mut next = || rest.next().expect("the columns are those of the schema");
