@@ -44,10 +44,11 @@ pub use assign_windows::AssignWindows;
 pub use computed::ComputedColumns;
 pub use join::{Expiry, KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
 pub use keys::key_hashes;
+pub use order::SortKey;
 pub use over::{KeyedOver, KeyedOverSpec, Lag, OverFrame};
 pub use require_values::RequireValues;
 pub use set_event_time::SetEventTime;
-pub use top_n::{Ranking, SortKey, TopN, TopNSpec};
+pub use top_n::{Ranking, TopN, TopNSpec};
 pub use window::{KeyedWindow, KeyedWindowKind, KeyedWindowSpec, Phase, ROWS_MAX};
 
 use crate::PlanError;

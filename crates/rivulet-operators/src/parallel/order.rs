@@ -5,11 +5,30 @@ use std::cmp::Ordering;
 
 use arrow::array::{Array, ArrayRef};
 use arrow::buffer::{NullBuffer, ScalarBuffer};
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Schema};
 
 use super::rows::RowStore;
-use super::top_n::SortKey;
 use super::words::words_of;
+
+/// A column to sort by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SortKey {
+    /// The column.
+    pub column: usize,
+    /// Whether the greatest comes first.
+    pub descending: bool,
+    /// Whether null comes first; otherwise it comes last, whatever the direction.
+    pub nulls_first: bool,
+}
+
+/// The order as `EXPLAIN` shows it; `None` without one.
+pub(crate) fn order_text(input: &Schema, order: &[SortKey]) -> Option<String> {
+    let keys: Vec<String> = order
+        .iter()
+        .map(|key| format!("{}{}", input.field(key.column).name(), if key.descending { " DESC" } else { "" }))
+        .collect();
+    (!keys.is_empty()).then(|| format!("order by {}", keys.join(", ")))
+}
 
 /// Compares two rows of a store, whose columns are those of the input, by the sort keys alone.
 pub(crate) fn compare_keys(order: &[SortKey], store: &RowStore, a: u32, b: u32) -> Ordering {

@@ -8,7 +8,7 @@ use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
 use super::keys::{BatchKeys, KeyIndex, KeyPlan, NONE};
-use super::order::{Behind, compare, compare_keys};
+use super::order::{Behind, SortKey, compare, compare_keys, order_text};
 use super::rows::RowStore;
 use super::saved_rows::{PartitionRows, SavedRows, state_keys};
 use super::sorted_rows::SortedRows;
@@ -76,17 +76,6 @@ impl Ranking {
     }
 }
 
-/// A column to sort by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SortKey {
-    /// The column.
-    pub column: usize,
-    /// Whether the greatest comes first.
-    pub descending: bool,
-    /// Whether null comes first; otherwise it comes last, whatever the direction.
-    pub nulls_first: bool,
-}
-
 /// Keeps the first rows of each partition; see [`TopNSpec`].
 ///
 /// The output columns are those of the input and, if wanted, the rank (BIGINT). The result changes: a row that is no
@@ -146,15 +135,6 @@ impl TopN {
     pub fn is_final(&self) -> bool {
         self.plan.spec.is_final()
     }
-}
-
-/// The order as `EXPLAIN` shows it; `None` without one.
-pub(crate) fn order_text(input: &Schema, order: &[SortKey]) -> Option<String> {
-    let keys: Vec<String> = order
-        .iter()
-        .map(|key| format!("{}{}", input.field(key.column).name(), if key.descending { " DESC" } else { "" }))
-        .collect();
-    (!keys.is_empty()).then(|| format!("order by {}", keys.join(", ")))
 }
 
 impl OperatorFactory for TopN {

@@ -16,8 +16,7 @@ use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::Literal;
 use rivulet_dataflow::canonical_float;
 
-use super::distinct::place;
-use super::{Place, valid_of};
+use super::arguments::{place, valid_of};
 use crate::aggregate::finished::Finished;
 use crate::aggregate::fixed::finish_moments;
 use crate::aggregate::list::{LIST_BYTES_MAX, LIST_ITEMS_MAX, ListForm, Listed, TOO_LONG_LIST, Ties};
@@ -64,13 +63,14 @@ impl fmt::Debug for CountedPlan {
 }
 
 impl CountedPlan {
-    /// Finds the values from which an aggregate's result comes: values that are counted already, or new ones.
+    /// Finds the values from which an aggregate's result comes: values that are counted already, or new ones. Returns
+    /// their index, and what is asked of them.
     pub(super) fn place(
         plans: &mut Vec<Self>,
         expressions: &mut Vec<Arc<dyn PhysicalExpr>>,
         aggregate: &AggregateSpec,
         (arguments, result_type): (&[DataType], &DataType),
-    ) -> Result<Place, PlanError> {
+    ) -> Result<(usize, Asked), PlanError> {
         let function = aggregate.function;
         let argument_type = &arguments[0];
         let divisor = match argument_type {
@@ -103,7 +103,7 @@ impl CountedPlan {
             plans.push(Self { argument, filter, storage, is_timed, list });
             plans.len() - 1
         });
-        Ok(Place::Counted { values, asked: Asked { function, fraction, divisor, mean } })
+        Ok((values, Asked { function, fraction, divisor, mean }))
     }
 
     /// Reads the values of a batch's rows.

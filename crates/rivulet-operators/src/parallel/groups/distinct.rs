@@ -14,7 +14,7 @@ use foldhash::fast::RandomState;
 use hashbrown::hash_table::Entry;
 use std::hash::BuildHasher;
 
-use super::{Place, valid_of};
+use super::arguments::{place, valid_of};
 use crate::AggregateSpec;
 use crate::aggregate::dense::RowSet;
 use crate::parallel::keys::{BatchKeys, KeyIndex, KeyPlan};
@@ -40,13 +40,14 @@ impl std::fmt::Debug for DistinctPlan {
 }
 
 impl DistinctPlan {
-    /// Finds the set from which an aggregate's result comes: an existing set, or a new one.
+    /// Finds the set from which an aggregate's result comes, an existing set or a new one, and its filter there. Returns
+    /// the indices of both.
     pub(super) fn place(
         sets: &mut Vec<Self>,
         expressions: &mut Vec<Arc<dyn PhysicalExpr>>,
         aggregate: &AggregateSpec,
         argument_type: &DataType,
-    ) -> Place {
+    ) -> (usize, usize) {
         let argument = place(expressions, &aggregate.arguments[0]);
         let filter = aggregate.filter.as_ref().map(|filter| place(expressions, filter));
         let same = |plan: &Self| {
@@ -65,7 +66,7 @@ impl DistinctPlan {
             filters.push(filter);
             filters.len() - 1
         });
-        Place::Distinct { set, filter }
+        (set, filter)
     }
 
     /// Reads the values of a batch's rows.
@@ -96,14 +97,6 @@ impl DistinctPlan {
             numbers: Vec::new(),
         }
     }
-}
-
-/// Returns the index of an expression among others. Adds the expression if it is new.
-pub(super) fn place(expressions: &mut Vec<Arc<dyn PhysicalExpr>>, expression: &Arc<dyn PhysicalExpr>) -> usize {
-    expressions.iter().position(|known| known == expression).unwrap_or_else(|| {
-        expressions.push(expression.clone());
-        expressions.len() - 1
-    })
 }
 
 /// The values of a batch's rows, and for each filter the rows that pass it (`None`: all).

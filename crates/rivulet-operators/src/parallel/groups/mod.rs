@@ -4,13 +4,14 @@
 //! also have objects; [`distinct`] has sets that several aggregates and all groups share; and, if rows are retracted,
 //! there are [`counted`] values.
 
+mod arguments;
 pub(crate) mod counted;
 pub(crate) mod distinct;
 
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Float64Array, Int64Array, StringArray};
+use arrow::array::{ArrayRef, BooleanArray, Float64Array, Int64Array, StringArray};
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::error::ArrowError;
@@ -48,12 +49,12 @@ pub(crate) struct GroupPlan {
     pub(crate) layout: Layout,
     distinct: Vec<DistinctPlan>,
     counted: Vec<CountedPlan>,
-    results: Vec<(DataType, Place)>,
+    results: Vec<(DataType, ResultSource)>,
 }
 
 /// Where the result of an aggregate comes from.
 #[derive(Clone, Copy, Debug)]
-enum Place {
+enum ResultSource {
     Layout(usize),
     Distinct { set: usize, filter: usize },
     Counted { values: usize, asked: Asked },
@@ -64,7 +65,7 @@ impl GroupPlan {
     pub(crate) fn new(aggregates: &[AggregateSpec], input: &Schema, mode: Mode) -> Result<Self, PlanError> {
         use AggregateFunction as F;
         let mut in_layout = Vec::new();
-        let mut places = Vec::new();
+        let mut sources = Vec::new();
         let mut others: Vec<Arc<dyn PhysicalExpr>> = Vec::new();
         let (mut distinct, mut counted) = (Vec::new(), Vec::new());
         for aggregate in aggregates {
@@ -78,13 +79,15 @@ impl GroupPlan {
                     problem: error.strip_backtrace(),
                 })?;
             let data_type = aggregate.function.result_type(&arguments)?;
-            let place = match (mode, aggregate.function) {
+            let source = match (mode, aggregate.function) {
                 (Mode::Together, F::CountDistinct) => {
-                    DistinctPlan::place(&mut distinct, &mut others, &guarded(aggregate)?, &arguments[0])
+                    let aggregate = guarded(aggregate)?;
+                    let (set, filter) = DistinctPlan::place(&mut distinct, &mut others, &aggregate, &arguments[0]);
+                    ResultSource::Distinct { set, filter }
                 }
                 (Mode::Undoing, F::Count | F::Sum | F::Avg) | (Mode::Together | Mode::Merging, _) => {
                     in_layout.push(aggregate.clone());
-                    Place::Layout(in_layout.len() - 1)
+                    ResultSource::Layout(in_layout.len() - 1)
                 }
                 (Mode::Undoing, function) if !function.takes_back() => {
                     return Err(PlanError::Operator {
@@ -94,10 +97,12 @@ impl GroupPlan {
                     });
                 }
                 (Mode::Undoing, _) => {
-                    CountedPlan::place(&mut counted, &mut others, &guarded(aggregate)?, (&arguments, &data_type))?
+                    let (aggregate, types) = (guarded(aggregate)?, (&*arguments, &data_type));
+                    let (values, asked) = CountedPlan::place(&mut counted, &mut others, &aggregate, types)?;
+                    ResultSource::Counted { values, asked }
                 }
             };
-            places.push((data_type, place));
+            sources.push((data_type, source));
         }
         let (layout, mut expressions) = match mode {
             Mode::Undoing => Layout::undoing(&in_layout, input)?,
@@ -106,7 +111,7 @@ impl GroupPlan {
         let layout_expressions = expressions.len();
         expressions.extend(others);
         let expressions = Expressions::new(input, &Schema::empty(), vec![], expressions)?;
-        Ok(Self { expressions, layout_expressions, layout, distinct, counted, results: places })
+        Ok(Self { expressions, layout_expressions, layout, distinct, counted, results: sources })
     }
 
     /// Names the states, so that saved states are not mistaken for others.
@@ -173,9 +178,9 @@ impl GroupPlan {
         failed: &mut Vec<(usize, &'static str)>,
     ) -> Result<Vec<ArrayRef>, ArrowError> {
         let windows = || groups.iter().map(|&group| states.words.row(group as usize));
-        let column = |(data_type, place): &(DataType, Place)| {
-            let column = match *place {
-                Place::Layout(index) => {
+        let column = |(data_type, source): &(DataType, ResultSource)| {
+            let column = match *source {
+                ResultSource::Layout(index) => {
                     let result = &self.layout.results[index];
                     match result.source {
                         Source::Fixed { .. } => result.column(windows(), |row| failed.push((row, SUM_OVERFLOW))),
@@ -188,8 +193,8 @@ impl GroupPlan {
                         }
                     }
                 }
-                Place::Distinct { set, filter } => Arc::new(states.distinct[set].counts(groups, filter)),
-                Place::Counted { values, asked } => {
+                ResultSource::Distinct { set, filter } => Arc::new(states.distinct[set].counts(groups, filter)),
+                ResultSource::Counted { values, asked } => {
                     let plan = &self.counted[values];
                     let of_group = |&group: &u32| plan.result(&states.counted[values][group as usize], asked);
                     let groups = groups.iter().map(of_group);
@@ -414,20 +419,4 @@ fn update_object(update: &ObjectUpdate<'_>, object: &mut Object, row: usize, tim
         }
     }
     update.update(object, row, time_us);
-}
-
-/// The rows that count for a set or counted values: those with an argument that pass the filter. `None`: all.
-pub(crate) fn valid_of(argument: &ArrayRef, filter: Option<&ArrayRef>) -> Option<BooleanBuffer> {
-    let nulls = argument.logical_nulls().filter(|nulls| nulls.null_count() > 0).map(|nulls| nulls.inner().clone());
-    let filter = filter.map(|filter| {
-        let filter = filter.as_boolean();
-        match filter.nulls() {
-            Some(nulls) => filter.values() & nulls.inner(),
-            None => filter.values().clone(),
-        }
-    });
-    match (nulls, filter) {
-        (Some(nulls), Some(filter)) => Some(&nulls & &filter),
-        (nulls, filter) => nulls.or(filter),
-    }
 }
