@@ -14,9 +14,9 @@ use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, RecordBa
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, StateByKey, StateError, StateFrame};
 
-use super::WindowPlan;
 use super::bounds::divisor;
 use super::pane::{Window, emit_windows};
+use super::plan::WindowPlan;
 use crate::aggregate::dense::RowSet;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::frame::Frame;

@@ -4,13 +4,14 @@
 //! its own from keys to states ([`pane`]), so a row costs one look-up, and closing frees all memory at once.
 //! Overlapping windows are merged from closed panes, with work by key and pane instead of by row and window
 //! ([`sliding`]). Sessions have one table for all keys ([`session`]), and so do windows that count rows ([`count`]).
-//! [`bounds`] does the arithmetic of time, [`state`] export and import.
+//! [`bounds`] does the arithmetic of time, [`state`] says how state is saved.
 
 pub(crate) mod bounds;
 pub(crate) mod count;
 pub(crate) mod operator;
 pub(crate) mod pane;
 mod partial;
+mod plan;
 pub(crate) mod session;
 pub(crate) mod sliding;
 pub(crate) mod state;
@@ -21,105 +22,21 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use rivulet_dataflow::{Description, Operator, OperatorFactory, StateFrame};
 
+pub use self::bounds::{KeyedWindowKind, ROWS_MAX};
+pub use self::plan::{KeyedWindowSpec, Phase};
+
 pub(crate) use self::bounds::Bounds;
 use self::count::CountOperator;
 use self::operator::WindowOperator;
+use self::plan::WindowPlan;
 use self::session::SessionOperator;
 use super::groups::{GroupPlan, Mode};
 use super::keys::KeyPlan;
-use super::time_to_live::{span_text, state_text};
-use super::{TIME, check_columns, check_time};
+use super::time_to_live::state_text;
+use super::{TIME, check_columns};
 use crate::expression::sql;
-use crate::window::{WINDOW_END, WINDOW_START, check_panes};
+use crate::window::{WINDOW_END, WINDOW_START};
 use crate::{AggregateSpec, PlanError};
-
-/// The plan of a window aggregation over keys.
-#[derive(Clone, Debug)]
-pub struct KeyedWindowSpec {
-    /// The columns of the rows to aggregate. They stay the same in phase [`Phase::Final`], although its input then has
-    /// [`KeyedWindow::partial_schema`].
-    pub input: SchemaRef,
-    /// The columns that are the key. Without columns, all rows have one key.
-    pub keys: Vec<usize>,
-    /// The windows.
-    pub window: KeyedWindowKind,
-    /// The aggregates of each window, over the columns of `input`. None: a row for each key and window.
-    pub aggregates: Vec<AggregateSpec>,
-    /// The part of the work that the operator does.
-    pub phase: Phase,
-    /// Whether the input may have retractions. Only for windows that tumble or that rows carry.
-    pub input_retracts: bool,
-    /// For windows that count rows: how long a key is remembered for which no row comes, in microseconds of event time;
-    /// `None`: for ever. Without keys nothing is forgotten.
-    pub state_ttl_us: Option<i64>,
-}
-
-/// How time is cut. Lengths are in microseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyedWindowKind {
-    /// Windows one after the other.
-    Tumble {
-        /// The length.
-        width_us: i64,
-        /// By how much windows begin later than at a multiple of their length.
-        offset_us: i64,
-    },
-    /// Overlapping windows (or windows with gaps, if the slide is longer than the width).
-    Hop {
-        /// The distance between starts.
-        slide_us: i64,
-        /// The length.
-        width_us: i64,
-        /// By how much windows begin later than at a multiple of the slide.
-        offset_us: i64,
-    },
-    /// Windows that grow by a step until they have their whole width, and then begin anew.
-    Cumulate {
-        /// By how much each window is longer than the previous one. It divides the width.
-        step_us: i64,
-        /// The length of the longest.
-        width_us: i64,
-        /// By how much windows begin later than at a multiple of the width.
-        offset_us: i64,
-    },
-    /// From a row of a key to its last row before a pause.
-    Session {
-        /// The length of the pause. A session ends this long after its last row.
-        gap_us: i64,
-    },
-    /// Rows carry their window, because they come from another window operator.
-    Attached {
-        /// The column with the start.
-        start: usize,
-        /// The column with the end.
-        end: usize,
-    },
-    /// Tumbling windows by the clock instead of event time.
-    ProcessingTumble {
-        /// The length.
-        width_us: i64,
-    },
-    /// A number of rows of a key, in the order in which they come to an instance. Rows of different upstream instances
-    /// have no fixed order.
-    Count {
-        /// The number of rows of a window.
-        rows: u32,
-        /// How many rows later the next window begins: at most as many as a window has.
-        slide_rows: u32,
-    },
-}
-
-/// The part of an aggregation that an operator does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// All of it.
-    Whole,
-    /// Rows to states: the output has [`KeyedWindow::partial_schema`]. If that does not reduce their number, each row
-    /// comes out as the states of that row alone.
-    Partial,
-    /// States to results.
-    Final,
-}
 
 /// Aggregates rows by key and window; see [`KeyedWindowSpec`].
 ///
@@ -131,25 +48,6 @@ pub enum Phase {
 #[derive(Clone)]
 pub struct KeyedWindow {
     plan: Arc<WindowPlan>,
-}
-
-/// The plan that all instances share.
-pub(crate) struct WindowPlan {
-    pub(crate) spec: KeyedWindowSpec,
-    pub(crate) groups: GroupPlan,
-    pub(crate) keys: KeyPlan,
-    /// The columns between the two phases.
-    pub(crate) partial: SchemaRef,
-    pub(crate) output: SchemaRef,
-    /// By how much rows may come behind the watermark, in microseconds.
-    behind_us: i64,
-}
-
-impl WindowPlan {
-    /// The time up to which windows close at this watermark.
-    pub(crate) fn passed_us(&self, watermark_us: i64) -> i64 {
-        watermark_us.saturating_sub(self.behind_us)
-    }
 }
 
 impl KeyedWindow {
@@ -231,82 +129,6 @@ impl KeyedWindow {
         &self.plan.output
     }
 }
-
-impl KeyedWindowKind {
-    /// The window as `EXPLAIN` shows it.
-    pub(crate) fn text(&self, input: &Schema) -> String {
-        let seconds = span_text;
-        let offset = |us: i64| if us == 0 { String::new() } else { format!(", offset {}", seconds(us)) };
-        match *self {
-            Self::Tumble { width_us, offset_us } => format!("tumble({}{})", seconds(width_us), offset(offset_us)),
-            Self::Hop { slide_us, width_us, offset_us } => {
-                format!("hop({}, {}{})", seconds(slide_us), seconds(width_us), offset(offset_us))
-            }
-            Self::Cumulate { step_us, width_us, offset_us } => {
-                format!("cumulate({}, {}{})", seconds(step_us), seconds(width_us), offset(offset_us))
-            }
-            Self::Session { gap_us } => format!("session({})", seconds(gap_us)),
-            Self::Attached { start, end } => {
-                format!("windows of the rows ({}, {})", input.field(start).name(), input.field(end).name())
-            }
-            Self::ProcessingTumble { width_us } => format!("tumble({}) by the clock", seconds(width_us)),
-            Self::Count { rows, slide_rows } if rows == slide_rows => format!("count_window({rows})"),
-            Self::Count { rows, slide_rows } => format!("count_window({rows}, {slide_rows})"),
-        }
-    }
-
-    /// Checks the lengths, and the columns from which they are read.
-    ///
-    /// # Errors
-    /// Lengths that no window can have, windows of too many panes, columns that hold no times.
-    pub fn check(&self, input: &Schema) -> Result<(), PlanError> {
-        let fail = |problem: &str, hint: &str| {
-            Err(PlanError::Operator { operator: "window", problem: problem.into(), hint: hint.into() })
-        };
-        match *self {
-            Self::Attached { start, end } => {
-                check_time(input, start, "the window's start")?;
-                return check_time(input, end, "the window's end");
-            }
-            Self::Count { rows, slide_rows } => {
-                return match (1..=rows).contains(&slide_rows) && rows <= ROWS_MAX {
-                    true => Ok(()),
-                    false => fail(
-                        "the slide is not between 1 and the number of rows, or that is more than a million",
-                        "write for example count_window(100, 10): rows, then slide",
-                    ),
-                };
-            }
-            Self::Cumulate { step_us, width_us, .. } if step_us > 0 && width_us % step_us != 0 => {
-                return fail(
-                    "the width is not a multiple of the step",
-                    "write for example a step of 1 minute and a width of 1 hour",
-                );
-            }
-            _ => {}
-        }
-        let lengths = match *self {
-            Self::Tumble { width_us, .. } | Self::ProcessingTumble { width_us } => [width_us, width_us],
-            Self::Hop { slide_us, width_us, .. } => [slide_us, width_us],
-            Self::Cumulate { step_us, width_us, .. } => [step_us, width_us],
-            Self::Session { gap_us } => [gap_us, gap_us],
-            Self::Attached { .. } | Self::Count { .. } => [1, 1],
-        };
-        if !lengths.iter().all(|length| (1..=LENGTH_US_MAX).contains(length)) {
-            return fail(
-                "a length is not between 1 microsecond and 100 years",
-                "write for example INTERVAL '10 seconds'",
-            );
-        }
-        let panes = Bounds::of(self).map_or(1, |bounds| bounds.width_us / bounds.pane_us);
-        Ok(check_panes(panes, false)?)
-    }
-}
-
-/// The most rows of a window.
-pub const ROWS_MAX: u32 = 1_000_000;
-/// The longest window: a hundred years. So ends of windows stay far from the ends of time.
-const LENGTH_US_MAX: i64 = 100 * 366 * 24 * 3600 * 1_000_000;
 
 /// The key as `EXPLAIN` shows it; `None` without one.
 pub(crate) fn by_text(input: &Schema, keys: &[usize]) -> Option<String> {

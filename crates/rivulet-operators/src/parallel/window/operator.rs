@@ -8,11 +8,12 @@ use arrow::array::{Array, AsArray};
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, Reason, StateByKey, StateError, StateFrame};
 
-use super::bounds::{Bounds, TIME_US_MAX};
+use super::bounds::{Bounds, KeyedWindowKind, TIME_US_MAX};
 use super::pane::PaneTable;
 use super::partial::{Reduction, pass};
+use super::plan::{Phase, WindowPlan};
 use super::sliding::Sliding;
-use super::{KeyedWindowKind, Phase, WindowPlan};
+use super::state::{ExportedWindows, Part, Restored};
 use crate::aggregate::dense::RowSet;
 use crate::parallel::keys::BatchKeys;
 
@@ -25,14 +26,14 @@ const RUNS_MAX: usize = 16;
 type PaneKey = (i64, i64);
 
 pub(crate) struct WindowOperator {
-    pub(super) plan: Arc<WindowPlan>,
+    plan: Arc<WindowPlan>,
     /// The bounds of windows that follow from a row's time.
     bounds: Option<Bounds>,
-    pub(super) panes: BTreeMap<PaneKey, PaneTable>,
+    panes: BTreeMap<PaneKey, PaneTable>,
     /// Closed panes that later windows still need.
-    pub(super) sliding: Option<Sliding>,
+    sliding: Option<Sliding>,
     /// The watermark. For windows by the clock, the time up to which panes are closed.
-    pub(super) watermark_us: i64,
+    watermark_us: i64,
     /// The previous watermark, as long as windows that close with the current one remain to be emitted.
     closing_from_us: Option<i64>,
     /// The number of keys of the last pane that closed: the next one will have about as many.
@@ -344,11 +345,44 @@ impl Operator for WindowOperator {
     }
 
     fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
-        Ok(Some(Box::new(super::state::by_key(self)?)))
+        let mut parts = Vec::new();
+        for (&(end_us, start_us), pane) in &self.panes {
+            let keys = (0..pane.index.numbers() as u32).collect();
+            let windows = vec![(start_us, end_us, pane.arrival_us)];
+            let (states, sets) = (&pane.states, pane.states.distinct_values());
+            parts.push(Part { index: &pane.index, keys, states, groups: Vec::new(), sets, rows: &pane.rows, windows });
+        }
+        if let Some(sliding) = &self.sliding {
+            for (start_us, end_us, arrival_us, keys, states) in sliding.closed() {
+                let windows = vec![(start_us, end_us, arrival_us)];
+                let (keys, sets) = (keys.to_vec(), states.distinct_values());
+                parts.push(Part { index: sliding.index(), keys, states, groups: Vec::new(), sets, rows: &[], windows });
+            }
+        }
+        Ok(Some(Box::new(ExportedWindows::new(&self.plan, self.watermark_us, parts)?)))
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        super::state::import(self, frame)
+        let plan = self.plan.clone();
+        if self.sliding.as_ref().is_some_and(|sliding| !sliding.is_empty()) {
+            return Err(StateError::Mismatch("windows take over state before their first row".into()));
+        }
+        let restored = Restored::new(&plan, frame)?;
+        let mut numbers = Vec::new();
+        for row in 0..restored.rows() {
+            let [start_us, end_us, arrival_us, watermark_us] = restored.times(row);
+            let pane = self.panes.entry((end_us, start_us)).or_insert_with(|| PaneTable::new(&plan, 0));
+            pane.index.assign(&restored.keys, &RowSet::Range(row..row + 1), &mut numbers);
+            pane.states.grow(&plan.groups, pane.index.numbers());
+            pane.arrival_us = pane.arrival_us.max(arrival_us);
+            let rows = restored.decode(&plan, &mut pane.states, numbers[0], row)?;
+            if plan.spec.input_retracts {
+                pane.rows.resize(pane.index.numbers(), 0);
+                pane.rows[numbers[0] as usize] = rows;
+            }
+            self.watermark_us = self.watermark_us.max(watermark_us);
+        }
+        Ok(())
     }
 
     fn memory_bytes(&self) -> usize {

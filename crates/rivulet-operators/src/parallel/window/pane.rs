@@ -5,7 +5,8 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, TimestampMicrosecondArray};
 use rivulet_dataflow::{Batch, Context, OperatorError, Reason};
 
-use super::{KeyedWindowKind, WindowPlan};
+use super::bounds::KeyedWindowKind;
+use super::plan::WindowPlan;
 use crate::aggregate::dense::RowSet;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::groups::{GroupRows, GroupStates};

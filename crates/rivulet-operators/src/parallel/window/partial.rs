@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, TimestampMicrosecondArray};
 use rivulet_dataflow::{Batch, Context, OperatorError};
 
-use super::WindowPlan;
+use super::plan::WindowPlan;
 use crate::aggregate::dense::RowSet;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::groups::GroupRows;

@@ -11,25 +11,26 @@ use std::sync::Arc;
 
 use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, Reason, StateByKey, StateError, StateFrame};
 
-use super::WindowPlan;
 use super::bounds::TIME_US_MAX;
 use super::pane::{Window, emit_windows};
+use super::plan::WindowPlan;
+use super::state::{ExportedWindows, Part, Restored};
 use crate::aggregate::dense::RowSet;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::groups::GroupStates;
 use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
 
 pub(crate) struct SessionOperator {
-    pub(super) plan: Arc<WindowPlan>,
-    pub(super) gap_us: i64,
-    pub(super) watermark_us: i64,
-    pub(super) index: KeyIndex,
+    plan: Arc<WindowPlan>,
+    gap_us: i64,
+    watermark_us: i64,
+    index: KeyIndex,
     /// By key: its first session. The others are linked to it.
     first: Vec<u32>,
-    pub(super) sessions: Vec<Session>,
+    sessions: Vec<Session>,
     free: Vec<u32>,
     /// By session.
-    pub(super) states: GroupStates,
+    states: GroupStates,
     /// Sessions by the bucket in which they may end.
     due: BTreeMap<i64, Vec<u32>>,
     keys: BatchKeys,
@@ -37,14 +38,14 @@ pub(crate) struct SessionOperator {
 }
 
 #[derive(Clone, Copy)]
-pub(super) struct Session {
+struct Session {
     /// The key; [`NONE`] if there is no session under this number.
-    pub(super) key: u32,
+    key: u32,
     next: u32,
-    pub(super) start_us: i64,
+    start_us: i64,
     /// The time of its last row.
-    pub(super) last_us: i64,
-    pub(super) arrival_us: i64,
+    last_us: i64,
+    arrival_us: i64,
     /// The bucket in which it waits.
     due: i64,
 }
@@ -174,7 +175,7 @@ impl SessionOperator {
     }
 
     /// Adds a session from a saved state. Its key is known.
-    pub(super) fn restore(&mut self, key: u32, start_us: i64, end_us: i64, arrival_us: i64) -> u32 {
+    fn restore(&mut self, key: u32, start_us: i64, end_us: i64, arrival_us: i64) -> u32 {
         self.first.resize(self.index.numbers(), NONE);
         let last_us = end_us - self.gap_us;
         let number = self.begin(Session { key, next: NONE, start_us, last_us, arrival_us, due: 0 });
@@ -272,11 +273,31 @@ impl Operator for SessionOperator {
     }
 
     fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
-        Ok(Some(Box::new(super::state::sessions_by_key(self)?)))
+        let live = self.sessions.iter().enumerate().filter(|(_, session)| session.key != NONE);
+        let (groups, sessions): (Vec<u32>, Vec<&Session>) =
+            live.map(|(number, session)| (number as u32, session)).unzip();
+        let keys = sessions.iter().map(|session| session.key).collect();
+        let windows = sessions
+            .iter()
+            .map(|session| (session.start_us, session.last_us + self.gap_us, session.arrival_us))
+            .collect();
+        let (states, sets) = (&self.states, self.states.distinct_values());
+        let part = Part { index: &self.index, keys, states, groups, sets, rows: &[], windows };
+        Ok(Some(Box::new(ExportedWindows::new(&self.plan, self.watermark_us, vec![part])?)))
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        super::state::import_sessions(self, frame)
+        let plan = self.plan.clone();
+        let restored = Restored::new(&plan, frame)?;
+        let mut numbers = Vec::new();
+        for row in 0..restored.rows() {
+            let [start_us, end_us, arrival_us, watermark_us] = restored.times(row);
+            self.index.assign(&restored.keys, &RowSet::Range(row..row + 1), &mut numbers);
+            let session = self.restore(numbers[0], start_us, end_us, arrival_us);
+            restored.decode(&plan, &mut self.states, session, row)?;
+            self.watermark_us = self.watermark_us.max(watermark_us);
+        }
+        Ok(())
     }
 
     fn memory_bytes(&self) -> usize {

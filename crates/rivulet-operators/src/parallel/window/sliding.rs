@@ -11,9 +11,9 @@ use std::collections::{BTreeMap, VecDeque};
 use arrow::array::ArrayRef;
 use rivulet_dataflow::{Context, OperatorError};
 
-use super::WindowPlan;
 use super::bounds::Bounds;
 use super::pane::{PaneTable, Window, emit_results};
+use super::plan::WindowPlan;
 use crate::aggregate::dense::RowSet;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::groups::GroupStates;

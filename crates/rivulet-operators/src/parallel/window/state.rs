@@ -1,4 +1,4 @@
-//! Export and import of windows.
+//! How windows are saved.
 //!
 //! A row of a frame is a key in a pane or session: `slot`, `key_group`, the key columns, `window_start`, `window_end`,
 //! `arrival_us`, `watermark_us` and the states as bytes. The watermark stands in every row, so that rows can be
@@ -6,6 +6,7 @@
 //! been emitted already. If the input may have retractions, the number of remaining rows stands behind the states of
 //! their key.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -16,14 +17,10 @@ use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimestampMicrosecondType};
 use rivulet_dataflow::{StateByKey, StateError, StateFrame};
 
-use super::WindowPlan;
-use super::operator::WindowOperator;
-use super::pane::PaneTable;
-use super::session::{Session, SessionOperator};
-use crate::aggregate::dense::RowSet;
+use super::plan::WindowPlan;
 use crate::parallel::groups::GroupStates;
 use crate::parallel::groups::distinct::GroupValues;
-use crate::parallel::keys::{BatchKeys, KeyIndex, NONE, key_hashes};
+use crate::parallel::keys::{BatchKeys, KeyIndex, key_hashes};
 
 const OPERATOR: &str = "keyed window";
 const VERSION: u32 = 1;
@@ -31,18 +28,18 @@ const VERSION: u32 = 1;
 const STATES: &str = "rivulet.states";
 
 /// The keys of one pane, or of all sessions.
-struct Part<'a> {
-    index: &'a KeyIndex,
+pub(super) struct Part<'a> {
+    pub(super) index: &'a KeyIndex,
     /// By row, the number of its key.
-    keys: Vec<u32>,
-    states: &'a GroupStates,
+    pub(super) keys: Vec<u32>,
+    pub(super) states: &'a GroupStates,
     /// By row, the number of its group. If it is empty, the row is the group.
-    groups: Vec<u32>,
-    sets: Vec<Vec<GroupValues>>,
+    pub(super) groups: Vec<u32>,
+    pub(super) sets: Vec<Vec<GroupValues>>,
     /// By group, if the input may have retractions: the number of remaining rows.
-    rows: &'a [i64],
+    pub(super) rows: &'a [i64],
     /// Start, end and latest arrival: of each row, or one entry for all rows.
-    windows: Vec<(i64, i64, i64)>,
+    pub(super) windows: Vec<(i64, i64, i64)>,
 }
 
 /// The keys in panes or sessions.
@@ -55,39 +52,8 @@ pub(super) struct ExportedWindows<'a> {
     hashes: Vec<u16>,
 }
 
-pub(super) fn by_key(operator: &WindowOperator) -> Result<ExportedWindows<'_>, StateError> {
-    let mut parts = Vec::new();
-    for (&(end_us, start_us), pane) in &operator.panes {
-        let keys = (0..pane.index.numbers() as u32).collect();
-        let windows = vec![(start_us, end_us, pane.arrival_us)];
-        let (states, sets) = (&pane.states, pane.states.distinct_values());
-        parts.push(Part { index: &pane.index, keys, states, groups: Vec::new(), sets, rows: &pane.rows, windows });
-    }
-    if let Some(sliding) = &operator.sliding {
-        for (start_us, end_us, arrival_us, keys, states) in sliding.closed() {
-            let windows = vec![(start_us, end_us, arrival_us)];
-            let (keys, sets) = (keys.to_vec(), states.distinct_values());
-            parts.push(Part { index: sliding.index(), keys, states, groups: Vec::new(), sets, rows: &[], windows });
-        }
-    }
-    ExportedWindows::new(&operator.plan, operator.watermark_us, parts)
-}
-
-pub(super) fn sessions_by_key(operator: &SessionOperator) -> Result<ExportedWindows<'_>, StateError> {
-    let live = operator.sessions.iter().enumerate().filter(|(_, session)| session.key != NONE);
-    let (groups, sessions): (Vec<u32>, Vec<&Session>) = live.map(|(number, session)| (number as u32, session)).unzip();
-    let keys = sessions.iter().map(|session| session.key).collect();
-    let windows = sessions
-        .iter()
-        .map(|session| (session.start_us, session.last_us + operator.gap_us, session.arrival_us))
-        .collect();
-    let (states, sets) = (&operator.states, operator.states.distinct_values());
-    let part = Part { index: &operator.index, keys, states, groups, sets, rows: &[], windows };
-    ExportedWindows::new(&operator.plan, operator.watermark_us, vec![part])
-}
-
 impl<'a> ExportedWindows<'a> {
-    fn new(plan: &'a WindowPlan, watermark_us: i64, parts: Vec<Part<'a>>) -> Result<Self, StateError> {
+    pub(super) fn new(plan: &'a WindowPlan, watermark_us: i64, parts: Vec<Part<'a>>) -> Result<Self, StateError> {
         let (mut places, mut hashes) = (Vec::new(), Vec::new());
         for (number, part) in (0u32..).zip(&parts) {
             places.extend((0..part.keys.len() as u32).map(|row| (number, row)));
@@ -155,16 +121,17 @@ fn schema(plan: &WindowPlan) -> SchemaRef {
 }
 
 /// The rows of a checked frame.
-struct Restored<'a> {
-    rows: &'a RecordBatch,
-    keys: BatchKeys,
+pub(super) struct Restored<'a> {
+    frame: Cow<'a, StateFrame>,
+    pub(super) keys: BatchKeys,
     states_at: usize,
 }
 
 impl<'a> Restored<'a> {
-    fn new(plan: &WindowPlan, frame: &'a StateFrame) -> Result<Self, StateError> {
-        frame.expect(OPERATOR, VERSION)?;
+    pub(super) fn new(plan: &WindowPlan, frame: &'a StateFrame) -> Result<Self, StateError> {
         let expected = schema(plan);
+        let frame = plan.groups.brought_up(frame, &expected)?;
+        frame.expect(OPERATOR, VERSION)?;
         if frame.rows.schema_ref() != &expected {
             return Err(StateError::Mismatch("state of windows with other keys, lengths or aggregates".into()));
         }
@@ -173,23 +140,33 @@ impl<'a> Restored<'a> {
         if frame.rows.columns()[2 + plan.keys.len()..].iter().any(|column| column.null_count() > 0) {
             return Err(StateError::Corrupt("a window without bounds or states".into()));
         }
-        Ok(Self { rows: &frame.rows, keys, states_at: 6 + plan.keys.len() })
+        Ok(Self { frame, keys, states_at: 6 + plan.keys.len() })
+    }
+
+    pub(super) fn rows(&self) -> usize {
+        self.frame.rows.num_rows()
     }
 
     /// Start, end, arrival and watermark of a row.
-    fn times(&self, row: usize) -> [i64; 4] {
-        let time = |at: usize| self.rows.column(at).as_primitive::<TimestampMicrosecondType>().value(row);
-        let number = |at: usize| self.rows.column(at).as_primitive::<Int64Type>().value(row);
+    pub(super) fn times(&self, row: usize) -> [i64; 4] {
+        let time = |at: usize| self.frame.rows.column(at).as_primitive::<TimestampMicrosecondType>().value(row);
+        let number = |at: usize| self.frame.rows.column(at).as_primitive::<Int64Type>().value(row);
         let first = self.states_at - 4;
         [time(first), time(first + 1), number(first + 2), number(first + 3)]
     }
 
     fn states(&self, row: usize) -> &[u8] {
-        self.rows.column(self.states_at).as_binary::<i32>().value(row)
+        self.frame.rows.column(self.states_at).as_binary::<i32>().value(row)
     }
 
     /// Reads the states of a group, and returns the number of its remaining rows, if it is known.
-    fn decode(&self, plan: &WindowPlan, states: &mut GroupStates, group: u32, row: usize) -> Result<i64, StateError> {
+    pub(super) fn decode(
+        &self,
+        plan: &WindowPlan,
+        states: &mut GroupStates,
+        group: u32,
+        row: usize,
+    ) -> Result<i64, StateError> {
         let mut bytes = self.states(row);
         let decoded = states.decode(&plan.groups, group, &mut bytes);
         let rows = match plan.spec.input_retracts {
@@ -199,43 +176,4 @@ impl<'a> Restored<'a> {
         let rows = decoded.and(rows).filter(|_| bytes.is_empty());
         rows.ok_or_else(|| StateError::Corrupt("states of a window".into()))
     }
-}
-
-pub(super) fn import(operator: &mut WindowOperator, frame: &StateFrame) -> Result<(), StateError> {
-    let plan = operator.plan.clone();
-    let frame = &*plan.groups.brought_up(frame, &schema(&plan))?;
-    if operator.sliding.as_ref().is_some_and(|sliding| !sliding.is_empty()) {
-        return Err(StateError::Mismatch("windows take over state before their first row".into()));
-    }
-    let restored = Restored::new(&plan, frame)?;
-    let mut numbers = Vec::new();
-    for row in 0..frame.rows.num_rows() {
-        let [start_us, end_us, arrival_us, watermark_us] = restored.times(row);
-        let pane = operator.panes.entry((end_us, start_us)).or_insert_with(|| PaneTable::new(&plan, 0));
-        pane.index.assign(&restored.keys, &RowSet::Range(row..row + 1), &mut numbers);
-        pane.states.grow(&plan.groups, pane.index.numbers());
-        pane.arrival_us = pane.arrival_us.max(arrival_us);
-        let rows = restored.decode(&plan, &mut pane.states, numbers[0], row)?;
-        if plan.spec.input_retracts {
-            pane.rows.resize(pane.index.numbers(), 0);
-            pane.rows[numbers[0] as usize] = rows;
-        }
-        operator.watermark_us = operator.watermark_us.max(watermark_us);
-    }
-    Ok(())
-}
-
-pub(super) fn import_sessions(operator: &mut SessionOperator, frame: &StateFrame) -> Result<(), StateError> {
-    let plan = operator.plan.clone();
-    let frame = &*plan.groups.brought_up(frame, &schema(&plan))?;
-    let restored = Restored::new(&plan, frame)?;
-    let mut numbers = Vec::new();
-    for row in 0..frame.rows.num_rows() {
-        let [start_us, end_us, arrival_us, watermark_us] = restored.times(row);
-        operator.index.assign(&restored.keys, &RowSet::Range(row..row + 1), &mut numbers);
-        let session = operator.restore(numbers[0], start_us, end_us, arrival_us);
-        restored.decode(&plan, &mut operator.states, session, row)?;
-        operator.watermark_us = operator.watermark_us.max(watermark_us);
-    }
-    Ok(())
 }
