@@ -1,7 +1,8 @@
-//! GROUP BY without windows: results that change as rows come. [`operator`] computes them, [`state`] exports and
-//! imports state.
+//! GROUP BY without windows: results that change as rows come. [`operator`] computes them, [`state`] keeps,
+//! exports and imports what belongs to the keys.
 
 mod operator;
+mod plan;
 mod state;
 
 use std::sync::Arc;
@@ -10,30 +11,16 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::{Schema, SchemaRef};
 use rivulet_dataflow::{Description, Operator, OperatorFactory, StateFrame};
 
+pub use self::plan::KeyedAggregateSpec;
+
 use self::operator::AggregateOperator;
+use self::plan::AggregatePlan;
 use super::check_columns;
 use super::groups::{GroupPlan, Mode};
 use super::keys::KeyPlan;
 use super::time_to_live::state_text;
 use super::window::{aggregate_fields, by_text};
 use crate::{AggregateSpec, PlanError};
-
-/// The plan of an aggregation over keys without windows.
-#[derive(Clone, Debug)]
-pub struct KeyedAggregateSpec {
-    /// The columns of the input.
-    pub input: SchemaRef,
-    /// The columns that are the key. Without columns there is one row for everything; it is emitted at the end of the
-    /// input even if the input had no rows.
-    pub keys: Vec<usize>,
-    /// The aggregates of each key. None: DISTINCT.
-    pub aggregates: Vec<AggregateSpec>,
-    /// Whether the input may have retractions.
-    pub input_retracts: bool,
-    /// How long a key is remembered for which no row comes, in microseconds of event time; `None`: for ever. Without
-    /// keys nothing is forgotten.
-    pub state_ttl_us: Option<i64>,
-}
 
 /// Aggregates rows by key; see [`KeyedAggregateSpec`].
 ///
@@ -47,14 +34,6 @@ pub struct KeyedAggregateSpec {
 #[derive(Clone)]
 pub struct KeyedAggregate {
     plan: Arc<AggregatePlan>,
-}
-
-/// The plan that all instances share.
-pub(crate) struct AggregatePlan {
-    spec: KeyedAggregateSpec,
-    groups: GroupPlan,
-    keys: KeyPlan,
-    output: SchemaRef,
 }
 
 impl KeyedAggregate {

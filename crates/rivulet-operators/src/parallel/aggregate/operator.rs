@@ -9,13 +9,12 @@ use foldhash::fast::RandomState;
 use hashbrown::HashMap;
 use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, StateByKey, StateError, StateFrame};
 
-use super::AggregatePlan;
+use super::plan::AggregatePlan;
+use super::state::KeyedGroups;
 use crate::aggregate::dense::RowSet;
-use crate::paged::Paged;
 use crate::parallel::OUTPUT_ROWS;
-use crate::parallel::groups::GroupStates;
-use crate::parallel::keys::{BatchKeys, KeyIndex};
-use crate::parallel::time_to_live::{TimeToLive, refuse_forgotten};
+use crate::parallel::keys::BatchKeys;
+use crate::parallel::time_to_live::refuse_forgotten;
 use crate::parallel::window::pane::emit_with_failures;
 
 /// From this many rows on, changes are emitted without a watermark. Until then small batches are collected, so that a
@@ -23,12 +22,10 @@ use crate::parallel::window::pane::emit_with_failures;
 const PENDING_ROWS_MAX: usize = 4096;
 
 pub(super) struct AggregateOperator {
-    pub(super) plan: Arc<AggregatePlan>,
-    pub(super) index: KeyIndex,
-    pub(super) states: GroupStates,
-    pub(super) groups: Paged<Group>,
+    plan: Arc<AggregatePlan>,
+    keyed: KeyedGroups,
     /// Keys whose rows have changed since the last output.
-    pub(super) touched: Vec<u32>,
+    touched: Vec<u32>,
     /// The changed keys that have an emitted result, and these results in pieces.
     given: Vec<u32>,
     given_results: Vec<Vec<ArrayRef>>,
@@ -36,37 +33,20 @@ pub(super) struct AggregateOperator {
     /// When the first of the pending rows came, and the latest arrival of a pending row.
     pending_since_us: i64,
     arrival_us: i64,
-    /// When keys are forgotten.
-    pub(super) ttl: Option<TimeToLive>,
-    pub(super) keys: BatchKeys,
-    pub(super) numbers: Vec<u32>,
-}
-
-#[derive(Clone, Copy, Default)]
-pub(super) struct Group {
-    /// The number of rows less the number of retractions.
-    pub(super) rows: i64,
-    /// The latest event time of a row.
-    pub(super) latest_us: i64,
-    /// The event time of the emitted result.
-    pub(super) given_us: i64,
-    pub(super) is_given: bool,
-    pub(super) is_touched: bool,
+    keys: BatchKeys,
+    numbers: Vec<u32>,
 }
 
 impl AggregateOperator {
     pub(super) fn new(plan: Arc<AggregatePlan>) -> Self {
         Self {
-            index: plan.keys.index(0),
-            states: plan.groups.states(),
-            groups: Paged::new(),
+            keyed: KeyedGroups::new(plan.clone()),
             touched: Vec::new(),
             given: Vec::new(),
             given_results: Vec::new(),
             pending_rows: 0,
             pending_since_us: 0,
             arrival_us: i64::MIN,
-            ttl: plan.spec.state_ttl_us.filter(|_| plan.keys.len() > 0).map(TimeToLive::new),
             keys: BatchKeys::default(),
             numbers: Vec::new(),
             plan,
@@ -86,20 +66,20 @@ impl AggregateOperator {
         self.keys.read(&plan.keys, batch.columns.columns())?;
         let rows = RowSet::Range(0..batch.rows());
         let mut numbers = std::mem::take(&mut self.numbers);
-        self.index.assign(&self.keys, &rows, &mut numbers);
-        self.grow(self.index.numbers());
+        self.keyed.index.assign(&self.keys, &rows, &mut numbers);
+        self.keyed.grow(self.keyed.index.numbers());
         if self.pending_rows == 0 {
             self.pending_since_us = context.now_us;
         }
         self.touch(&numbers)?;
-        self.states.update(&plan.groups, &values, &numbers, &rows, &batch.event_time_us);
+        self.keyed.states.update(&plan.groups, &values, &numbers, &rows, &batch.event_time_us);
         for (row, &number) in numbers.iter().enumerate() {
-            let group = &mut self.groups[number as usize];
+            let group = &mut self.keyed.groups[number as usize];
             group.rows += if batch.is_retraction(row) { -1 } else { 1 };
             group.latest_us = group.latest_us.max(batch.event_time_us[row]);
             self.arrival_us = self.arrival_us.max(batch.arrival_us[row]);
         }
-        if let Some(ttl) = &mut self.ttl {
+        if let Some(ttl) = &mut self.keyed.ttl {
             ttl.touch(&numbers, batch.event_time_us.iter().copied());
         }
         self.numbers = numbers;
@@ -110,16 +90,16 @@ impl AggregateOperator {
     /// Refuses retractions for keys that have no rows, because they are forgotten or never had any. Returns the other
     /// rows.
     fn without_forgotten(&mut self, batch: Batch, context: &mut Context<'_>) -> Result<Batch, OperatorError> {
-        if self.ttl.is_none() || batch.retracts.is_none() {
+        if self.keyed.ttl.is_none() || batch.retracts.is_none() {
             return Ok(batch);
         }
         self.keys.read(&self.plan.keys, batch.columns.columns())?;
-        self.index.assign(&self.keys, &RowSet::Range(0..batch.rows()), &mut self.numbers);
-        self.grow(self.index.numbers());
+        self.keyed.index.assign(&self.keys, &RowSet::Range(0..batch.rows()), &mut self.numbers);
+        self.keyed.grow(self.keyed.index.numbers());
         let mut rows_of: HashMap<u32, i64, RandomState> = HashMap::default();
         let known: BooleanBuffer = (self.numbers.iter().enumerate())
             .map(|(row, &number)| {
-                let rows = rows_of.entry(number).or_insert(self.groups[number as usize].rows);
+                let rows = rows_of.entry(number).or_insert(self.keyed.groups[number as usize].rows);
                 let is_known = !batch.is_retraction(row) || *rows > 0;
                 *rows += i64::from(is_known) * if batch.is_retraction(row) { -1 } else { 1 };
                 is_known
@@ -131,24 +111,19 @@ impl AggregateOperator {
         (!&known).set_indices().for_each(|row| refuse_forgotten(&batch, row, context));
         // Keys that have only had such retractions give their number back.
         for (&number, &rows) in &rows_of {
-            let group = self.groups[number as usize];
+            let group = self.keyed.groups[number as usize];
             if rows == 0 && group.rows == 0 && !group.is_given && !group.is_touched {
-                self.index.remove(number);
+                self.keyed.index.remove(number);
             }
         }
         Ok(batch.filter(&known.into())?)
-    }
-
-    pub(super) fn grow(&mut self, groups: usize) {
-        self.states.grow(&self.plan.groups, groups);
-        self.groups.grow(groups, Group { latest_us: i64::MIN, ..Group::default() });
     }
 
     /// Remembers which keys change, and their emitted results.
     fn touch(&mut self, numbers: &[u32]) -> Result<(), OperatorError> {
         let from = self.given.len();
         for &number in numbers {
-            let group = &mut self.groups[number as usize];
+            let group = &mut self.keyed.groups[number as usize];
             if !group.is_touched {
                 group.is_touched = true;
                 self.touched.push(number);
@@ -159,7 +134,11 @@ impl AggregateOperator {
         }
         if self.given.len() > from {
             // A result that was emitted has not failed.
-            self.given_results.push(self.plan.groups.results(&self.states, &self.given[from..], &mut Vec::new())?);
+            self.given_results.push(self.plan.groups.results(
+                &self.keyed.states,
+                &self.given[from..],
+                &mut Vec::new(),
+            )?);
         }
         Ok(())
     }
@@ -179,9 +158,9 @@ impl AggregateOperator {
             .collect::<Result<Vec<_>, _>>();
         let olds = if given.is_empty() { Vec::new() } else { olds? };
         let present: Vec<u32> =
-            touched.iter().copied().filter(|&number| is_unit || self.groups[number as usize].rows > 0).collect();
+            touched.iter().copied().filter(|&number| is_unit || self.keyed.groups[number as usize].rows > 0).collect();
         let mut failed = Vec::new();
-        let news = plan.groups.results(&self.states, &present, &mut failed)?;
+        let news = plan.groups.results(&self.keyed.states, &present, &mut failed)?;
 
         // For keys on both sides, finds out whether anything has changed.
         let both = places_of_both(&touched, &given, &present);
@@ -202,27 +181,27 @@ impl AggregateOperator {
             keep_new[both[at].1 as usize] = false;
         });
 
-        let times = given.iter().map(|&number| self.groups[number as usize].given_us).collect();
+        let times = given.iter().map(|&number| self.keyed.groups[number as usize].given_us).collect();
         self.emit(&given, &olds, &keep_old, times, true, Vec::new(), context)?;
-        let times: Vec<i64> = present.iter().map(|&number| self.groups[number as usize].latest_us).collect();
+        let times: Vec<i64> = present.iter().map(|&number| self.keyed.groups[number as usize].latest_us).collect();
         self.emit(&present, &news, &keep_new, times, false, failed, context)?;
 
         for &number in &touched {
-            let group = &mut self.groups[number as usize];
+            let group = &mut self.keyed.groups[number as usize];
             group.is_touched = false;
             group.is_given = false;
         }
         for (at, &number) in present.iter().enumerate() {
-            let group = &mut self.groups[number as usize];
+            let group = &mut self.keyed.groups[number as usize];
             group.is_given = true;
             if keep_new[at] {
                 group.given_us = group.latest_us;
             }
         }
         for &number in &touched {
-            if self.groups[number as usize].rows == 0 && !is_unit {
-                self.clear(&plan, number);
-                if let Some(ttl) = &mut self.ttl {
+            if self.keyed.groups[number as usize].rows == 0 && !is_unit {
+                self.keyed.clear(number);
+                if let Some(ttl) = &mut self.keyed.ttl {
                     ttl.remove(number);
                 }
             }
@@ -233,17 +212,10 @@ impl AggregateOperator {
 
     /// Forgets keys that no row has touched for the time-to-live. All changes have been emitted.
     fn forget(&mut self, watermark_us: i64) {
-        let plan = self.plan.clone();
-        let expired = self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us));
+        let expired = self.keyed.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us));
         for number in expired {
-            self.clear(&plan, number);
+            self.keyed.clear(number);
         }
-    }
-
-    fn clear(&mut self, plan: &AggregatePlan, number: u32) {
-        self.states.clear_group(&plan.groups, number);
-        self.groups[number as usize] = Group { latest_us: i64::MIN, ..Group::default() };
-        self.index.remove(number);
     }
 
     /// Emits the rows of these keys that are kept.
@@ -262,7 +234,7 @@ impl AggregateOperator {
         for kept in kept.chunks(OUTPUT_ROWS) {
             let rows = kept.len();
             let keys: Vec<u32> = kept.iter().map(|&at| numbers[at as usize]).collect();
-            let mut columns = self.index.columns(&self.plan.keys, &keys)?;
+            let mut columns = self.keyed.index.columns(&self.plan.keys, &keys)?;
             let places = UInt32Array::from(kept.to_vec());
             for result in results {
                 columns.push(take(result, &places, None)?);
@@ -283,10 +255,12 @@ impl AggregateOperator {
     }
 
     fn end(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        if self.plan.keys.len() == 0 && !self.groups.get(0).is_some_and(|group| group.is_given || group.is_touched) {
+        if self.plan.keys.len() == 0
+            && !self.keyed.groups.get(0).is_some_and(|group| group.is_given || group.is_touched)
+        {
             // No row has come: that is a result too.
-            self.grow(1);
-            self.groups[0].latest_us = self.groups[0].latest_us.max(0);
+            self.keyed.grow(1);
+            self.keyed.groups[0].latest_us = self.keyed.groups[0].latest_us.max(0);
             self.arrival_us = self.arrival_us.max(context.now_us);
             self.touch(&[0])?;
         }
@@ -334,17 +308,17 @@ impl Operator for AggregateOperator {
     }
 
     fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
-        Ok(Some(Box::new(super::state::by_key(self)?)))
+        if !self.touched.is_empty() {
+            return Err(StateError::Mismatch("state of an aggregation is saved behind a barrier".into()));
+        }
+        Ok(Some(Box::new(self.keyed.by_key()?)))
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        super::state::import(self, frame)
+        self.keyed.import(frame)
     }
 
     fn memory_bytes(&self) -> usize {
-        self.index.memory_bytes()
-            + self.states.memory_bytes()
-            + self.groups.memory_bytes()
-            + self.ttl.as_ref().map_or(0, TimeToLive::memory_bytes)
+        self.keyed.memory_bytes()
     }
 }

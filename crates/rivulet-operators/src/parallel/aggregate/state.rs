@@ -1,4 +1,4 @@
-//! Export and import of aggregations.
+//! What belongs to the keys of an aggregation, and its export and import.
 //!
 //! A row of a frame is a key: `slot`, `key_group`, the key columns, the number of its `rows`, the `latest_us` of their
 //! event times, the event time `given_us` of the emitted result, whether there is one (`is_given`), and the states as
@@ -12,11 +12,13 @@ use arrow::array::{
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use rivulet_dataflow::{StateByKey, StateError, StateFrame};
 
-use super::AggregatePlan;
-use super::operator::{AggregateOperator, Group};
+use super::plan::AggregatePlan;
 use crate::aggregate::dense::RowSet;
+use crate::paged::Paged;
+use crate::parallel::groups::GroupStates;
 use crate::parallel::groups::distinct::GroupValues;
-use crate::parallel::keys::key_hashes;
+use crate::parallel::keys::{BatchKeys, KeyIndex, key_hashes};
+use crate::parallel::time_to_live::TimeToLive;
 
 const OPERATOR: &str = "keyed aggregate";
 const VERSION: u32 = 1;
@@ -45,23 +47,10 @@ pub(super) fn keys(plan: &AggregatePlan, frame: &StateFrame) -> Option<Vec<Array
 
 /// The keys of an aggregation.
 pub(super) struct ExportedKeys<'a> {
-    operator: &'a AggregateOperator,
+    keyed: &'a KeyedGroups,
     numbers: Vec<u32>,
     hashes: Vec<u16>,
     sets: Vec<Vec<GroupValues>>,
-}
-
-pub(super) fn by_key(operator: &AggregateOperator) -> Result<ExportedKeys<'_>, StateError> {
-    if !operator.touched.is_empty() {
-        return Err(StateError::Mismatch("state of an aggregation is saved behind a barrier".into()));
-    }
-    let live = |number: &u32| {
-        let group = &operator.groups[*number as usize];
-        group.rows != 0 || group.is_given
-    };
-    let numbers: Vec<u32> = (0..operator.groups.len() as u32).filter(live).collect();
-    let hashes = key_hashes(&operator.index.columns(&operator.plan.keys, &numbers)?, numbers.len())?;
-    Ok(ExportedKeys { operator, numbers, hashes, sets: operator.states.distinct_values() })
 }
 
 impl StateByKey for ExportedKeys<'_> {
@@ -70,19 +59,19 @@ impl StateByKey for ExportedKeys<'_> {
     }
 
     fn frame(&self, rows: &[u32]) -> Result<StateFrame, StateError> {
-        let Self { operator, sets, .. } = self;
-        let plan = &operator.plan;
+        let Self { keyed, sets, .. } = self;
+        let plan = &keyed.plan;
         let numbers: Vec<u32> = rows.iter().map(|&row| self.numbers[row as usize]).collect();
         let (mut states, mut bytes) = (BinaryBuilder::new(), Vec::new());
         for &number in &numbers {
             bytes.clear();
-            operator.states.encode(&plan.groups, number, sets, &mut bytes);
+            keyed.states.encode(&plan.groups, number, sets, &mut bytes);
             states.append_value(&bytes);
         }
-        let groups = || numbers.iter().map(|&number| operator.groups[number as usize]);
+        let groups = || numbers.iter().map(|&number| keyed.groups[number as usize]);
         let mut columns: Vec<ArrayRef> =
             vec![Arc::new(UInt32Array::from_value(0, rows.len())), Arc::new(UInt16Array::from(self.hashes_of(rows)))];
-        columns.extend(operator.index.columns(&plan.keys, &numbers)?);
+        columns.extend(keyed.index.columns(&plan.keys, &numbers)?);
         columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.rows))));
         columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.latest_us))));
         columns.push(Arc::new(Int64Array::from_iter_values(groups().map(|group| group.given_us))));
@@ -92,40 +81,109 @@ impl StateByKey for ExportedKeys<'_> {
     }
 }
 
-pub(super) fn import(operator: &mut AggregateOperator, frame: &StateFrame) -> Result<(), StateError> {
-    frame.expect(OPERATOR, VERSION)?;
-    let expected = schema(&operator.plan);
-    let frame = &*operator.plan.clone().groups.brought_up(frame, &expected)?;
-    if frame.rows.schema() != expected {
-        return Err(StateError::Mismatch("state of an aggregation with other keys or aggregates".into()));
+/// All keys, by number.
+pub(super) struct KeyedGroups {
+    plan: Arc<AggregatePlan>,
+    pub(super) index: KeyIndex,
+    pub(super) states: GroupStates,
+    pub(super) groups: Paged<Group>,
+    /// When keys are forgotten.
+    pub(super) ttl: Option<TimeToLive>,
+}
+
+#[derive(Clone, Copy, Default)]
+pub(super) struct Group {
+    /// The number of rows less the number of retractions.
+    pub(super) rows: i64,
+    /// The latest event time of a row.
+    pub(super) latest_us: i64,
+    /// The event time of the emitted result.
+    pub(super) given_us: i64,
+    pub(super) is_given: bool,
+    pub(super) is_touched: bool,
+}
+
+impl KeyedGroups {
+    pub(super) fn new(plan: Arc<AggregatePlan>) -> Self {
+        Self {
+            index: plan.keys.index(0),
+            states: plan.groups.states(),
+            groups: Paged::new(),
+            ttl: plan.spec.state_ttl_us.filter(|_| plan.keys.len() > 0).map(TimeToLive::new),
+            plan,
+        }
     }
-    let plan = operator.plan.clone();
-    let columns = frame.rows.columns();
-    let (keys, rest) = columns[2..].split_at(plan.keys.len());
-    if rest.iter().any(|column| column.null_count() > 0) {
-        return Err(StateError::Corrupt("an aggregation without its states".into()));
+
+    /// Makes room for as many keys.
+    pub(super) fn grow(&mut self, groups: usize) {
+        self.states.grow(&self.plan.groups, groups);
+        self.groups.grow(groups, Group { latest_us: i64::MIN, ..Group::default() });
     }
-    operator.keys.read_keys(&plan.keys, keys)?;
-    let all = RowSet::Range(0..frame.rows.num_rows());
-    let mut numbers = std::mem::take(&mut operator.numbers);
-    operator.index.assign(&operator.keys, &all, &mut numbers);
-    operator.grow(operator.index.numbers());
-    let number = |column: usize, row: usize| rest[column].as_primitive::<Int64Type>().value(row);
-    for (row, &at) in numbers.iter().enumerate() {
-        operator.groups[at as usize] = Group {
-            rows: number(0, row),
-            latest_us: number(1, row),
-            given_us: number(2, row),
-            is_given: rest[3].as_boolean().value(row),
-            is_touched: false,
+
+    /// Forgets a key.
+    pub(super) fn clear(&mut self, number: u32) {
+        self.states.clear_group(&self.plan.groups, number);
+        self.groups[number as usize] = Group { latest_us: i64::MIN, ..Group::default() };
+        self.index.remove(number);
+    }
+
+    /// Memory held, in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.index.memory_bytes()
+            + self.states.memory_bytes()
+            + self.groups.memory_bytes()
+            + self.ttl.as_ref().map_or(0, TimeToLive::memory_bytes)
+    }
+
+    /// The keys with their states, to be saved.
+    pub(super) fn by_key(&self) -> Result<ExportedKeys<'_>, StateError> {
+        let live = |number: &u32| {
+            let group = &self.groups[*number as usize];
+            group.rows != 0 || group.is_given
         };
-        let mut bytes = rest[4].as_binary::<i32>().value(row);
-        let decoded = operator.states.decode(&plan.groups, at, &mut bytes);
-        decoded.filter(|()| bytes.is_empty()).ok_or_else(|| StateError::Corrupt("states of an aggregation".into()))?;
+        let numbers: Vec<u32> = (0..self.groups.len() as u32).filter(live).collect();
+        let hashes = key_hashes(&self.index.columns(&self.plan.keys, &numbers)?, numbers.len())?;
+        Ok(ExportedKeys { keyed: self, numbers, hashes, sets: self.states.distinct_values() })
     }
-    if let Some(ttl) = &mut operator.ttl {
-        ttl.touch(&numbers, (0..numbers.len()).map(|row| number(1, row)));
+
+    /// Takes over saved keys.
+    pub(super) fn import(&mut self, frame: &StateFrame) -> Result<(), StateError> {
+        frame.expect(OPERATOR, VERSION)?;
+        let expected = schema(&self.plan);
+        let frame = &*self.plan.clone().groups.brought_up(frame, &expected)?;
+        if frame.rows.schema() != expected {
+            return Err(StateError::Mismatch("state of an aggregation with other keys or aggregates".into()));
+        }
+        let plan = self.plan.clone();
+        let columns = frame.rows.columns();
+        let (keys, rest) = columns[2..].split_at(plan.keys.len());
+        if rest.iter().any(|column| column.null_count() > 0) {
+            return Err(StateError::Corrupt("an aggregation without its states".into()));
+        }
+        let mut read = BatchKeys::default();
+        read.read_keys(&plan.keys, keys)?;
+        let all = RowSet::Range(0..frame.rows.num_rows());
+        let mut numbers = Vec::new();
+        self.index.assign(&read, &all, &mut numbers);
+        self.grow(self.index.numbers());
+        let number = |column: usize, row: usize| rest[column].as_primitive::<Int64Type>().value(row);
+        for (row, &at) in numbers.iter().enumerate() {
+            self.groups[at as usize] = Group {
+                rows: number(0, row),
+                latest_us: number(1, row),
+                given_us: number(2, row),
+                is_given: rest[3].as_boolean().value(row),
+                is_touched: false,
+            };
+            let mut bytes = rest[4].as_binary::<i32>().value(row);
+            let decoded = self.states.decode(&plan.groups, at, &mut bytes);
+            decoded
+                .filter(|()| bytes.is_empty())
+                .ok_or_else(|| StateError::Corrupt("states of an aggregation".into()))?;
+        }
+        if let Some(ttl) = &mut self.ttl {
+            ttl.touch(&numbers, (0..numbers.len()).map(|row| number(1, row)));
+        }
+        Ok(())
     }
-    operator.numbers = numbers;
-    Ok(())
 }
