@@ -11,8 +11,9 @@ use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::TimestampMicrosecondType;
 use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, Reason, StateByKey, StateError, StateFrame};
 
+use super::plan::{Expiry, JoinPlan, KeyedJoinKind};
 use super::side::{Heads, Side, SideRow};
-use super::{Expiry, JoinPlan, KeyedJoinKind};
+use super::state::{self, ExportedRows};
 use crate::aggregate::dense::RowSet;
 use crate::parallel::OUTPUT_ROWS;
 use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
@@ -33,11 +34,11 @@ const FORGOTTEN_MIN: usize = 8192;
 const PAIRS_AT_ONCE: usize = 8 * OUTPUT_ROWS;
 
 pub(super) struct JoinOperator {
-    pub(super) plan: Arc<JoinPlan>,
-    pub(super) index: KeyIndex,
-    pub(super) heads: Heads,
-    pub(super) sides: [Side; 2],
-    pub(super) watermark_us: i64,
+    plan: Arc<JoinPlan>,
+    index: KeyIndex,
+    heads: Heads,
+    sides: [Side; 2],
+    watermark_us: i64,
     /// Rows that have come since rows were last forgotten.
     arrived_rows: usize,
     keys: BatchKeys,
@@ -541,11 +542,13 @@ impl Operator for JoinOperator {
     }
 
     fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
-        Ok(Some(Box::new(super::state::by_key(self)?)))
+        Ok(Some(Box::new(ExportedRows::new(&self.plan, &self.sides, self.watermark_us)?)))
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
-        super::state::import(self, frame)
+        let watermark_us = state::import(&self.plan, &mut self.index, &mut self.heads, &mut self.sides, frame)?;
+        self.watermark_us = self.watermark_us.max(watermark_us);
+        Ok(())
     }
 
     fn memory_bytes(&self) -> usize {

@@ -16,11 +16,11 @@ use arrow::datatypes::{
 };
 use rivulet_dataflow::{StateByKey, StateError, StateFrame};
 
-use super::JoinPlan;
-use super::operator::JoinOperator;
+use super::plan::JoinPlan;
+use super::side::{Heads, Side};
 use crate::aggregate::dense::RowSet;
 use crate::parallel::key_hashes;
-use crate::parallel::keys::{BatchKeys, NONE};
+use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
 
 const OPERATOR: &str = "keyed join";
 const VERSION: u32 = 1;
@@ -68,23 +68,26 @@ pub(super) fn keys(plan: &JoinPlan, frame: &StateFrame) -> Option<Vec<ArrayRef>>
 
 /// The rows of both sides of a join.
 pub(super) struct ExportedRows<'a> {
-    operator: &'a JoinOperator,
+    plan: &'a JoinPlan,
+    sides: &'a [Side; 2],
+    watermark_us: i64,
     /// For each row, its side and its number there. All rows of the left side come first.
     places: Vec<(usize, u32)>,
     hashes: Vec<u16>,
 }
 
-pub(super) fn by_key(operator: &JoinOperator) -> Result<ExportedRows<'_>, StateError> {
-    let plan = &operator.plan;
-    let (mut places, mut hashes) = (Vec::new(), Vec::new());
-    for (number, side) in operator.sides.iter().enumerate() {
-        let live = side.store.live();
-        let keys = plan.keys[number].places().iter().filter_map(|key| plan.kept[number].binary_search(key).ok());
-        let keys = keys.map(|column| side.store.column(column, &live)).collect::<Result<Vec<_>, _>>()?;
-        hashes.extend(key_hashes(&keys, live.len())?);
-        places.extend(live.into_iter().map(|row| (number, row)));
+impl<'a> ExportedRows<'a> {
+    pub(super) fn new(plan: &'a JoinPlan, sides: &'a [Side; 2], watermark_us: i64) -> Result<Self, StateError> {
+        let (mut places, mut hashes) = (Vec::new(), Vec::new());
+        for (number, side) in sides.iter().enumerate() {
+            let live = side.store.live();
+            let keys = plan.keys[number].places().iter().filter_map(|key| plan.kept[number].binary_search(key).ok());
+            let keys = keys.map(|column| side.store.column(column, &live)).collect::<Result<Vec<_>, _>>()?;
+            hashes.extend(key_hashes(&keys, live.len())?);
+            places.extend(live.into_iter().map(|row| (number, row)));
+        }
+        Ok(Self { plan, sides, watermark_us, places, hashes })
     }
-    Ok(ExportedRows { operator, places, hashes })
 }
 
 impl StateByKey for ExportedRows<'_> {
@@ -93,12 +96,12 @@ impl StateByKey for ExportedRows<'_> {
     }
 
     fn frame(&self, rows: &[u32]) -> Result<StateFrame, StateError> {
-        let plan = &self.operator.plan;
+        let plan = self.plan;
         let schema = schema(plan);
         let mut batches = Vec::new();
         for rows in rows.chunk_by(|&one, &other| self.places[one as usize].0 == self.places[other as usize].0) {
             let number = self.places[rows[0] as usize].0;
-            let side = &self.operator.sides[number];
+            let side = &self.sides[number];
             let numbers: Vec<u32> = rows.iter().map(|&row| self.places[row as usize].1).collect();
             let kept = side.store.columns(&numbers)?;
             let mut columns: Vec<ArrayRef> = vec![
@@ -108,7 +111,7 @@ impl StateByKey for ExportedRows<'_> {
                 Arc::new(Int64Array::from_iter_values(numbers.iter().map(|&row| side.store.event_time_us(row)))),
                 Arc::new(Int64Array::from_iter_values(numbers.iter().map(|&row| side.store.arrival_us(row)))),
                 Arc::new(UInt32Array::from_iter_values(numbers.iter().map(|&row| side.rows[row as usize].matches))),
-                Arc::new(Int64Array::from_value(self.operator.watermark_us, rows.len())),
+                Arc::new(Int64Array::from_value(self.watermark_us, rows.len())),
             ];
             let before = if number == 0 { 0 } else { plan.kept[0].len() };
             let places = LEADING..schema.fields().len();
@@ -124,19 +127,26 @@ impl StateByKey for ExportedRows<'_> {
     }
 }
 
-pub(super) fn import(operator: &mut JoinOperator, frame: &StateFrame) -> Result<(), StateError> {
+/// Takes over saved rows, and returns their watermark.
+pub(super) fn import(
+    plan: &JoinPlan,
+    index: &mut KeyIndex,
+    heads: &mut Heads,
+    sides: &mut [Side; 2],
+    frame: &StateFrame,
+) -> Result<i64, StateError> {
     frame.expect(OPERATOR, VERSION)?;
-    let plan = operator.plan.clone();
-    if frame.rows.schema() != schema(&plan) {
+    if frame.rows.schema() != schema(plan) {
         return Err(StateError::Mismatch("state of a join with other keys, columns or expiry".into()));
     }
     let columns = frame.rows.columns();
     if columns[..LEADING].iter().any(|column| column.null_count() > 0) {
         return Err(StateError::Corrupt("a row of a join without its times".into()));
     }
-    let sides = columns[2].as_primitive::<UInt8Type>();
+    let side_of = columns[2].as_primitive::<UInt8Type>();
     let number = |column: usize, row: usize| columns[column].as_primitive::<Int64Type>().value(row);
     let matches = columns[5].as_primitive::<UInt32Type>();
+    let mut watermark_us = i64::MIN;
     for side in 0..2 {
         let first = LEADING + if side == 0 { 0 } else { plan.kept[0].len() };
         let kept = &columns[first..first + plan.kept[side].len()];
@@ -147,28 +157,28 @@ pub(super) fn import(operator: &mut JoinOperator, frame: &StateFrame) -> Result<
         let mut read = BatchKeys::default();
         read.read_keys(&plan.keys[side], &keys)?;
         let all: Vec<u32> =
-            (0..frame.rows.num_rows() as u32).filter(|&row| usize::from(sides.value(row as usize)) == side).collect();
+            (0..frame.rows.num_rows() as u32).filter(|&row| usize::from(side_of.value(row as usize)) == side).collect();
         let (mut rows, mut numbers) = (Vec::new(), Vec::new());
-        operator.sides[side].store.add(kept, &all, |row| (number(3, row), number(4, row)), &mut rows)?;
+        sides[side].store.add(kept, &all, |row| (number(3, row), number(4, row)), &mut rows)?;
         for (&at, &row) in all.iter().zip(&rows) {
             let at = at as usize;
             let key = match plan.is_alone(&key_columns, at) {
                 true => NONE,
                 false => {
-                    operator.index.assign(&read, &RowSet::Range(at..at + 1), &mut numbers);
+                    index.assign(&read, &RowSet::Range(at..at + 1), &mut numbers);
                     numbers[0]
                 }
             };
-            operator.grow();
+            heads.grow(index.numbers(), [NONE; 2]);
             let time_us = |column: usize| {
                 let times = kept[place_of(&column)?].as_primitive::<TimestampMicrosecondType>();
                 times.is_valid(at).then(|| times.value(at))
             };
             let expires_us = plan.expires_us(side, number(3, at), time_us);
-            operator.sides[side].link(&mut operator.heads, row, key, expires_us, true);
-            operator.sides[side].rows[row as usize].matches = matches.value(at);
-            operator.watermark_us = operator.watermark_us.max(number(6, at));
+            sides[side].link(heads, row, key, expires_us, true);
+            sides[side].rows[row as usize].matches = matches.value(at);
+            watermark_us = watermark_us.max(number(6, at));
         }
     }
-    Ok(())
+    Ok(watermark_us)
 }
