@@ -11,7 +11,7 @@ use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::DataType;
 use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, Reason, StateByKey, StateError, StateFrame};
 
-use super::{OverFrame, OverPlan};
+use super::plan::{OverFrame, OverPlan};
 use crate::aggregate::dense::RowSet;
 use crate::paged::Paged;
 use crate::parallel::OUTPUT_ROWS;

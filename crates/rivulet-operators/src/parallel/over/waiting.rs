@@ -10,7 +10,7 @@ use rivulet_dataflow::{
     Batch, Context, Element, Operator, OperatorError, Reason, Refusals, SlotTable, StateByKey, StateError, StateFrame,
 };
 
-use super::{OverFrame, OverPlan};
+use super::plan::{OverFrame, OverPlan};
 use crate::aggregate::dense::RowSet;
 use crate::paged::Paged;
 use crate::parallel::OUTPUT_ROWS;
