@@ -7,9 +7,10 @@ use rivulet_operators::WindowSpec;
 
 use super::check::{ARRIVAL_TIME, WINDOW_END, WINDOW_START};
 use super::lookup::PlannedLookup;
-use super::operators::{Operators, Output};
+use super::operators::Operators;
+use super::planner::SelectPlanner;
 use super::results::{Behind, ResultsOf};
-use super::select::SelectPlanner;
+use super::steps::Output;
 use super::window::{EventTime, Window};
 use super::window_results::Key;
 use crate::SqlError;
@@ -100,17 +101,5 @@ impl SelectPlanner<'_> {
             results,
             row_schema: source.row_schema.clone(),
         }
-    }
-
-    /// Whether rows of one batch stay in one. Lookups and UNNEST may cut it.
-    pub(super) fn keeps_batches(&self) -> bool {
-        self.lookups.is_empty() && self.unnest.is_none()
-    }
-
-    /// Whether a column tells only the time of a window.
-    pub(super) fn is_bound(&self, column: &str) -> bool {
-        let of_results = self.source.results.as_ref().filter(|_| !self.scope.windowed);
-        (self.scope.windowed && [WINDOW_START, WINDOW_END].contains(&column))
-            || of_results.is_some_and(|results| results.bounds.iter().any(|bound| bound == column))
     }
 }

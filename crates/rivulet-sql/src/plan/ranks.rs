@@ -15,7 +15,7 @@ use super::defect;
 use super::expression::Compiler;
 use super::lookup::limit_of;
 use super::operators::Operators;
-use super::select::SelectPlanner;
+use super::planner::SelectPlanner;
 use super::types::{cast_to, result_type};
 use super::walk::{replace_calls, start};
 use super::window::Window;

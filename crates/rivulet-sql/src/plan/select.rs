@@ -12,9 +12,10 @@ use super::declarations::Declarations;
 use super::expression::{ExpressionPlanner, parameter_fields};
 use super::group_keys::{group_keys, refuse_without_window};
 use super::items::{aliased, item_expression, items};
-use super::lookup::{Lookups, PlannedLookup};
+use super::lookup::Lookups;
 use super::operators::{Operators, Planned};
 use super::pattern::PatternPlanner;
+use super::planner::SelectPlanner;
 use super::results::Behind;
 use super::source::Source;
 use super::types::{cast_to, result_type};
@@ -220,20 +221,6 @@ fn plain_scope<'a>(
         tables: &[],
         in_table: false,
     }
-}
-
-pub(super) struct SelectPlanner<'a> {
-    pub(super) select: &'a Select,
-    pub(super) source: &'a Source<'a>,
-    pub(super) parameter_schema: &'a SchemaRef,
-    pub(super) scope: Scope<'a>,
-    /// Plans over single rows: the columns of the input, the arrival, and the parameters.
-    pub(super) rows: ExpressionPlanner,
-    row_fields: Vec<Field>,
-    pub(super) lookups: &'a [PlannedLookup],
-    pub(super) unnest: Option<&'a PlannedUnnest>,
-    /// Whether there are windows over the results.
-    pub(super) is_windowed: bool,
 }
 
 impl SelectPlanner<'_> {
