@@ -9,13 +9,12 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_common::Column;
 use datafusion_expr::Expr;
-use rivulet_operators::{INPUT_COLUMN, NamedExpression, Project};
+use rivulet_operators::{NamedExpression, Project};
 
-use super::super::check::{Place, Scope, full_name};
+use super::super::check::{Place, Scope};
 use super::super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::super::types::{cast_to, result_type};
 use super::super::walk::start;
-use super::{Several, Source, by_input, renamed};
 use crate::application::{Input, Parameter};
 use crate::plan::declarations::Declarations;
 use crate::plan::defect;
@@ -106,72 +105,31 @@ pub(super) fn extended(inputs: &[Input], computed: &[Vec<Computed>]) -> Vec<Inpu
     inputs.iter().zip(computed).map(extend).collect()
 }
 
-/// Does the same for rows of several inputs, whose columns are side by side: each column is computed for the rows of
-/// its input.
-pub(super) fn operators_of_several(
-    source: &Source<'_>,
-    several: &Several,
-    parameter_schema: &SchemaRef,
-    operators: &mut Operators,
-) -> Result<SchemaRef, SqlError> {
-    let input = &source.row_schema;
-    if several.computed.iter().all(Vec::is_empty) {
-        return Ok(input.clone());
-    }
-    let mut columns = Vec::new();
-    let mut add = |name: String, expression: Expr, position: Position| columns.push((name, expression, position));
-    let given = |name: &str| Expr::Column(Column::new_unqualified(name));
-    add(INPUT_COLUMN.to_owned(), given(INPUT_COLUMN), source.position);
-    for (number, (declared, computed)) in source.inputs.iter().zip(&several.computed).enumerate() {
-        let name = &several.names[number];
-        for field in declared.schema.fields() {
-            let full = full_name(name, field.name());
-            add(full.clone(), given(&full), source.position);
-        }
-        for one in computed {
-            let expression = by_input([(number, renamed(one.expression.clone(), name, one.position)?)]);
-            add(full_name(name, &one.name), expression, one.position);
-        }
-    }
-    let compiler = Compiler::new(input, parameter_schema, columns.iter().map(|(_, expression, _)| expression))?;
-    let named = columns.iter().map(|(name, expression, position)| {
-        Ok(NamedExpression::new(name, compiler.compile(expression.clone(), *position)?))
-    });
-    let project =
-        Project::new(input, parameter_schema, compiler.parameters.clone(), named.collect::<Result<_, SqlError>>()?)
-            .map_err(|error| defect(error, source.position))?;
-    let output = project.output_schema().clone();
-    let written = source.inputs.iter().zip(&several.names).flat_map(|(input, name)| {
-        input.computed.iter().map(move |(column, expression)| format!("{expression} AS {name}.{column}"))
-    });
-    operators.push(project, written.collect());
-    Ok(output)
-}
-
 /// Adds the operator that computes the columns, if there are any; returns its output columns.
 pub(super) fn operators(
-    source: &Source<'_>,
+    input: &Input,
     computed: &[Computed],
+    position: Position,
     parameter_schema: &SchemaRef,
     operators: &mut Operators,
 ) -> Result<SchemaRef, SqlError> {
-    let input = &source.row_schema;
+    let rows = &input.schema;
     if computed.is_empty() {
-        return Ok(input.clone());
+        return Ok(rows.clone());
     }
-    let compiler = Compiler::new(input, parameter_schema, computed.iter().map(|one| &one.expression))?;
-    let plain = input.fields().iter().map(|field| {
+    let compiler = Compiler::new(rows, parameter_schema, computed.iter().map(|one| &one.expression))?;
+    let plain = rows.fields().iter().map(|field| {
         let column = Expr::Column(Column::new_unqualified(field.name()));
-        Ok(NamedExpression::new(field.name(), compiler.compile(column, source.position)?))
+        Ok(NamedExpression::new(field.name(), compiler.compile(column, position)?))
     });
     let computed_columns = computed
         .iter()
         .map(|one| Ok(NamedExpression::new(&one.name, compiler.compile(one.expression.clone(), one.position)?)));
     let columns = plain.chain(computed_columns).collect::<Result<_, SqlError>>()?;
-    let project = Project::new(input, parameter_schema, compiler.parameters, columns)
-        .map_err(|error| defect(error, source.position))?;
+    let project =
+        Project::new(rows, parameter_schema, compiler.parameters, columns).map_err(|error| defect(error, position))?;
     let output = project.output_schema().clone();
-    let written = source.inputs[0].computed.iter().map(|(name, expression)| format!("{expression} AS {name}"));
+    let written = input.computed.iter().map(|(name, expression)| format!("{expression} AS {name}"));
     operators.push(project, written.collect());
     Ok(output)
 }

@@ -14,8 +14,9 @@ use super::super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::super::walk::start;
 use super::super::window::EventTime;
 use super::super::{defect, operators::Operators};
+use super::bounds::BoundCheck;
 use super::join_condition::{Bounds, Condition, INTERVAL_FORM, Side, Span};
-use super::{BoundCheck, Kind, Several, Source, SourcePlanner, find, refuse_unread, side_by_side};
+use super::several::{Combined, Several, SourcePlanner, find, refuse_unread};
 use crate::application::Input;
 use crate::statement::LookupClause;
 use crate::value::format_us;
@@ -61,8 +62,8 @@ impl<'a> SourcePlanner<'a, '_> {
         left: usize,
         clause: &'a LookupClause,
         join: Clause<'a>,
-        lookups: &'a [LookupClause],
-    ) -> Result<Source<'a>, SqlError> {
+        lookups: &[LookupClause],
+    ) -> Result<(Combined<'a>, Join), SqlError> {
         let inputs = &self.inputs;
         let right = find(&clause.table, inputs)?;
         let left_name = self.select.alias.as_ref().unwrap_or(&self.select.from);
@@ -193,40 +194,21 @@ impl<'a> SourcePlanner<'a, '_> {
             Time::Latest { drives: [false, true] } => right,
             _ => left,
         };
-        let declared = &self.declarations.inputs;
         let (lateness_us, idle_timeout_us) = (inputs[driving].lateness_us, inputs[driving].idle_timeout_us);
-        let columns = [left, right].map(|input| columns_of(inputs, input));
-        let row_schema = side_by_side(declared, &names);
+        let join = Join {
+            inputs: [left, right],
+            columns: [left, right].map(|input| columns_of(inputs, input)),
+            keys,
+            time,
+            keeps_unmatched: join.is_left,
+            position: join.position,
+            step,
+            checks,
+        };
         let names = names.into_iter().map(str::to_owned).collect();
         let several = Several { inputs: self.inputs, names, computed: self.computed };
-        Ok(Source {
-            name: &left_name.text,
-            alias: None,
-            by_arrival: event_time == EventTime::Arrival,
-            event_time,
-            results: None,
-            lateness_us,
-            idle_timeout_us,
-            row_schema,
-            lookups,
-            inputs: declared,
-            position: self.select.from.position,
-            kind: Kind::Join(
-                several,
-                Box::new(Join {
-                    inputs: [left, right],
-                    columns,
-                    keys,
-                    time,
-                    keeps_unmatched: join.is_left,
-                    position: join.position,
-                    step,
-                    checks,
-                }),
-            ),
-            fields,
-            tables,
-        })
+        let name = &left_name.text;
+        Ok((Combined { name, fields, tables, event_time, lateness_us, idle_timeout_us, several }, join))
     }
 }
 

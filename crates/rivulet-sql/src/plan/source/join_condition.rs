@@ -11,7 +11,7 @@ use super::super::check::{Place, Scope};
 use super::super::expression::ExpressionPlanner;
 use super::super::types::{cast_to, result_type};
 use super::super::walk::start;
-use super::by_input;
+use super::several::by_input;
 use crate::value::{INTERVAL, type_name};
 use crate::{Position, SqlError};
 

@@ -9,31 +9,28 @@ mod bounds;
 pub(in crate::plan) mod computed;
 mod join;
 mod join_condition;
+mod several;
 mod union;
 
-use std::sync::Arc;
+use arrow::datatypes::{Field, SchemaRef};
+use datafusion_expr::Expr;
+use rivulet_operators::{AssignTime, AssignTimes, InputTime};
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use datafusion_common::tree_node::{Transformed, TreeNode};
-use datafusion_common::{Column, ScalarValue};
-use datafusion_expr::expr::Case;
-use datafusion_expr::{Expr, lit};
-use rivulet_operators::{AssignTime, AssignTimes, INPUT_COLUMN, InputTime};
-
-use super::check::{ARRIVAL_TIME, ScopeTable, full_name};
+use super::check::{ARRIVAL_TIME, ScopeTable};
 use super::declarations::Declarations;
 use super::defect;
 use super::operators::Operators;
 use super::results::{Behind, ResultsOf};
 use super::window::EventTime;
 use crate::application::Input;
-use crate::statement::{LookupClause, LookupKind, Name, Select};
+use crate::statement::{LookupClause, LookupKind, Select};
 use crate::value::format_us;
-use crate::{Position, SqlError, suggest};
+use crate::{Position, SqlError};
 
 pub(crate) use bounds::BoundCheck;
 use computed::Computed;
 pub(in crate::plan) use join::third_input;
+use several::{Combined, Several, SourcePlanner, find, refuse_unread, side_by_side, uses_arrival};
 
 /// The rows that a SELECT reads.
 pub(super) struct Source<'a> {
@@ -58,16 +55,6 @@ pub(super) struct Source<'a> {
     inputs: &'a [Input],
     position: Position,
     kind: Kind,
-}
-
-/// The inputs of rows that are combined or joined.
-struct Several {
-    /// The inputs, with their computed columns.
-    inputs: Vec<Input>,
-    /// The name of each of them in the SELECT.
-    names: Vec<String>,
-    /// The computed columns of each input.
-    computed: Vec<Vec<Computed>>,
 }
 
 enum Kind {
@@ -97,7 +84,9 @@ impl<'a> Source<'a> {
             computed,
         };
         if !select.union.is_empty() {
-            return planner(computed()?).union();
+            let (rows, union) = planner(computed()?).union()?;
+            let kind = |several| Kind::Union(several, union);
+            return Ok(Self::of_several(select, declarations, rows, &select.lookups, kind));
         }
         let index = find(&select.from, inputs)?;
         if let [clause, lookups @ ..] = select.lookups.as_slice()
@@ -105,12 +94,10 @@ impl<'a> Source<'a> {
             && (*is_latest || inputs.iter().any(|input| input.name == clause.table.text))
         {
             let on = on.as_deref();
-            return planner(computed()?).join(
-                index,
-                clause,
-                join::Clause { on, is_left: *is_left, is_latest: *is_latest, position: *position },
-                lookups,
-            );
+            let join = join::Clause { on, is_left: *is_left, is_latest: *is_latest, position: *position };
+            let (rows, join) = planner(computed()?).join(index, clause, join, lookups)?;
+            let kind = |several| Kind::Join(several, Box::new(join));
+            return Ok(Self::of_several(select, declarations, rows, lookups, kind));
         }
         if select.from_latest {
             return Err(SqlError::new(select.from.position, "LATEST is for two inputs that are joined")
@@ -138,6 +125,33 @@ impl<'a> Source<'a> {
             position: select.from.position,
             kind: Kind::One(computed),
         })
+    }
+
+    /// The rows of several inputs, and the lookups behind them. `kind` is how they come together.
+    fn of_several(
+        select: &'a Select,
+        declarations: &'a Declarations,
+        rows: Combined<'a>,
+        lookups: &'a [LookupClause],
+        kind: impl FnOnce(Several) -> Kind,
+    ) -> Self {
+        let Combined { name, fields, tables, event_time, lateness_us, idle_timeout_us, several } = rows;
+        Self {
+            name,
+            alias: None,
+            fields,
+            tables,
+            by_arrival: event_time == EventTime::Arrival,
+            event_time,
+            results: None,
+            lateness_us,
+            idle_timeout_us,
+            row_schema: side_by_side(&declarations.inputs, &several.names),
+            lookups,
+            inputs: &declarations.inputs,
+            position: select.from.position,
+            kind: kind(several),
+        }
     }
 
     /// Plans FROM with a SELECT that is planned already.
@@ -218,17 +232,30 @@ impl<'a> Source<'a> {
         let columns = match &self.kind {
             Kind::Results => unreachable!("the operators of a subquery are given"),
             Kind::One(computed) => {
-                let columns = computed::operators(self, computed, parameter_schema, &mut operators)?;
+                let columns =
+                    computed::operators(&self.inputs[0], computed, self.position, parameter_schema, &mut operators)?;
                 self.assign_time(&columns, uses_arrival, &mut operators)?
             }
             Kind::Union(several, union) => {
-                let columns = computed::operators_of_several(self, several, parameter_schema, &mut operators)?;
+                let columns = several.operators(
+                    self.inputs,
+                    &self.row_schema,
+                    self.position,
+                    parameter_schema,
+                    &mut operators,
+                )?;
                 let adds_arrival = uses_arrival || union.uses_arrival();
                 let columns = self.assign_times(several, &columns, adds_arrival, &mut operators)?;
                 union.operators(&columns, parameter_schema, uses_arrival, self.position, &mut operators)?
             }
             Kind::Join(several, join) => {
-                let columns = computed::operators_of_several(self, several, parameter_schema, &mut operators)?;
+                let columns = several.operators(
+                    self.inputs,
+                    &self.row_schema,
+                    self.position,
+                    parameter_schema,
+                    &mut operators,
+                )?;
                 let columns = self.assign_times(several, &columns, false, &mut operators)?;
                 join.operator(&columns, parameter_schema, used, uses_arrival, &mut operators)?
             }
@@ -292,74 +319,4 @@ impl<'a> Source<'a> {
         operators.push(assign_times, step);
         Ok(columns)
     }
-}
-
-struct SourcePlanner<'a, 'p> {
-    select: &'a Select,
-    declarations: &'a Declarations,
-    parameter_schema: &'p SchemaRef,
-    /// The inputs, with their computed columns.
-    inputs: Vec<Input>,
-    computed: Vec<Vec<Computed>>,
-}
-
-/// Returns the index of the input that a name in FROM means.
-fn find(name: &Name, inputs: &[Input]) -> Result<usize, SqlError> {
-    inputs.iter().position(|input| input.name == name.text).ok_or_else(|| {
-        let names = || inputs.iter().map(|input| input.name.as_str());
-        let near = suggest::nearest(&name.text, names()).or(names().next());
-        SqlError::new(name.position, format!("unknown input '{name}'")).did_you_mean(near)
-    })
-}
-
-/// Fails if a declared input is not read, because nothing that is written is ignored.
-fn refuse_unread(inputs: &[Input], read: &[usize], declarations: &Declarations) -> Result<(), SqlError> {
-    match (0..inputs.len()).find(|input| !read.contains(input)) {
-        Some(unread) => Err(SqlError::new(
-            declarations.input_positions[unread],
-            format!("the input '{}' is not read", inputs[unread].name),
-        )
-        .hint("leave it out, or join it, or put it together with the others by UNION ALL")),
-        None => Ok(()),
-    }
-}
-
-/// The columns of decoded rows of several inputs, each with the name of its input in `names`.
-fn side_by_side(inputs: &[Input], names: &[&str]) -> SchemaRef {
-    let mut fields = vec![Field::new(INPUT_COLUMN, DataType::UInt8, false)];
-    for (input, name) in inputs.iter().zip(names) {
-        let columns = input.schema.fields().iter();
-        fields.extend(
-            columns.map(|field| field.as_ref().clone().with_name(full_name(name, field.name())).with_nullable(true)),
-        );
-    }
-    Arc::new(Schema::new(fields))
-}
-
-/// An expression that has, for rows of each input, the value of that input's expression. The other expressions are not
-/// evaluated.
-fn by_input(expressions: impl IntoIterator<Item = (usize, Expr)>) -> Expr {
-    let input = || Expr::Column(Column::new_unqualified(INPUT_COLUMN));
-    let is = |number: usize| input().eq(lit(ScalarValue::UInt8(Some(number as u8))));
-    let cases = expressions.into_iter().map(|(number, expression)| (Box::new(is(number)), Box::new(expression)));
-    Expr::Case(Case::new(None, cases.collect(), None))
-}
-
-/// Converts an expression over the columns of the input `name` to one over those of all inputs side by side.
-fn renamed(expression: Expr, name: &str, position: Position) -> Result<Expr, SqlError> {
-    let rename = |node: Expr| match &node {
-        Expr::Column(column) if column.name != ARRIVAL_TIME && !column.name.starts_with('$') => {
-            let full = full_name(name, &column.name);
-            Ok(Transformed::yes(Expr::Column(Column::new_unqualified(full))))
-        }
-        _ => Ok(Transformed::no(node)),
-    };
-    expression
-        .transform_up(rename)
-        .map(|renamed| renamed.data)
-        .map_err(|error| SqlError::new(position, error.strip_backtrace()))
-}
-
-fn uses_arrival(expression: &Expr) -> bool {
-    expression.column_refs().iter().any(|column| column.name == ARRIVAL_TIME)
 }

@@ -13,7 +13,7 @@ use super::super::items::{Item, items};
 use super::super::types::{cast_to, result_type};
 use super::super::window::EventTime;
 use super::super::{defect, operators::Operators};
-use super::{Kind, Several, Source, SourcePlanner, by_input, find, refuse_unread, renamed, side_by_side, uses_arrival};
+use super::several::{Combined, Several, SourcePlanner, by_input, find, refuse_unread, renamed, uses_arrival};
 use crate::statement::UnionBranch;
 use crate::value::{TIMESTAMP, type_name};
 use crate::{Position, SqlError};
@@ -50,7 +50,7 @@ struct BranchColumn {
 }
 
 impl<'a> SourcePlanner<'a, '_> {
-    pub(super) fn union(self) -> Result<Source<'a>, SqlError> {
+    pub(super) fn union(self) -> Result<(Combined<'a>, Union), SqlError> {
         let inputs = &self.inputs;
         let mut branches: Vec<Branch> = Vec::new();
         for branch in &self.select.union {
@@ -105,34 +105,15 @@ impl<'a> SourcePlanner<'a, '_> {
             let condition = |branch: &Branch| branch.condition.clone().unwrap_or_else(|| lit(true));
             by_input(branches.iter().map(|branch| (branch.input, condition(branch))))
         });
-        let declared = &self.declarations.inputs;
-        let names: Vec<&str> = declared.iter().map(|input| input.name.as_str()).collect();
         let (lateness_us, idle_timeout_us) = (
             inputs.iter().map(|input| input.lateness_us).max().unwrap_or(0),
             inputs.iter().map(|input| input.idle_timeout_us).max().unwrap_or(0),
         );
-        let row_schema = side_by_side(declared, &names);
-        let names = names.into_iter().map(str::to_owned).collect();
+        let names = inputs.iter().map(|input| input.name.clone()).collect();
         let several = Several { inputs: self.inputs, names, computed: self.computed };
-        Ok(Source {
-            name: &self.select.from.text,
-            alias: None,
-            fields,
-            tables: Vec::new(),
-            by_arrival: event_time == EventTime::Arrival,
-            event_time,
-            results: None,
-            lateness_us,
-            idle_timeout_us,
-            row_schema,
-            lookups: &self.select.lookups,
-            inputs: declared,
-            position: self.select.from.position,
-            kind: Kind::Union(
-                several,
-                Union { condition, columns, step: branches.into_iter().map(|one| one.text).collect() },
-            ),
-        })
+        let (name, tables) = (&self.select.from.text, Vec::new());
+        let union = Union { condition, columns, step: branches.into_iter().map(|one| one.text).collect() };
+        Ok((Combined { name, fields, tables, event_time, lateness_us, idle_timeout_us, several }, union))
     }
 
     fn branch(&self, branch: &UnionBranch, index: usize) -> Result<Branch, SqlError> {
