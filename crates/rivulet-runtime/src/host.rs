@@ -127,7 +127,8 @@ impl Host {
         }
     }
 
-    fn tell(&self, task: Arc<dyn Runnable>) {
+    /// As [`Host::schedule`].
+    pub(crate) fn tell(&self, task: Arc<dyn Runnable>) {
         if self.is_to_be_told(task.standing()) {
             let pending = task.pending();
             self.scheduler.ready(task, pending);

@@ -482,7 +482,7 @@ impl Runnable for Task {
     fn has_work(&self) -> bool {
         let parts = self.parts.read().clone();
         match parts {
-            Some(parts) => parts.has_work(self, 0),
+            Some(parts) => parts.has_work(&self.inbox, 0),
             None => !self.inbox.is_empty(),
         }
     }

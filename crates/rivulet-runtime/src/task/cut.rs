@@ -13,14 +13,14 @@
 //! the parts, processes what is handed over, and joins their state. The next activation cuts the task again, as long as
 //! the balancer wants it cut. So no other code knows of parts.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use parking_lot::{Mutex, MutexGuard};
 use rivulet_dataflow::{Chunk, Cut, Reason, Slot, SlotHost, StateError, StateSelection};
 
 use super::order::Order;
-use super::parts::{Block, Part, Parts, ProcessedByPart, Times, UnderWay, Work};
+use super::parts::{Block, OtherPart, PartCore, Parts, ProcessedByPart, Times, UnderWay, Work};
 use super::{Core, TICK_GRACE_US, Task};
 use crate::Activation;
 use crate::scheduler::{Budget, Runnable, Standing};
@@ -75,7 +75,11 @@ impl Task {
 
     /// Runs one of its parts for at least one step, for stepped tasks; does nothing if there is no such part.
     pub fn step_part(&self, number: usize, budget: Budget) -> Activation {
-        let part = self.parts.read().as_ref().and_then(|parts| parts.others.get(number.checked_sub(1)?).cloned());
+        let part = self
+            .parts
+            .read()
+            .as_ref()
+            .and_then(|parts| Some(parts.others.get(number.checked_sub(1)?)?.runnable.clone()));
         match (number, part) {
             (0, _) => self.run(budget),
             (_, Some(part)) => part.run(budget),
@@ -96,7 +100,7 @@ impl Task {
                 }
                 number += 1;
             }
-            let has_work = |parts: &Arc<Parts>| (0..parts.count()).any(|number| parts.has_work(self, number));
+            let has_work = |parts: &Arc<Parts>| (0..parts.count()).any(|number| parts.has_work(&self.inbox, number));
             if !self.parts.read().clone().as_ref().is_some_and(has_work) {
                 return Activation::Ran(rows);
             }
@@ -121,7 +125,7 @@ impl Task {
         match self.cut_up(core, &workers) {
             Ok(parts) => {
                 *self.parts.write() = Some(parts.clone());
-                (1..parts.count()).for_each(|number| parts.wake(self, number));
+                (1..parts.count()).for_each(|number| parts.wake(number));
                 Some(parts)
             }
             Err(error) => {
@@ -156,7 +160,8 @@ impl Task {
         let deadlines_us = std::iter::once(&*core).chain(&cores).map(deadline_us).collect();
         let name: Arc<str> = self.name().into();
         Ok(Arc::new_cyclic(|parts| Parts {
-            task: self.myself.clone(),
+            host: self.host.clone(),
+            first: self.myself.clone(),
             cut,
             key_groups,
             order: Mutex::new(Order::new(count)),
@@ -168,15 +173,17 @@ impl Task {
                 .zip(workers)
                 .enumerate()
                 .map(|(index, (core, &worker))| {
-                    Arc::new(Part {
+                    let core = Arc::new(Mutex::new(Some(core)));
+                    let part = Part {
+                        task: self.myself.clone(),
                         parts: parts.clone(),
-                        host: self.host.clone(),
                         number: index + 1,
                         name: name.clone(),
                         worker,
                         standing: Standing::default(),
-                        core: Mutex::new(Some(core)),
-                    })
+                        core: core.clone(),
+                    };
+                    OtherPart { runnable: Arc::new(part), core }
                 })
                 .collect(),
         }))
@@ -258,7 +265,7 @@ impl Task {
             if !core.sink.has_room() {
                 break Activation::Blocked;
             }
-            match parts.next(self, number, spare.take()) {
+            match parts.next(&self.inbox, number, spare.take()) {
                 Work::Nothing => break Activation::Ran(rows),
                 Work::Send(block, times) => self.send(parts, core, block, &times),
                 Work::Own(block) => self.process_own(parts, number, core, &block),
@@ -286,7 +293,7 @@ impl Task {
             // The timekeeper knows the task, not its parts.
             let is_due =
                 |number: &usize| parts.deadlines_us[*number].load(Ordering::Acquire) <= start_us - TICK_GRACE_US;
-            (1..parts.count()).filter(is_due).for_each(|number| parts.wake(self, number));
+            (1..parts.count()).filter(is_due).for_each(|number| parts.wake(number));
         }
         outcome
     }
@@ -294,14 +301,14 @@ impl Task {
     /// Sends the results of a block whose turn it is.
     fn send(&self, parts: &Parts, core: &mut Core, block: u64, times: &Times) {
         // Dropped, and so handed over, when everything is sent or has failed: only then may the next block be sent.
-        let _under_way = UnderWay { task: self, parts, block: Some(block) };
+        let _under_way = UnderWay { parts, block: Some(block) };
         core.finish(self.name());
         times.record(&mut core.metrics, self.host.clock.now_us());
     }
 
     /// Decodes a block, runs it as far as possible without state, and hands it over. Returns the memory of its events.
     fn prepare(&self, parts: &Parts, number: usize, core: &mut Core, block: u64, chunk: Chunk) -> Chunk {
-        let mut under_way = UnderWay { task: self, parts, block: Some(block) };
+        let mut under_way = UnderWay { parts, block: Some(block) };
         let (now_us, events) = (self.host.clock.now_us(), chunk.rows());
         core.host.table().take_leaps(&*self.host.clock);
         core.count_events(&chunk, now_us);
@@ -318,10 +325,10 @@ impl Task {
                 under_way.block = None;
                 if batches.is_empty() {
                     times.record(&mut core.metrics, self.host.clock.now_us());
-                    parts.hand_over(self, block, None);
+                    parts.hand_over(block, None);
                 } else {
                     let missing = AtomicUsize::new(parts.count());
-                    parts.hand_over(self, block, Some(Arc::new(Block { batches, times, events, missing })));
+                    parts.hand_over(block, Some(Arc::new(Block { batches, times, events, missing })));
                 }
             }
             _ => {
@@ -377,6 +384,50 @@ impl Task {
         let _order = parts.order.lock();
         parts.deadlines_us[number].store(core.host.deadline_us().unwrap_or(i64::MAX), Ordering::Release);
         self.host.deadlines.set(self.deadline, parts.deadline_us().saturating_add(TICK_GRACE_US));
+    }
+}
+
+/// One of the further parts of a task.
+struct Part {
+    task: Weak<Task>,
+    parts: Weak<Parts>,
+    /// Its number; the task itself is number 0.
+    number: usize,
+    name: Arc<str>,
+    worker: usize,
+    standing: Standing,
+    core: PartCore,
+}
+
+impl Runnable for Part {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn worker(&self) -> usize {
+        self.worker
+    }
+
+    fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    /// The pending events of the task: all parts take from its inbox.
+    fn pending(&self) -> usize {
+        self.task.upgrade().map_or(0, |task| task.pending())
+    }
+
+    fn run(&self, budget: Budget) -> Activation {
+        let (Some(parts), Some(task)) = (self.parts.upgrade(), self.task.upgrade()) else { return Activation::Ran(0) };
+        match self.core.lock().as_mut() {
+            Some(core) => task.run_part(&parts, self.number, core, budget),
+            None => Activation::Ran(0),
+        }
+    }
+
+    fn has_work(&self) -> bool {
+        let parts = self.parts.upgrade().filter(|parts| !parts.is_over.load(Ordering::Acquire));
+        parts.zip(self.task.upgrade()).is_some_and(|(parts, task)| parts.has_work(&task.inbox, self.number))
     }
 }
 

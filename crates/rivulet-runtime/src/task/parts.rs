@@ -1,5 +1,5 @@
-//! The parts of a task that is cut ([`cut`](super::cut)): what each part holds, how it finds work, and which part wakes
-//! which.
+//! What the parts of a task that is cut ([`cut`](super::cut)) share: their blocks, their cores, and which of them to
+//! wake.
 //!
 //! What must hold: a part that is not scheduled has nothing to do. So the code that makes work for a part schedules it,
 //! and a part that has run checks once more.
@@ -11,19 +11,22 @@ use arrow::array::ArrayRef;
 use parking_lot::Mutex;
 use rivulet_dataflow::{Batch, Chunk, Cut, KeyGroup, KeyGroups};
 
+use super::core::Core;
 use super::order::Order;
-use super::{Core, Task};
+use crate::GroupMetrics;
 use crate::host::Host;
-use crate::scheduler::{Budget, Runnable, Standing};
-use crate::{Activation, GroupMetrics};
+use crate::inbox::TaskInbox;
+use crate::scheduler::Runnable;
 
 /// The parts of a task.
 pub(super) struct Parts {
-    pub(super) task: Weak<Task>,
+    pub(super) host: Arc<Host>,
+    /// The first part: the task itself.
+    pub(super) first: Weak<dyn Runnable>,
     pub(super) cut: Cut,
     pub(super) key_groups: KeyGroups,
-    /// All parts but the first, which is the task itself.
-    pub(super) others: Vec<Arc<Part>>,
+    /// All parts but the first.
+    pub(super) others: Vec<OtherPart>,
     pub(super) order: Mutex<Order<Block, Times>>,
     /// For each part: when its operators next want to be run, in clock time.
     pub(super) deadlines_us: Vec<AtomicI64>,
@@ -34,17 +37,14 @@ pub(super) struct Parts {
 }
 
 /// One of the further parts of a task.
-pub(super) struct Part {
-    pub(super) parts: Weak<Parts>,
-    pub(super) host: Arc<Host>,
-    /// Its number; the task itself is number 0.
-    pub(super) number: usize,
-    pub(super) name: Arc<str>,
-    pub(super) worker: usize,
-    pub(super) standing: Standing,
-    /// `None` once the task is whole again.
-    pub(super) core: Mutex<Option<Core>>,
+pub(super) struct OtherPart {
+    /// What the scheduler runs.
+    pub(super) runnable: Arc<dyn Runnable>,
+    pub(super) core: PartCore,
 }
+
+/// The core of a further part; `None` once the task is whole again.
+pub(super) type PartCore = Arc<Mutex<Option<Core>>>;
 
 /// Rows that go to all parts.
 pub(super) struct Block {
@@ -92,7 +92,7 @@ impl Parts {
 
     /// The workers of the further parts.
     pub(super) fn workers(&self) -> impl Iterator<Item = usize> + '_ {
-        self.others.iter().map(|part| part.worker())
+        self.others.iter().map(|part| part.runnable.worker())
     }
 
     /// Events taken from the inbox and not done yet.
@@ -110,12 +110,12 @@ impl Parts {
 
     /// Memory of the further parts, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
-        let of_part = |part: &Arc<Part>| part.core.lock().as_ref().map_or(0, |core| core.host.state_bytes());
+        let of_part = |part: &OtherPart| part.core.lock().as_ref().map_or(0, |core| core.host.state_bytes());
         self.others.iter().map(of_part).sum()
     }
 
     /// The next work of a part; work that others wait for goes first.
-    pub(super) fn next(&self, task: &Task, number: usize, spare: Option<Chunk>) -> Work {
+    pub(super) fn next(&self, inbox: &TaskInbox, number: usize, spare: Option<Chunk>) -> Work {
         let mut order = self.order.lock();
         if let Some((block, times)) = order.turn_of(number) {
             return Work::Send(block, times);
@@ -127,51 +127,53 @@ impl Parts {
             return Work::Nothing;
         }
         // Taken under the lock of the order, so that an event is always counted in the inbox or in the order.
-        let Some(chunk) = task.inbox.take(spare, None) else { return Work::Nothing };
+        let Some(chunk) = inbox.take(spare, None) else { return Work::Nothing };
         let oldest_us = chunk.oldest_arrival_us().unwrap_or(i64::MAX);
         let block = order.take(chunk.rows(), oldest_us);
         drop(order);
-        if !task.inbox.is_empty() {
-            self.wake_one(task);
+        if !inbox.is_empty() {
+            self.wake_one();
         }
         Work::Prepare(block, chunk)
     }
 
     /// Whether the part has work.
-    pub(super) fn has_work(&self, task: &Task, number: usize) -> bool {
+    pub(super) fn has_work(&self, inbox: &TaskInbox, number: usize) -> bool {
         let order = self.order.lock();
-        order.is_turn_of(number) || order.has_next(number) || (order.may_take(number) && !task.inbox.is_empty())
+        order.is_turn_of(number) || order.has_next(number) || (order.may_take(number) && !inbox.is_empty())
     }
 
     /// Wakes one idle part, if there is one.
-    fn wake_one(&self, task: &Task) {
-        if task.standing.is_idle() {
-            return task.schedule_myself();
-        }
-        if let Some(part) = self.others.iter().find(|part| part.standing.is_idle()) {
-            part.schedule();
+    fn wake_one(&self) {
+        let first = self.first.upgrade().filter(|part| part.standing().is_idle());
+        let idle = || self.others.iter().find(|part| part.runnable.standing().is_idle());
+        if let Some(part) = first.or_else(|| Some(idle()?.runnable.clone())) {
+            self.host.tell(part);
         }
     }
 
     /// Wakes a part.
-    pub(super) fn wake(&self, task: &Task, number: usize) {
-        match number.checked_sub(1) {
-            None => task.schedule_myself(),
-            Some(other) => self.others[other].schedule(),
+    pub(super) fn wake(&self, number: usize) {
+        let part = match number.checked_sub(1) {
+            None => self.first.upgrade(),
+            Some(other) => Some(self.others[other].runnable.clone()),
+        };
+        if let Some(part) = part {
+            self.host.tell(part);
         }
     }
 
     /// Hands a block over, or with `None` skips it, and wakes the parts that get work by that.
-    pub(super) fn hand_over(&self, task: &Task, number: u64, block: Option<Arc<Block>>) {
+    pub(super) fn hand_over(&self, number: u64, block: Option<Arc<Block>>) {
         let (is_any, next) = {
             let mut order = self.order.lock();
             (order.hand_over(number, block), order.next_in_turn())
         };
         if is_any {
-            (0..self.count()).for_each(|part| self.wake(task, part));
+            (0..self.count()).for_each(|part| self.wake(part));
         }
         if let Some(part) = next {
-            self.wake(task, part);
+            self.wake(part);
         }
     }
 
@@ -188,50 +190,8 @@ impl Parts {
     }
 }
 
-impl Part {
-    fn schedule(self: &Arc<Self>) {
-        self.host.schedule(self);
-    }
-}
-
-impl Runnable for Part {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn worker(&self) -> usize {
-        self.worker
-    }
-
-    fn standing(&self) -> &Standing {
-        &self.standing
-    }
-
-    /// The pending events of the task: all parts take from its inbox.
-    fn pending(&self) -> usize {
-        let task = self.parts.upgrade().and_then(|parts| parts.task.upgrade());
-        task.map_or(0, |task| task.pending())
-    }
-
-    fn run(&self, budget: Budget) -> Activation {
-        let Some(parts) = self.parts.upgrade() else { return Activation::Ran(0) };
-        let Some(task) = parts.task.upgrade() else { return Activation::Ran(0) };
-        match self.core.lock().as_mut() {
-            Some(core) => task.run_part(&parts, self.number, core, budget),
-            None => Activation::Ran(0),
-        }
-    }
-
-    fn has_work(&self) -> bool {
-        let parts = self.parts.upgrade().filter(|parts| !parts.is_over.load(Ordering::Acquire));
-        let with_task = parts.and_then(|parts| Some((parts.task.upgrade()?, parts)));
-        with_task.is_some_and(|(task, parts)| parts.has_work(&task, self.number))
-    }
-}
-
 /// Guards a block that a part has taken: if preparing it panics, the block is skipped, so that later ones do not wait.
 pub(super) struct UnderWay<'a> {
-    pub(super) task: &'a Task,
     pub(super) parts: &'a Parts,
     pub(super) block: Option<u64>,
 }
@@ -239,7 +199,7 @@ pub(super) struct UnderWay<'a> {
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
         if let Some(block) = self.block {
-            self.parts.hand_over(self.task, block, None);
+            self.parts.hand_over(block, None);
         }
     }
 }
