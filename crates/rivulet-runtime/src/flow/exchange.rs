@@ -7,7 +7,7 @@ use arrow::error::ArrowError;
 use rivulet_dataflow::stage::Stage;
 use rivulet_dataflow::{Batch, EdgeKind, Element, KeyGroups, KeyHash, Refusal, hash_keys};
 
-use super::task::FlowTask;
+use super::peer::Peer;
 
 /// Looks at results on their way to the sink. The tasks that write call it, so it must not wait.
 pub type Tap = Arc<dyn Fn(&Batch) + Send + Sync>;
@@ -44,18 +44,18 @@ struct OutputEdge {
 }
 
 struct Target {
-    task: Arc<FlowTask>,
+    task: Arc<dyn Peer>,
     channel: usize,
 }
 
 impl Outputs {
     /// The edges that leave instance `instance` of stage `from`, to tasks that exist already. `nodes` has the memory
     /// nodes of the instances.
-    pub(super) fn new(
+    pub(super) fn new<T: Peer + 'static>(
         stages: &[Stage],
         from: usize,
         instance: usize,
-        tasks: &[Vec<Arc<FlowTask>>],
+        tasks: &[Vec<Arc<T>>],
         nodes: &[Option<usize>],
         key_groups: KeyGroups,
     ) -> Self {

@@ -10,11 +10,12 @@
 //! were sent before it; the end comes last, and exactly once.
 //!
 //! [`rivulet_dataflow::stage`] decides what is fused into a stage and in how many instances it runs. Here, in reading
-//! order: [`inbox`]: the queue in front of a task; [`exchange`]: where rows go; [`alignment`] and [`feed`]: sources;
-//! [`measure`] and [`report`]: what tasks have done; [`checkpoint`]: the state of all tasks at one moment; [`state`]:
-//! what tasks share; [`task`]: one activation.
+//! order: [`inbox`]: the queue in front of a task; [`peer`] and [`exchange`]: where rows go; [`alignment`] and [`feed`]:
+//! sources; [`measure`] and [`report`]: what tasks have done; [`checkpoint`]: the state of all tasks at one moment;
+//! [`state`]: what tasks share; [`task`]: one activation.
 
 mod inbox;
+mod peer;
 mod exchange;
 mod alignment;
 mod feed;
@@ -26,7 +27,7 @@ mod task;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
@@ -37,6 +38,7 @@ use crate::host::Host;
 use alignment::Alignment;
 use checkpoint::{Barrier, CheckpointError, Gathered};
 use exchange::Outputs;
+use peer::Peer;
 use state::FlowState;
 use task::{FlowParts as TaskParts, FlowTask};
 
@@ -170,7 +172,8 @@ impl Flow {
             }
         }
         let tasks: Vec<Arc<FlowTask>> = made.into_iter().flatten().collect();
-        let _ = state.tasks.set(tasks.iter().map(Arc::downgrade).collect());
+        let peer = |task: &Arc<FlowTask>| -> Weak<dyn Peer> { Arc::downgrade(task) as _ };
+        let _ = state.tasks.set(tasks.iter().map(peer).collect());
         tasks.iter().for_each(FlowTask::begin);
         Ok(Self { state, tasks, stages, dataflow })
     }

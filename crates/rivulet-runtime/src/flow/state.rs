@@ -9,7 +9,7 @@ use parking_lot::{Condvar, Mutex};
 use super::alignment::Alignment;
 use super::checkpoint::Barrier;
 use super::inbox::FlowLimits;
-use super::task::FlowTask;
+use super::peer::Peer;
 
 /// State shared by all tasks of a flow.
 pub(crate) struct FlowState {
@@ -30,7 +30,7 @@ pub(crate) struct FlowState {
     /// The barrier at which all tasks rest for a checkpoint.
     pub(super) barrier: Barrier,
     /// All tasks, to wake them. Set once, before any of them runs.
-    pub(super) tasks: OnceLock<Vec<Weak<FlowTask>>>,
+    pub(super) tasks: OnceLock<Vec<Weak<dyn Peer>>>,
     pub(super) remaining: AtomicUsize,
     pub(super) error: OnceLock<String>,
     /// Whether the error rolled back to the last checkpoint.
@@ -66,13 +66,13 @@ impl FlowState {
         self.tasks().filter(|task| task.reads()).for_each(|task| task.wake());
     }
 
-    pub(super) fn tasks(&self) -> impl Iterator<Item = Arc<FlowTask>> {
+    fn tasks(&self) -> impl Iterator<Item = Arc<dyn Peer>> {
         self.tasks.get().into_iter().flatten().filter_map(Weak::upgrade)
     }
 
     /// Whether the sink of results has made final what belongs to the checkpoint of a barrier.
     pub(super) fn has_final_results(&self, barrier: u64) -> bool {
-        self.tasks().filter(|task| task.writes() && task.is_of_results()).all(|task| task.final_to() >= barrier)
+        self.tasks().filter_map(|task| task.results_final_to()).all(|final_to| final_to >= barrier)
     }
 
     pub(super) fn note_done(&self) {

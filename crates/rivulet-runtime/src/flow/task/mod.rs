@@ -22,6 +22,7 @@ use super::exchange::{Letters, Outputs, Tap};
 use super::feed::{Fed, Feed, Partition};
 use super::inbox::{FlowInbox, Sent};
 use super::measure::{Counting, OperatorCounters};
+use super::peer::Peer;
 use super::state::FlowState;
 use crate::host::{DeadlineId, Host};
 use crate::scheduler::{Budget, Runnable, Standing};
@@ -76,6 +77,7 @@ pub(super) struct FlowParts {
 
 /// An instance of a stage, with the queue in front of it.
 pub(crate) struct FlowTask {
+    myself: Weak<Self>,
     stage: usize,
     instance: usize,
     worker: usize,
@@ -180,6 +182,7 @@ impl FlowTask {
         // given.
         let refusals_max = if parts.outputs.take_refused() { usize::MAX } else { REFUSALS_TOLD_MAX };
         Ok(Arc::new_cyclic(|task: &Weak<Self>| Self {
+            myself: task.clone(),
             stage: parts.stage,
             instance: parts.instance,
             worker: parts.worker,
@@ -234,11 +237,6 @@ impl FlowTask {
         self.writes
     }
 
-    /// Whether it ends with the sink of results.
-    pub(super) fn is_of_results(&self) -> bool {
-        self.is_of_results
-    }
-
     /// Whether it ends with a sink that waits for each checkpoint to be durable.
     pub(super) fn waits_for_commit(&self) -> bool {
         self.waits_for_commit
@@ -249,37 +247,15 @@ impl FlowTask {
         self.final_to.load(Ordering::Acquire)
     }
 
-    /// Whether it reads sources.
-    pub(super) fn reads(&self) -> bool {
-        self.aligned.is_some()
-    }
-
-    /// Schedules the task, also for a first time and while workers stop.
+    /// Schedules the task, also for a first time and while workers stop: see [`Host::schedule`].
     pub(super) fn begin(self: &Arc<Self>) {
-        self.schedule();
-    }
-
-    /// Makes the task check whether it can go on or must release its resources. Workers that are stopping would not run
-    /// it.
-    pub(super) fn wake(self: &Arc<Self>) {
-        if !self.host.closing.has_begun() {
-            self.schedule();
-        }
-    }
-
-    pub(super) fn push(self: &Arc<Self>, channel: usize, element: Element) {
-        if self.inbox.push(channel, element) {
-            self.schedule();
-        }
-    }
-
-    pub(super) fn has_room(&self) -> bool {
-        self.inbox.has_room()
-    }
-
-    /// Tells the scheduler that the task has work: see [`Host::schedule`].
-    pub(crate) fn schedule(self: &Arc<Self>) {
         self.host.schedule(self);
+    }
+
+    fn schedule(&self) {
+        if let Some(task) = self.myself.upgrade() {
+            self.host.schedule(&task);
+        }
     }
 
     /// One step: the work in the stage, or else rows of a source or of the inbox. `None` if there was nothing to do.
@@ -370,7 +346,7 @@ impl FlowTask {
     fn give_of_inbox(&self, core: &mut Core) -> Option<usize> {
         if self.inbox.take(self.flow.limits.batch_rows, &mut core.taken) {
             let upstream = self.upstream.get().into_iter().flatten().filter_map(Weak::upgrade);
-            upstream.for_each(|task| task.schedule());
+            upstream.for_each(|task| task.begin());
         }
         if core.taken.is_empty() {
             return None;
@@ -550,6 +526,32 @@ impl FlowTask {
             None => i64::MAX,
         };
         self.host.flow_deadlines.set(self.deadline, of_operators.min(of_sources).min(of_sink));
+    }
+}
+
+impl Peer for FlowTask {
+    fn push(&self, channel: usize, element: Element) {
+        if self.inbox.push(channel, element) {
+            self.schedule();
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.inbox.has_room()
+    }
+
+    fn wake(&self) {
+        if !self.host.closing.has_begun() {
+            self.schedule();
+        }
+    }
+
+    fn reads(&self) -> bool {
+        self.aligned.is_some()
+    }
+
+    fn results_final_to(&self) -> Option<u64> {
+        (self.writes && self.is_of_results).then(|| self.final_to())
     }
 }
 

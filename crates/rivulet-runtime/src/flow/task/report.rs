@@ -41,7 +41,7 @@ impl FlowTask {
             watermark_us: figures.reached_us,
             operators: self.names.iter().zip(&self.measured).map(|(name, counters)| counters.report(name)).collect(),
         };
-        if self.reads() {
+        if self.aligned.is_some() {
             report.rows_in += one.rows_in;
             *progress = progress.zip(figures.progress).map(|((done, all), (more, of))| (done + more, all + of));
         }
