@@ -197,6 +197,14 @@ impl WindowPlanner<'_> {
         };
         let name = match time {
             ast::Expr::Identifier(identifier) => name_of(identifier),
+            // Where windows give their rows new bounds, the scope no longer has the earlier ones.
+            ast::Expr::CompoundIdentifier(identifiers)
+                if let [rows, column] = identifiers.as_slice()
+                    && name_of(rows).text == self.scope.alias.unwrap_or(self.scope.input)
+                    && name_of(column).text == *expected =>
+            {
+                return Ok(());
+            }
             ast::Expr::CompoundIdentifier(identifiers) if identifiers.len() == 2 => {
                 let mut checked = time.clone();
                 self.scope.check(&mut checked, Place::GroupKey, position)?;
