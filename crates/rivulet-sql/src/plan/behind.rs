@@ -1,7 +1,7 @@
 //! What the SELECT around another one needs to know of its results: their event time, the columns that only tell the
 //! time of a window, its keys, and whether its rows can be compared.
 
-use arrow::datatypes::SchemaRef;
+use datafusion_common::Column;
 use datafusion_expr::Expr;
 use rivulet_operators::WindowSpec;
 
@@ -9,7 +9,7 @@ use super::check::{ARRIVAL_TIME, WINDOW_END, WINDOW_START};
 use super::lookup::PlannedLookup;
 use super::operators::Operators;
 use super::planner::SelectPlanner;
-use super::results::{Behind, ResultsOf};
+use super::results::{Behind, ResultsOf, is_column};
 use super::steps::Output;
 use super::window::{EventTime, Window};
 use super::window_results::Key;
@@ -23,11 +23,11 @@ const NO_EVENT_TIME: EventTime =
     EventTime::Missing("the results of the subquery have no event time", "select the event time in it, as it is");
 
 impl SelectPlanner<'_> {
-    /// The indices of the columns that distinguish the rows of one window of the SELECT that this one reads.
-    pub(super) fn keys_of_results(&self, columns: &SchemaRef) -> Result<Vec<usize>, SqlError> {
+    /// The columns that distinguish the rows of one window of the SELECT that this one reads.
+    pub(super) fn keys_of_results(&self) -> Result<Vec<Expr>, SqlError> {
         let keys = self.source.results.iter().flat_map(|results| &results.keys);
         let keys = keys.map(|key| match key {
-            Ok(name) => columns.index_of(name).map_err(|error| SqlError::new(self.select.position, error.to_string())),
+            Ok(name) => Ok(Expr::Column(Column::new_unqualified(name))),
             Err(text) => Err(SqlError::new(
                 self.select.position,
                 format!(
@@ -43,8 +43,6 @@ impl SelectPlanner<'_> {
     pub(super) fn behind(&self, mut operators: Operators, output: Output, window: Option<(&Window, &[Key])>) -> Behind {
         let Output { columns, expressions, texts } = output;
         let source = self.source;
-        let is_column =
-            |expression: &Expr, name: &str| matches!(expression, Expr::Column(column) if column.name == name);
         let with = |name: &str| {
             expressions.iter().find(|(_, expression)| is_column(expression, name)).map(|(column, _)| column.clone())
         };

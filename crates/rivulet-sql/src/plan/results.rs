@@ -1,6 +1,7 @@
 //! The results of a planned SELECT, as the SELECT around it reads them.
 
 use arrow::datatypes::SchemaRef;
+use datafusion_expr::Expr;
 
 use super::operators::Operators;
 use super::window::EventTime;
@@ -33,4 +34,9 @@ pub(super) struct ResultsOf {
     pub(super) keys: Vec<Result<String, String>>,
     /// What the SELECT does, for the signature of state behind it.
     pub(super) text: String,
+}
+
+/// Whether an expression is the column with this name.
+pub(super) fn is_column(expression: &Expr, name: &str) -> bool {
+    matches!(expression, Expr::Column(column) if column.name == name)
 }

@@ -16,7 +16,7 @@ use super::lookup::Lookups;
 use super::operators::{Operators, Planned};
 use super::pattern::PatternPlanner;
 use super::planner::SelectPlanner;
-use super::results::Behind;
+use super::results::{Behind, is_column};
 use super::source::Source;
 use super::types::{cast_to, result_type};
 use super::unnest::PlannedUnnest;
@@ -250,10 +250,12 @@ impl SelectPlanner<'_> {
 
         let planned = results.columns.iter().map(|(_, column)| column).chain(&results.qualify);
         let used = condition.iter().chain(ranks.expressions()).chain(histories.expressions());
-        let used = used.chain(planned.map(|one| &one.expression));
+        let keys = if self.select.emit_on_change { self.keys_of_results()? } else { Vec::new() };
+        let used = used.chain(planned.map(|one| &one.expression)).chain(&keys);
         let (mut operators, columns) = self.first_operators(given, used, condition.clone())?;
         let columns = self.push_ranks(&ranks, columns, &mut operators)?;
-        let keys = if self.select.emit_on_change { self.keys_of_results(&columns)? } else { Vec::new() };
+        let place = |key: &Expr| columns.fields().iter().position(|field| is_column(key, field.name()));
+        let keys = keys.iter().filter_map(place).collect();
         let output = self.last_operators(columns, &histories, results, keys, &mut operators)?;
         Ok(self.behind(operators, output, None))
     }
