@@ -3,6 +3,8 @@
 //! It is Arrow's canonical extension type `arrow.json`. A column with it is written as it is where the format is JSON.
 //! A column of arrays also says the type of their elements.
 
+use std::collections::HashMap;
+
 use arrow::datatypes::{DataType, Field};
 
 /// The key of an extension type in the metadata of a field.
@@ -23,6 +25,11 @@ const ELEMENTS: [(&str, DataType); 4] = [
 /// The field with the mark; its type is text.
 pub fn marked_as_json(field: Field) -> Field {
     field.with_metadata([(EXTENSION.to_owned(), JSON.to_owned())].into())
+}
+
+/// The field without any mark. Saved state has such fields: there a mark says nothing.
+pub fn unmarked(field: &Field) -> Field {
+    field.clone().with_metadata(HashMap::new())
 }
 
 /// Whether a field has the mark.

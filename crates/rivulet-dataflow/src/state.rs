@@ -15,7 +15,7 @@ use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{KeyGroup, KeyGroups, KeyHash, SLOTS_MAX, Slot, hash_keys};
+use crate::{KeyGroup, KeyGroups, KeyHash, SLOTS_MAX, Slot, hash_keys, unmarked};
 
 /// Which state to export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -259,7 +259,8 @@ impl StateFrame {
             .and_then(|version| version.parse().ok())
             .ok_or_else(|| corrupt("no version is given"))?;
         let rows = reader.next().ok_or_else(|| corrupt("the rows are missing"))??;
-        let schema = Arc::new(Schema::new_with_metadata(schema.fields().clone(), metadata));
+        let fields: Vec<_> = schema.fields().iter().map(|field| unmarked(field)).collect();
+        let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
         Ok(Self { operator, version, rows: RecordBatch::try_new(schema, rows.columns().to_vec())? })
     }
 }

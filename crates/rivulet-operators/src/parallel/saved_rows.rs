@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
-use rivulet_dataflow::{StateError, StateFrame};
+use rivulet_dataflow::{StateError, StateFrame, unmarked};
 
 use super::key_hashes;
 use super::rows::RowStore;
@@ -45,8 +45,9 @@ impl SavedRows {
         states: String,
     ) -> Self {
         let leading = LEADING.iter().chain(added).map(|(name, data_type)| Field::new(*name, data_type.clone(), false));
+        let fields = leading.chain(columns.map(|column| unmarked(&column)));
         let metadata = HashMap::from([("rivulet.states".to_owned(), states)]);
-        let schema = Arc::new(Schema::new_with_metadata(leading.chain(columns).collect::<Vec<_>>(), metadata));
+        let schema = Arc::new(Schema::new_with_metadata(fields.collect::<Vec<_>>(), metadata));
         Self { operator, version, schema, added: added.len() }
     }
 

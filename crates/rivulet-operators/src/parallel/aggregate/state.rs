@@ -10,7 +10,7 @@ use arrow::array::{
     Array, ArrayRef, AsArray, BinaryBuilder, BooleanArray, Int64Array, RecordBatch, UInt16Array, UInt32Array,
 };
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
-use rivulet_dataflow::{StateByKey, StateError, StateFrame};
+use rivulet_dataflow::{StateByKey, StateError, StateFrame, unmarked};
 
 use super::plan::AggregatePlan;
 use crate::aggregate::dense::RowSet;
@@ -27,7 +27,7 @@ const STATES: &str = "rivulet.states";
 
 fn schema(plan: &AggregatePlan) -> SchemaRef {
     let leading = [Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
-    let keys = plan.output.fields()[..plan.keys.len()].iter().map(|field| field.as_ref().clone());
+    let keys = plan.output.fields()[..plan.keys.len()].iter().map(|field| unmarked(field));
     let rest = [
         Field::new("rows", DataType::Int64, false),
         Field::new("latest_us", DataType::Int64, false),

@@ -12,7 +12,9 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, RecordBatch, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
-use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, StateByKey, StateError, StateFrame};
+use rivulet_dataflow::{
+    Batch, Context, Element, Operator, OperatorError, StateByKey, StateError, StateFrame, unmarked,
+};
 
 use super::bounds::divisor;
 use super::pane::{Window, emit_windows};
@@ -300,7 +302,7 @@ impl CountOperator {
     /// key, its `rows`, and its states.
     fn schema(&self) -> SchemaRef {
         let leading = [Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
-        let keys = self.plan.output.fields()[..self.plan.keys.len()].iter().map(|field| field.as_ref().clone());
+        let keys = self.plan.output.fields()[..self.plan.keys.len()].iter().map(|field| unmarked(field));
         let numbers = ["first_us", "last_us", "arrival_us", "touched_us", "place", "rows"]
             .map(|name| Field::new(name, DataType::Int64, false));
         let states = Field::new("states", DataType::Binary, false);

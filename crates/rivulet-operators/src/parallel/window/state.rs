@@ -15,7 +15,7 @@ use arrow::array::{
 };
 use arrow::compute::concat;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimestampMicrosecondType};
-use rivulet_dataflow::{StateByKey, StateError, StateFrame};
+use rivulet_dataflow::{StateByKey, StateError, StateFrame, unmarked};
 
 use super::plan::WindowPlan;
 use crate::parallel::groups::GroupStates;
@@ -108,7 +108,7 @@ impl StateByKey for ExportedWindows<'_> {
 
 fn schema(plan: &WindowPlan) -> SchemaRef {
     let leading = [Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
-    let keys = plan.output.fields()[..plan.keys.len() + 2].iter().map(|field| field.as_ref().clone());
+    let keys = plan.output.fields()[..plan.keys.len() + 2].iter().map(|field| unmarked(field));
     let rest = [
         Field::new("arrival_us", DataType::Int64, false),
         Field::new("watermark_us", DataType::Int64, false),
