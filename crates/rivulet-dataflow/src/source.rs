@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
+use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef, Schema};
 
-use crate::Refusals;
+use crate::{Batch, Refusals};
 
 /// One partition of a source: a file, a range of a generator, a partition of a topic. Its newest row tells how far its
 /// time is; other partitions have times of their own.
@@ -88,6 +89,8 @@ pub enum Polled {
     Rows {
         /// The columns.
         columns: RecordBatch,
+        /// Which rows retract an equal row that came before ([`Batch::retracts`]), in a source of changes.
+        retracts: Option<BooleanBuffer>,
         /// The arrival time of all these rows.
         arrival_us: i64,
     },
@@ -99,6 +102,16 @@ pub enum Polled {
     Aside(Duration),
     /// The source has ended.
     End,
+}
+
+impl Polled {
+    /// The rows of a batch. Without any, the source was not silent: it refused all that came.
+    pub fn rows(batch: Batch, arrival_us: i64) -> Self {
+        match batch.is_empty() {
+            true => Self::Nothing(Duration::ZERO),
+            false => Self::Rows { columns: batch.columns, retracts: batch.retracts, arrival_us },
+        }
+    }
 }
 
 /// A source that cannot go on.

@@ -201,7 +201,7 @@ impl Source for Reader {
         self.next += rows;
         let read = self.columns.iter().map(|&column| (["key", "v", "ts"][column], columns[column].clone()));
         let columns = RecordBatch::try_from_iter(read).map_err(|error| SourceError(error.to_string()))?;
-        Ok(Polled::Rows { columns, arrival_us: now_us })
+        Ok(Polled::Rows { columns, retracts: None, arrival_us: now_us })
     }
 
     fn position(&mut self) -> Option<String> {

@@ -58,7 +58,7 @@ impl<M: Maker> Source for GeneratedSource<M> {
             if self.walk.fill(rows_max, u64::MAX, &mut self.numbers).is_none() {
                 return Ok(Polled::End);
             }
-            return Ok(Polled::Rows { columns: self.maker.make(&self.numbers)?, arrival_us: now_us });
+            return Ok(Polled::Rows { columns: self.maker.make(&self.numbers)?, retracts: None, arrival_us: now_us });
         };
         let started_us = *pace.started_us.get_or_insert(now_us);
         let due = pace.schedule.events_until(now_us - started_us);
@@ -67,7 +67,7 @@ impl<M: Maker> Source for GeneratedSource<M> {
             // engine cannot hide its stall.
             Some(first) => {
                 let arrival_us = started_us + pace.schedule.offset_us(first);
-                Ok(Polled::Rows { columns: self.maker.make(&self.numbers)?, arrival_us })
+                Ok(Polled::Rows { columns: self.maker.make(&self.numbers)?, retracts: None, arrival_us })
             }
             None if self.walk.is_done() => Ok(Polled::End),
             None => {
@@ -121,7 +121,7 @@ mod tests {
         let mut source = source(30, Pattern::ALL, Some(1_000.0));
         let mut refusals = Refusals::new(0);
         let mut poll = |now_us| match source.poll(100, now_us, &mut refusals).unwrap() {
-            Polled::Rows { columns, arrival_us } => (columns.num_rows(), arrival_us),
+            Polled::Rows { columns, arrival_us, .. } => (columns.num_rows(), arrival_us),
             Polled::Nothing(wait) | Polled::Aside(wait) => (0, wait.as_micros() as i64),
             Polled::End => (0, -1),
         };
@@ -138,7 +138,7 @@ mod tests {
         let mut source = source(10_000, Pattern { cycle: 50, first: 4, count: 46 }, None);
         let mut refusals = Refusals::new(0);
         let mut rows = 0;
-        while let Polled::Rows { columns, arrival_us } = source.poll(usize::MAX, 7, &mut refusals).unwrap() {
+        while let Polled::Rows { columns, arrival_us, .. } = source.poll(usize::MAX, 7, &mut refusals).unwrap() {
             assert!(columns.num_rows() <= ROWS_MAX && arrival_us == 7);
             rows += columns.num_rows();
         }

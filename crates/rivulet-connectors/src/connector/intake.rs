@@ -1,7 +1,6 @@
 //! Turns payloads into rows: collects them in an arena and decodes them together.
 
-use arrow::array::RecordBatch;
-use rivulet_dataflow::{Decoder, Events, Polled, Reason, Refusals, Refused};
+use rivulet_dataflow::{Batch, Decoder, Events, Polled, Reason, Refusals, Refused};
 
 /// The number of payload bytes that are decoded at once: about a few thousand usual rows, and small enough for the
 /// cache nearest to the processor. A single larger payload is accepted as well.
@@ -79,24 +78,24 @@ impl Intake {
     }
 
     /// Decodes all waiting payloads to rows, and removes them.
-    pub(crate) fn decode(&mut self, refusals: &mut Refusals) -> RecordBatch {
-        let columns = self.decode_all(refusals);
+    pub(crate) fn decode(&mut self, refusals: &mut Refusals) -> Batch {
+        let batch = self.decode_all(refusals);
         let bytes_of_lines = self.events.payload_bytes() + self.events.rows();
-        self.line_bytes = bytes_of_lines.checked_div(columns.num_rows()).map(|bytes| bytes.max(1));
+        self.line_bytes = bytes_of_lines.checked_div(batch.rows()).map(|bytes| bytes.max(1));
         self.has_blocks = false;
         self.rows_expected = 0;
         let (payloads, bytes) = (self.events.rows(), self.events.payload_bytes());
         self.events.clear();
         self.events.shrink_for(payloads, bytes);
-        columns
+        batch
     }
 
-    fn decode_all(&mut self, refusals: &mut Refusals) -> RecordBatch {
+    fn decode_all(&mut self, refusals: &mut Refusals) -> Batch {
         if self.has_blocks {
             let mut of_blocks = Refusals::new(0);
-            let columns = self.decoder.decode(&self.events, &mut of_blocks).columns;
+            let batch = self.decoder.decode(&self.events, &mut of_blocks);
             if of_blocks.is_empty() {
-                return columns;
+                return batch;
             }
             let mut lines = Events::default();
             for (block, &arrival_us) in self.events.arrival_us().iter().enumerate() {
@@ -109,13 +108,13 @@ impl Intake {
             }
             self.events = lines;
         }
-        self.decoder.decode(&self.events, refusals).columns
+        self.decoder.decode(&self.events, refusals)
     }
 
     /// The same as the answer to a poll; `None` if no payload is waiting.
     pub(crate) fn decode_for(&mut self, arrival_us: i64, refusals: &mut Refusals) -> Option<Polled> {
-        let columns = self.decode(refusals);
-        (columns.num_rows() > 0).then_some(Polled::Rows { columns, arrival_us })
+        let batch = self.decode(refusals);
+        (!batch.is_empty()).then(|| Polled::rows(batch, arrival_us))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{DataType, SchemaRef};
-use rivulet_dataflow::{Decoder, Events, Reason, Refusals, Slot};
+use rivulet_dataflow::{Batch, Decoder, Events, Reason, Refusals, Slot};
 
 use super::{ConnectorError, Options, SourceSpec};
 use crate::formats::{FormatError, RowFormat};
@@ -141,18 +141,18 @@ impl<K: Copy> Layout<K> {
     }
 
     /// Decodes `events` to rows, and removes them. `column` makes the column of a part of messages, given the events
-    /// and the message of each row.
+    /// and the message of each row. The slots of the rows have no meaning behind this.
     pub(crate) fn decode(
         &self,
         decoder: &mut dyn Decoder,
         events: &mut Events,
         refusals: &mut Refusals,
         mut column: impl FnMut(K, &Events, &[Slot]) -> ArrayRef,
-    ) -> RecordBatch {
+    ) -> Batch {
         if !self.has_metadata {
-            let columns = decoder.decode(events, refusals).columns;
+            let batch = decoder.decode(events, refusals);
             events.clear();
-            return columns;
+            return batch;
         }
         // Refusals must have the slot of the only query.
         let mut own = Refusals::new(refusals.room());
@@ -165,8 +165,9 @@ impl<K: Copy> Layout<K> {
         let count = RecordBatchOptions::new().with_row_count(Some(batch.rows()));
         let columns: Vec<ArrayRef> = columns.collect();
         events.clear();
-        RecordBatch::try_new_with_options(self.schema.clone(), columns, &count)
-            .expect("declared types, and null only where it may be")
+        let columns = RecordBatch::try_new_with_options(self.schema.clone(), columns, &count)
+            .expect("declared types, and null only where it may be");
+        batch.with_columns(columns)
     }
 }
 

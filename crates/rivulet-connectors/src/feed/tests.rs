@@ -138,7 +138,7 @@ struct Told {
 impl Source for Told {
     fn poll(&mut self, _: usize, now_us: i64, _: &mut Refusals) -> Result<Polled, SourceError> {
         Ok(match self.batches.pop_front() {
-            Some(columns) => Polled::Rows { columns, arrival_us: now_us },
+            Some(columns) => Polled::Rows { columns, retracts: None, arrival_us: now_us },
             None => Polled::Nothing(IDLE),
         })
     }

@@ -9,8 +9,8 @@ use super::rows::Rows;
 
 /// Turns one payload into rows.
 pub(crate) trait PayloadParser: Send {
-    /// Appends the rows of `payload` to `rows`: at least one, each finished. After a fault the caller takes back
-    /// whatever was appended. `arrival_us` is when the event reached the engine, microseconds since the epoch.
+    /// Appends the rows of `payload` to `rows`, each finished: at least one, unless the payload says that there is
+    /// none. After a fault the caller takes back whatever was appended. `arrival_us` is when the event reached the engine, microseconds since the epoch.
     fn parse(&mut self, payload: &[u8], arrival_us: i64, rows: &mut Rows) -> Result<(), Fault>;
 
     /// Whether a payload without a byte can be a row.
@@ -110,6 +110,8 @@ impl<P: PayloadParser> Decoder for PayloadDecoder<P> {
             }
         }
         *row_bytes = (rows.rows() > events.rows()).then(|| (events.payload_bytes() / rows.rows()).max(1));
-        origins.unwrap_or_else(|| Origins::of_first(events, events.rows())).into_batch(rows.finish())
+        let (origins, retracts) =
+            (origins.unwrap_or_else(|| Origins::of_first(events, events.rows())), rows.take_retracts());
+        origins.into_batch(rows.finish()).with_retracts(retracts)
     }
 }

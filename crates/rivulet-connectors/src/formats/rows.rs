@@ -12,7 +12,7 @@ use arrow::array::{
     ArrayRef, BooleanArray, BooleanBufferBuilder, Float64Array, Int64Array, RecordBatch, RecordBatchOptions,
     StringArray, TimestampMicrosecondArray,
 };
-use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use rivulet_dataflow::{canonical_float, carried, element_type};
 
@@ -38,6 +38,8 @@ pub(crate) struct Rows {
     written: usize,
     /// No payload may go beyond this many rows.
     rows_max: usize,
+    /// The finished rows that retract an equal row, ascending.
+    retracting: Vec<u32>,
     /// The columns that rows get from the topics of their events.
     topic: Option<TopicColumns>,
 }
@@ -290,7 +292,16 @@ impl Rows {
             })
             .collect();
         let carried = Arc::new(carried(&schema));
-        Self { schema, carried, columns, rows: 0, written: 0, rows_max: ROWS_PER_EVENT_MAX, topic: None }
+        Self {
+            schema,
+            carried,
+            columns,
+            rows: 0,
+            written: 0,
+            rows_max: ROWS_PER_EVENT_MAX,
+            retracting: Vec::new(),
+            topic: None,
+        }
     }
 
     /// The same rows with times in another format.
@@ -393,6 +404,22 @@ impl Rows {
         Ok(())
     }
 
+    /// Makes the row that was finished last one that retracts an equal row.
+    pub(crate) fn retract(&mut self) {
+        self.retracting.push((self.rows - 1) as u32);
+    }
+
+    /// The marks of the finished rows that retract an equal row, if there are any. They are removed.
+    pub(crate) fn take_retracts(&mut self) -> Option<BooleanBuffer> {
+        if self.retracting.is_empty() {
+            return None;
+        }
+        let mut marks = BooleanBufferBuilder::new(self.rows);
+        marks.append_n(self.rows, false);
+        self.retracting.drain(..).for_each(|row| marks.set_bit(row as usize, true));
+        Some(marks.finish())
+    }
+
     #[cold]
     fn fill_missing(&mut self) -> Result<(), Fault> {
         for (index, column) in self.columns.iter_mut().enumerate() {
@@ -410,10 +437,14 @@ impl Rows {
         self.columns.iter_mut().for_each(|column| column.truncate(rows));
         self.rows = rows;
         self.written = 0;
+        while self.retracting.last().is_some_and(|&row| row as usize >= rows) {
+            self.retracting.pop();
+        }
     }
 
-    /// The finished rows as a batch; the builder is empty afterwards.
+    /// The finished rows as a batch; the builder is empty afterwards. Their marks are taken before.
     pub(crate) fn finish(&mut self) -> RecordBatch {
+        debug_assert!(self.retracting.is_empty(), "marks are taken before their rows");
         debug_assert_eq!(self.written, 0, "a row is finished or taken back before the batch is");
         let options = RecordBatchOptions::new().with_row_count(Some(self.rows));
         let arrays = self.columns.iter_mut().map(Column::finish).collect();

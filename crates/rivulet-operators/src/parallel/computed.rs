@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
-use arrow::buffer::ScalarBuffer;
+use arrow::buffer::{BooleanBuffer, ScalarBuffer};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use datafusion_physical_expr::expressions::Column;
@@ -50,17 +50,29 @@ impl ComputedColumns {
         Box::new(ComputedSource { source, columns: self.clone() })
     }
 
-    /// Computes the columns of the rows. Rows on which an expression fails are refused.
-    fn of(&self, rows: &RecordBatch, arrival_us: i64, refusals: &mut Refusals) -> Result<RecordBatch, ArrowError> {
+    /// Computes the columns of the rows, and keeps the marks of those that retract others. Rows on which an expression
+    /// fails are refused.
+    fn of(
+        &self,
+        rows: &RecordBatch,
+        retracts: Option<BooleanBuffer>,
+        arrival_us: i64,
+        refusals: &mut Refusals,
+    ) -> Result<(RecordBatch, Option<BooleanBuffer>), ArrowError> {
         let (kept, columns) = self.expressions.evaluate_each(self.expressions.len(), rows, |row, error| {
             refusals.refuse(0, Reason::Expression, arrival_us, || {
                 let at = || ScalarBuffer::from(vec![arrival_us]);
-                let row = Batch::new(vec![0].into(), at(), at(), rows.slice(row, 1));
+                let mark = retracts.as_ref().map(|marks| marks.slice(row, 1));
+                let row = Batch::new(vec![0].into(), at(), at(), rows.slice(row, 1)).with_retracts(mark);
                 (error.strip_backtrace(), Refused::Row(Box::new(row)))
             });
         })?;
+        let retracts = match (retracts, &kept) {
+            (Some(marks), Some(kept)) => Some(kept.iter().map(|&row| marks.value(row as usize)).collect()),
+            (marks, _) => marks,
+        };
         let count = RecordBatchOptions::new().with_row_count(Some(kept.map_or(rows.num_rows(), |kept| kept.len())));
-        RecordBatch::try_new_with_options(self.output.clone(), columns, &count)
+        Ok((RecordBatch::try_new_with_options(self.output.clone(), columns, &count)?, retracts))
     }
 }
 
@@ -71,17 +83,18 @@ struct ComputedSource {
 
 impl Source for ComputedSource {
     fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError> {
-        let (columns, arrival_us) = match self.source.poll(rows_max, now_us, refusals)? {
-            Polled::Rows { columns, arrival_us } => (columns, arrival_us),
+        let (columns, retracts, arrival_us) = match self.source.poll(rows_max, now_us, refusals)? {
+            Polled::Rows { columns, retracts, arrival_us } => (columns, retracts, arrival_us),
             other => return Ok(other),
         };
-        let columns = match columns.num_rows() {
+        let (columns, retracts) = match columns.num_rows() {
             0 => return Ok(Polled::Nothing(Duration::ZERO)),
-            _ => self.columns.of(&columns, arrival_us, refusals).map_err(|error| SourceError(error.to_string()))?,
-        };
+            _ => self.columns.of(&columns, retracts, arrival_us, refusals),
+        }
+        .map_err(|error| SourceError(error.to_string()))?;
         Ok(match columns.num_rows() {
             0 => Polled::Nothing(Duration::ZERO),
-            _ => Polled::Rows { columns, arrival_us },
+            _ => Polled::Rows { columns, retracts, arrival_us },
         })
     }
 
@@ -124,7 +137,7 @@ mod tests {
 
     impl Source for Once {
         fn poll(&mut self, _: usize, now_us: i64, _: &mut Refusals) -> Result<Polled, SourceError> {
-            let rows = self.0.take().map(|columns| Polled::Rows { columns, arrival_us: now_us });
+            let rows = self.0.take().map(|columns| Polled::Rows { columns, retracts: None, arrival_us: now_us });
             Ok(rows.unwrap_or(Polled::End))
         }
     }
@@ -139,7 +152,7 @@ mod tests {
         let rows = RecordBatch::try_new(schema, vec![rows]).unwrap();
         let mut source = columns.over(Box::new(Once(Some(rows.clone()))));
         let mut refusals = Refusals::new(10);
-        let Ok(Polled::Rows { columns: found, arrival_us: 7 }) = source.poll(10, 7, &mut refusals) else {
+        let Ok(Polled::Rows { columns: found, arrival_us: 7, .. }) = source.poll(10, 7, &mut refusals) else {
             panic!("rows")
         };
         assert_eq!(found.column(1).as_primitive::<Int64Type>().values().as_ref(), [4, 3]);

@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
-use arrow::buffer::ScalarBuffer;
-use arrow::compute::{filter_record_batch, is_not_null};
+use arrow::buffer::{BooleanBuffer, ScalarBuffer};
+use arrow::compute::is_not_null;
 use arrow::datatypes::TimestampMicrosecondType;
 use rivulet_dataflow::{Batch, PartitionState, Polled, Reason, Refusals, Refused, Slot, Source};
 
@@ -181,7 +181,9 @@ impl Feed {
         found.collect::<Vec<_>>().into_iter().for_each(|partition| self.add(partition));
         match polled {
             Polled::Rows { columns, .. } if columns.num_rows() == 0 => Ok(Fed::Again),
-            Polled::Rows { columns, arrival_us } => self.take(place, columns, arrival_us, refusals),
+            Polled::Rows { columns, retracts, arrival_us } => {
+                self.take(place, (columns, retracts), arrival_us, refusals)
+            }
             Polled::Nothing(wait) if wait.is_zero() => {
                 self.partitions[place].as_mut().expect("it was asked").silent_since_us = None;
                 self.end_silence();
@@ -240,7 +242,7 @@ impl Feed {
     fn take(
         &mut self,
         place: usize,
-        columns: RecordBatch,
+        rows: (RecordBatch, Option<BooleanBuffer>),
         arrival_us: i64,
         refusals: &mut Refusals,
     ) -> Result<Fed, String> {
@@ -248,7 +250,7 @@ impl Feed {
         open.silent_since_us = None;
         open.says_aside = false;
         (self.silent_since_us, self.silence_us) = (None, 0);
-        let Some(batch) = open.to_batch(columns, arrival_us, &mut self.zeros, refusals)? else {
+        let Some(batch) = open.to_batch(rows, arrival_us, &mut self.zeros, refusals)? else {
             return Ok(Fed::Again);
         };
         let (before_us, watermark_before_us) = (open.newest_us, open.watermark_us());
@@ -337,27 +339,26 @@ impl Open {
         self.newest_us.saturating_sub(self.partition.lateness_us)
     }
 
-    /// Turns rows into a batch with times; `None` if no row has a valid time.
+    /// Turns rows, and the marks of those that retract others, into a batch with times; `None` if no row has a valid
+    /// time.
     fn to_batch(
         &self,
-        columns: RecordBatch,
+        (columns, retracts): (RecordBatch, Option<BooleanBuffer>),
         arrival_us: i64,
         zeros: &mut ScalarBuffer<Slot>,
         refusals: &mut Refusals,
     ) -> Result<Option<Batch>, String> {
-        let columns = match self.partition.event_time_column {
-            Some(time) if columns.column(time).null_count() > 0 => {
-                let keep = is_not_null(columns.column(time)).map_err(|error| error.to_string())?;
-                let kept = filter_record_batch(&columns, &keep).map_err(|error| error.to_string())?;
-                refuse_without_time(&columns, time, arrival_us, refusals);
-                kept
-            }
-            _ => columns,
-        };
-        if columns.num_rows() == 0 {
+        let mut batch = self.batch_of(columns, arrival_us, zeros)?.with_retracts(retracts);
+        if let Some(time) = self.partition.event_time_column
+            && batch.column(time).null_count() > 0
+        {
+            refuse_without_time(&batch, time, refusals);
+            let keep = is_not_null(batch.column(time)).map_err(|error| error.to_string())?;
+            batch = batch.filter(&keep).map_err(|error| error.to_string())?;
+        }
+        if batch.is_empty() {
             return Ok(None);
         }
-        let batch = self.batch_of(columns, arrival_us, zeros)?;
         refusals.note_times(None, &batch.event_time_us, arrival_us);
         let limit_us = self.partition.future_limit_us.unwrap_or(i64::MAX);
         let latest_us = arrival_us.saturating_add(limit_us);
@@ -366,8 +367,8 @@ impl Open {
         }
         let keep: BooleanArray = batch.event_time_us.iter().map(|&time_us| Some(time_us <= latest_us)).collect();
         refuse_future(&batch, &keep, limit_us, refusals);
-        let kept = filter_record_batch(&batch.columns, &keep).map_err(|error| error.to_string())?;
-        if kept.num_rows() == 0 { Ok(None) } else { self.batch_of(kept, arrival_us, zeros).map(Some) }
+        let kept = batch.filter(&keep).map_err(|error| error.to_string())?;
+        Ok((!kept.is_empty()).then_some(kept))
     }
 
     fn batch_of(&self, columns: RecordBatch, arrival_us: i64, zeros: &mut ScalarBuffer<Slot>) -> Result<Batch, String> {
@@ -392,11 +393,12 @@ fn times_of(column: &ArrayRef) -> Result<ScalarBuffer<i64>, String> {
 }
 
 /// Refuses the rows without a time.
-fn refuse_without_time(columns: &RecordBatch, time: usize, arrival_us: i64, refusals: &mut Refusals) {
-    for row in (0..columns.num_rows()).filter(|&row| columns.column(time).is_null(row)) {
+fn refuse_without_time(batch: &Batch, time: usize, refusals: &mut Refusals) {
+    for row in (0..batch.rows()).filter(|&row| batch.column(time).is_null(row)) {
+        let arrival_us = batch.arrival_us[row];
         refusals.refuse(0, Reason::Decode, arrival_us, || {
-            let at = || ScalarBuffer::from(vec![arrival_us]);
-            let row = Batch::new(vec![0].into(), at(), at(), columns.slice(row, 1));
+            let times = ScalarBuffer::from(vec![arrival_us]);
+            let row = Batch { event_time_us: times, ..batch.slice(row, 1) };
             ("the event time is missing".to_owned(), Refused::Row(Box::new(row)))
         });
     }
@@ -446,7 +448,7 @@ mod tests {
 
     fn rows(times: &[i64]) -> Polled {
         let times: ArrayRef = Arc::new(TimestampMicrosecondArray::from(times.to_vec()));
-        Polled::Rows { columns: RecordBatch::try_from_iter([("ts", times)]).unwrap(), arrival_us: 0 }
+        Polled::Rows { columns: RecordBatch::try_from_iter([("ts", times)]).unwrap(), retracts: None, arrival_us: 0 }
     }
 
     fn told(answers: Vec<Polled>) -> Box<dyn Source> {

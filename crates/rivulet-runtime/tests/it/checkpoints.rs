@@ -355,7 +355,7 @@ impl Source for Stuck {
         while !self.goes_on.load(Ordering::Acquire) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        Ok(Polled::Rows { columns: RecordBatch::new_empty(schema()), arrival_us: now_us })
+        Ok(Polled::Rows { columns: RecordBatch::new_empty(schema()), retracts: None, arrival_us: now_us })
     }
 }
 

@@ -81,7 +81,7 @@ impl Source for Numbers {
         self.polled.fetch_add(count as usize, Ordering::Relaxed);
         let columns = rows(self.next, count);
         self.next += count;
-        Ok(Polled::Rows { columns, arrival_us: now_us })
+        Ok(Polled::Rows { columns, retracts: None, arrival_us: now_us })
     }
 
     fn position(&mut self) -> Option<String> {
@@ -329,7 +329,7 @@ impl Source for Spaced {
         self.next_us += batch_us;
         self.reached_us[self.place].store(self.next_us, Ordering::SeqCst);
         let columns = RecordBatch::try_new(schema(), vec![Arc::new(keys), Arc::new(times)]).unwrap();
-        Ok(Polled::Rows { columns, arrival_us: now_us })
+        Ok(Polled::Rows { columns, retracts: None, arrival_us: now_us })
     }
 
     fn progress(&self) -> Option<(u64, u64)> {
@@ -713,7 +713,7 @@ struct Listens {
 impl Source for Listens {
     fn poll(&mut self, rows_max: usize, now_us: i64, _: &mut Refusals) -> Result<Polled, SourceError> {
         self.next += rows_max as i64;
-        Ok(Polled::Rows { columns: rows(self.next, rows_max as i64), arrival_us: now_us })
+        Ok(Polled::Rows { columns: rows(self.next, rows_max as i64), retracts: None, arrival_us: now_us })
     }
 
     fn set_paused(&mut self, is_paused: bool) {

@@ -149,7 +149,7 @@ impl Source for AvroSource {
         }
         Ok(match columns.num_rows() {
             0 => Polled::Nothing(Duration::ZERO),
-            _ => Polled::Rows { columns, arrival_us: now_us },
+            _ => Polled::Rows { columns, retracts: None, arrival_us: now_us },
         })
     }
 

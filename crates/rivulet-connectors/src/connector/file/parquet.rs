@@ -240,7 +240,7 @@ impl Source for ParquetSource {
         });
         Ok(match columns.num_rows() {
             0 => Polled::Nothing(std::time::Duration::ZERO),
-            _ => Polled::Rows { columns, arrival_us: now_us },
+            _ => Polled::Rows { columns, retracts: None, arrival_us: now_us },
         })
     }
 

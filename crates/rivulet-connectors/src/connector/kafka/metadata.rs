@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Builder, RecordBatch, StringBuilder, TimestampMicrosecondBuilder};
+use arrow::array::{ArrayRef, Int64Builder, StringBuilder, TimestampMicrosecondBuilder};
 use arrow::datatypes::{DataType, TimeUnit};
-use rivulet_dataflow::{Decoder, Events, Reason, Refusals, Refused, Slot};
+use rivulet_dataflow::{Batch, Decoder, Events, Reason, Refusals, Refused, Slot};
 
 use super::block::Block;
 use crate::connector::message::{self, Named};
@@ -67,7 +67,7 @@ impl Layout {
         events: &mut Events,
         now_us: i64,
         refusals: &mut Refusals,
-    ) -> RecordBatch {
+    ) -> Batch {
         for index in messages {
             let message = block.message(index);
             let lacking = self.0.required().iter().find(|(kind, _)| lacks(&message, *kind));

@@ -102,7 +102,7 @@ impl Source for KafkaSource {
         };
         let messages = self.taken..(self.taken + rows_max.max(1)).min(self.block.messages());
         let (layout, events) = (&self.rows.layout, &mut self.events);
-        let columns = layout.rows(&self.block, messages.clone(), &mut **decoder, events, now_us, refusals);
+        let batch = layout.rows(&self.block, messages.clone(), &mut **decoder, events, now_us, refusals);
         self.taken = messages.end;
         self.messages += messages.len() as u64;
         let behind = self.block.message(messages.end - 1).offset + 1;
@@ -112,10 +112,7 @@ impl Source for KafkaSource {
             // Messages that have been taken are not held any more.
             (self.block, self.taken) = (Block::default(), 0);
         }
-        Ok(match columns.num_rows() {
-            0 => Polled::Nothing(Duration::ZERO),
-            _ => Polled::Rows { columns, arrival_us: now_us },
-        })
+        Ok(Polled::rows(batch, now_us))
     }
 
     fn found(&mut self) -> Vec<Box<dyn Source>> {

@@ -182,7 +182,7 @@ impl Inbox for TopicInbox {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{AsArray, RecordBatch};
+    use arrow::array::AsArray;
     use arrow::datatypes::{DataType, Field, Int64Type, Schema};
     use rivulet_dataflow::Refusals;
 
@@ -224,7 +224,7 @@ mod tests {
     }
 
     fn rows(layout: &Layout, messages: &mut Messages) -> Vec<(String, i64)> {
-        let rows: RecordBatch = layout.rows(messages, &mut *layout.decoder().unwrap(), &mut Refusals::new(0));
+        let rows = layout.rows(messages, &mut *layout.decoder().unwrap(), &mut Refusals::new(0));
         let numbers = rows.column(1).as_primitive::<Int64Type>().values().to_vec();
         rows.column(0).as_string::<i32>().iter().map(|room| room.unwrap().to_owned()).zip(numbers).collect()
     }

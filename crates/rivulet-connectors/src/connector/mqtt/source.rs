@@ -131,12 +131,9 @@ impl Source for MqttSource {
         // A source that always has messages never checks the connection.
         self.tap.health.recover();
         let (count, bytes) = (events.rows(), events.payload_bytes());
-        let columns = self.layout.rows(&mut self.messages, &mut *self.decoder, refusals);
+        let batch = self.layout.rows(&mut self.messages, &mut *self.decoder, refusals);
         self.messages.events.shrink_for(count, bytes);
-        Ok(match columns.num_rows() {
-            0 => Polled::Nothing(Duration::ZERO),
-            _ => Polled::Rows { columns, arrival_us: arrival_us.min(now_us) },
-        })
+        Ok(Polled::rows(batch, arrival_us.min(now_us)))
     }
 
     /// A full inbox would hold up all others behind the same connection.

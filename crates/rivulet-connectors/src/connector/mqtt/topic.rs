@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BooleanArray, RecordBatch, StringBuilder};
+use arrow::array::{ArrayRef, BooleanArray, StringBuilder};
 use arrow::datatypes::DataType;
 use rivulet_dataflow::{Batch, Decoder, Events, Refusals, Slot};
 
@@ -61,12 +61,7 @@ impl Layout {
     }
 
     /// Decodes messages to rows, and removes them.
-    pub(super) fn rows(
-        &self,
-        messages: &mut Messages,
-        decoder: &mut dyn Decoder,
-        refusals: &mut Refusals,
-    ) -> RecordBatch {
+    pub(super) fn rows(&self, messages: &mut Messages, decoder: &mut dyn Decoder, refusals: &mut Refusals) -> Batch {
         let mut bounded = Bounded { decoder };
         let decoder: &mut dyn Decoder = match self.columns.has_metadata() {
             true => &mut bounded,

@@ -106,7 +106,7 @@ impl Source for Rows {
         }
         let columns = self.rows.slice(self.next, count);
         self.next += count;
-        Ok(Polled::Rows { columns, arrival_us: now_us })
+        Ok(Polled::Rows { columns, retracts: None, arrival_us: now_us })
     }
 
     fn is_bounded(&self) -> bool {

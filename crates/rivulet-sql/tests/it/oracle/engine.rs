@@ -242,7 +242,7 @@ impl Source for Rows {
         }
         let columns = self.rows.slice(self.next, count);
         self.next += count;
-        Ok(Polled::Rows { columns, arrival_us: now_us })
+        Ok(Polled::Rows { columns, retracts: None, arrival_us: now_us })
     }
 
     fn position(&mut self) -> Option<String> {
