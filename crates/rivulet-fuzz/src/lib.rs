@@ -44,6 +44,7 @@ pub const TARGETS: &[Target] = &[
     targets::mqtt_topics::TARGET,
     targets::mqtt_broker::TARGET,
     targets::json::TARGET,
+    targets::debezium::TARGET,
     targets::csv::TARGET,
     targets::plain_payloads::TARGET,
     targets::binary_payloads::TARGET,

@@ -73,6 +73,7 @@ exercise!(
     mqtt_topics,
     mqtt_broker,
     json,
+    debezium,
     csv,
     plain_payloads,
     binary_payloads,

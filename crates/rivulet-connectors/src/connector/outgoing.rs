@@ -17,15 +17,18 @@ pub(crate) struct Outgoing {
     encoder: Box<dyn Encoder>,
     /// The schema with [`OP`] in front, if the result changes.
     with_op: Option<SchemaRef>,
+    /// Whether payloads say themselves whether their rows were retracted.
+    tells_changes: bool,
     encoded: EncodedRows,
 }
 
 impl Outgoing {
-    /// Encodes rows of `schema`, which may be retractions if `changes`.
+    /// Encodes rows of `schema`, which may be retractions if `changes`. A format of changes says that itself.
     pub(crate) fn new(format: &RowFormat, schema: &SchemaRef, changes: bool) -> Result<Self, FormatError> {
-        let with_op = if changes { Some(schema_with_op(format.name(), schema)?) } else { None };
+        let tells_changes = format.has_changes();
+        let with_op = if changes && !tells_changes { Some(schema_with_op(format.name(), schema)?) } else { None };
         let encoder = format.encoder(with_op.as_ref().unwrap_or(schema).clone())?;
-        Ok(Self { encoder, with_op, encoded: EncodedRows::default() })
+        Ok(Self { encoder, with_op, tells_changes, encoded: EncodedRows::default() })
     }
 
     /// The columns that are written.
@@ -38,7 +41,7 @@ impl Outgoing {
         self.encoded.clear();
         match &self.with_op {
             Some(schema) => self.encoder.encode(&with_op(batch, schema), &mut self.encoded),
-            None if batch.retracts.is_some() => return Err(unexpected_change()),
+            None if batch.retracts.is_some() && !self.tells_changes => return Err(unexpected_change()),
             None => self.encoder.encode(batch, &mut self.encoded),
         }
         Ok(&self.encoded)

@@ -108,6 +108,9 @@ const FORMATS: &str = "
 ## Formats
 
 - `FORMAT JSON`: an object a row, or an array of objects. A column `a.b` is the field `b` of the object in field `a`.
+- `FORMAT DEBEZIUM`: changes of rows, as Debezium writes them in JSON: an object with `op`, `before` and `after`, which \
+  may be the `payload` beside a `schema`. As a source see [Tables that change](../sql/big-queries.md#tables-that-change); \
+  a sink writes `c` for a row that came and `d` for one that was taken back, an update as both.
 - `FORMAT CSV (delimiter => ';', header => true)`: fields in column order (RFC 4180); an empty field is null. With \
   `header`, in files and standard streams, the first line has names, by which columns are found.
 - `FORMAT TEXT`: one bare value: a number, a boolean or text.
@@ -122,7 +125,7 @@ const FORMATS: &str = "
 
 Times are milliseconds since 1970 or ISO 8601 where they are read, and milliseconds where they are written; \
 `FORMAT JSON (timestamp => 'seconds', timestamp.made => '%d.%m.%Y')` says otherwise, of all columns or of one, for \
-JSON, CSV and TEXT: see [Times](../sql/types.md#times). Avro and Protobuf have types of their own for them.
+JSON, DEBEZIUM, CSV and TEXT: see [Times](../sql/types.md#times). Avro and Protobuf have types of their own for them.
 
 A DATE is a text such as `2026-11-21`, a TIME one such as `08:30:00`, and a DECIMAL a number with all its digits, or a \
 text of them. In Avro they are the logical types `date`, `time-millis` or `time-micros`, and `decimal`, or strings; in \

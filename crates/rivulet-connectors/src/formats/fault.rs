@@ -81,6 +81,10 @@ pub(crate) enum Problem {
     BinaryWireType,
     BinaryDepth,
     BinaryIntegerRange,
+    NoChange,
+    ChangeOperation,
+    NoBefore,
+    NoAfter,
 }
 
 impl Fault {
@@ -198,6 +202,16 @@ impl Fault {
             Problem::BinaryWireType => "written in a way that the schema does not have".into(),
             Problem::BinaryDepth => "nested too deep".into(),
             Problem::BinaryIntegerRange => "a number that does not fit BIGINT".into(),
+            Problem::NoChange => "the payload is no change: it has no 'op' (rows alone are read by FORMAT JSON)".into(),
+            Problem::ChangeOperation => {
+                format!("expected 'op' \"c\", \"r\", \"u\" or \"d\", found {}", excerpt(payload, at))
+            }
+            Problem::NoBefore => {
+                "an update or a deletion without 'before', the row that it takes back (PostgreSQL has it for tables \
+                 with REPLICA IDENTITY FULL)"
+                    .into()
+            }
+            Problem::NoAfter => "a change without 'after', its row".into(),
         };
         let is_bare = matches!(
             self.problem,

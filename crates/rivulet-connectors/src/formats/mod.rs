@@ -28,6 +28,7 @@
 //! ```
 
 mod json;
+mod debezium;
 mod senml;
 mod csv;
 mod separators;
@@ -254,6 +255,20 @@ impl Format {
         Err(FormatError::EventTime { format: *self, column: field.name().clone(), hint })
     }
 
+    fn check_output(&self, schema: &SchemaRef, times: &Times) -> Result<(), FormatError> {
+        self.check_columns(schema)?;
+        times.check(self.name(), schema)?;
+        match schema.fields().iter().find(|field| cells::written_as(field.data_type()).is_none()) {
+            None => Ok(()),
+            Some(field) => Err(FormatError::Column {
+                format: *self,
+                column: field.name().clone(),
+                data_type: field.data_type().clone(),
+                hint: "cast it to TEXT, BIGINT, DOUBLE, BOOLEAN or TIMESTAMP".into(),
+            }),
+        }
+    }
+
     fn check_columns(&self, schema: &SchemaRef) -> Result<(), FormatError> {
         let count = schema.fields().len();
         let hint = match self {
@@ -277,18 +292,7 @@ impl Format {
     /// # Errors
     /// The columns do not suit the format.
     pub fn encoder_of(&self, schema: SchemaRef, times: &Times) -> Result<Box<dyn Encoder>, FormatError> {
-        self.check_columns(&schema)?;
-        times.check(self.name(), &schema)?;
-        for field in schema.fields() {
-            if cells::written_as(field.data_type()).is_none() {
-                return Err(FormatError::Column {
-                    format: *self,
-                    column: field.name().clone(),
-                    data_type: field.data_type().clone(),
-                    hint: "cast it to TEXT, BIGINT, DOUBLE, BOOLEAN or TIMESTAMP".into(),
-                });
-            }
-        }
+        self.check_output(&schema, times)?;
         Ok(match self {
             Self::Json => Box::new(json::JsonEncoder::new(&schema, times)),
             Self::NestedJson => {

@@ -9,6 +9,8 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use rivulet_dataflow::{Batch, Decoder, Events, Refusals};
 
+use super::debezium::{self, DebeziumEncoder, DebeziumParser};
+use super::json::JsonEncoder;
 use super::raw::{RawEncoder, RawEncoding, RawParser};
 use super::rows::{Rows, is_supported};
 use super::{
@@ -28,6 +30,11 @@ pub enum RowFormat {
         times: Times,
         /// Whether names of columns come before the rows; only CSV has them, and only in files.
         has_header: bool,
+    },
+    /// Changes of rows in JSON, as Debezium writes them. Rows come and retract others.
+    Debezium {
+        /// How times are written.
+        times: Times,
     },
     /// The payload as it is, in one text column.
     Raw(RawEncoding),
@@ -54,6 +61,7 @@ impl RowFormat {
             "RAW" => RawEncoding::parse(options).map(Self::Raw),
             "AVRO" => AvroFormat::parse(options, files).map(Self::Avro),
             "PROTOBUF" => ProtobufFormat::parse(options, files).map(Self::Protobuf),
+            debezium::NAME => debezium_of(options),
             "PARQUET" => no_options("PARQUET", options).map(|()| Self::Parquet),
             _ => {
                 let mut has_header = false;
@@ -74,6 +82,7 @@ impl RowFormat {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Plain { format, .. } => format.name(),
+            Self::Debezium { .. } => debezium::NAME,
             Self::Raw(_) => "RAW",
             Self::Avro(_) => "AVRO",
             Self::Protobuf(_) => "PROTOBUF",
@@ -88,7 +97,12 @@ impl RowFormat {
 
     /// Whether a payload never contains a line break, so that each payload can have a line of its own.
     pub fn is_text(&self) -> bool {
-        matches!(self, Self::Plain { .. } | Self::Raw(_))
+        matches!(self, Self::Plain { .. } | Self::Debezium { .. } | Self::Raw(_))
+    }
+
+    /// Whether a payload says itself whether its row came or was taken back.
+    pub fn has_changes(&self) -> bool {
+        matches!(self, Self::Debezium { .. })
     }
 
     /// A decoder of payloads into rows of those columns of `declared` that are `read` (ascending). The event time, one
@@ -107,6 +121,17 @@ impl RowFormat {
                 format.check_input(declared, event_time_column)?;
                 times.check(format.name(), declared)?;
                 plain_decoder(*format, times, declared, read, event_time_column)
+            }
+            Self::Debezium { times } => {
+                check_columns(self.name(), declared, event_time_column)?;
+                times.check(self.name(), declared)?;
+                let (schema, event_time) = projected(declared, read, event_time_column);
+                let parser = DebeziumParser::new(&schema).map_err(|column| FormatError::Setting {
+                    format: self.name(),
+                    problem: format!("cannot have the column '{}'", schema.field(column).name()),
+                    hint: "give it a name with fewer dots".into(),
+                })?;
+                Ok(boxed(parser, Rows::new(schema, event_time).with_times(times)))
             }
             Self::Raw(encoding) => {
                 raw_column(declared, event_time_column)?;
@@ -159,6 +184,10 @@ impl RowFormat {
     pub fn encoder(&self, schema: SchemaRef) -> Result<Box<dyn Encoder>, FormatError> {
         match self {
             Self::Plain { format, times, .. } => format.encoder_of(schema, times),
+            Self::Debezium { times } => {
+                Format::Json.check_output(&schema, times)?;
+                Ok(Box::new(DebeziumEncoder::new(JsonEncoder::new(&schema, times))))
+            }
             Self::Raw(encoding) => {
                 raw_column(&schema, None)?;
                 Ok(Box::new(RawEncoder::new(*encoding)))
@@ -196,6 +225,21 @@ fn check_columns(format: &'static str, declared: &Schema, event_time_column: Opt
         }),
         _ => Ok(()),
     }
+}
+
+/// The format of changes, whose options are those of [`Times`].
+fn debezium_of<'o>(options: impl Iterator<Item = (&'o str, &'o str)>) -> Result<RowFormat, FormatError> {
+    let mut times = Times::default();
+    for (option, value) in options {
+        if !times.take(debezium::NAME, option, value)? {
+            return Err(FormatError::Setting {
+                format: debezium::NAME,
+                problem: format!("has no option '{option}'"),
+                hint: "its option is timestamp".into(),
+            });
+        }
+    }
+    Ok(RowFormat::Debezium { times })
 }
 
 /// Checks that the format has no options.

@@ -5,6 +5,7 @@ pub mod binary_payloads;
 pub mod catalog;
 pub mod config;
 pub mod csv;
+pub mod debezium;
 pub mod epochs;
 pub mod event_log;
 pub mod files;

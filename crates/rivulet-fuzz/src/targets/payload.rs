@@ -91,6 +91,7 @@ pub(crate) fn round_trip(batch: &Batch, encoder: &mut dyn Encoder, decoder: &mut
     let again = decoder.decode(&events, &mut refusals);
     assert!(refusals.is_empty(), "what was written can be read: {:?} of {:?}", refusals.records(), batch.columns);
     assert_same(&batch.columns, &again.columns);
+    assert_eq!(batch.retracts, again.retracts);
 }
 
 pub(crate) fn assert_same(one: &RecordBatch, other: &RecordBatch) {

@@ -56,11 +56,11 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     source: Some(DirectionDescription {
         help: "Files of lines are cut into pieces of 4 MiB and Parquet files into row groups; these are dealt to parallel readers. Where rows have an \
                event time, each file is a partition with a watermark of its own, and that which is furthest behind is read first; without one, \
-               files are read in the order of their names. At most 64 files are kept open; of more, each is opened anew for each read. Columns that the query does not \
+               files are read in the order of their names. Files of FORMAT DEBEZIUM are not cut, and read one after the other. At most 64 files are kept open; of more, each is opened anew for each read. Columns that the query does not \
                use are neither decoded nor checked. Columns of \
                Parquet and Avro files, and of CSV files with a header, are found by name; an Avro file brings its schema. Values of Parquet files that \
                do not fit the declared type are refused: a text that is no number, a number with a fraction as BIGINT.",
-        formats: &["JSON", "CSV", "PARQUET", "AVRO", "TEXT", "RAW", "SENML", "SENML_PIVOT"],
+        formats: &["JSON", "DEBEZIUM", "CSV", "PARQUET", "AVRO", "TEXT", "RAW", "SENML", "SENML_PIVOT"],
         guarantees: &[("", Guarantee::ExactlyOnce)],
         options: &[
             OptionDescription {
@@ -86,8 +86,8 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                their names never repeat. Who reads a folder passes over names that begin with a dot: those are files under construction, which `.kept` ones are until a \
                checkpoint has them. What a killed server has left of them is finished or removed when its query starts again; of a query that was dropped they may be \
                deleted. A result that changes has a first column `op`: `+` for a row that came, `-` for one that \
-               was taken back; Parquet files cannot take it.",
-        formats: &["JSON", "CSV", "PARQUET", "AVRO", "TEXT", "RAW", "SENML", "SENML_PIVOT"],
+               was taken back; FORMAT DEBEZIUM has its own `op`, and Parquet files cannot take it.",
+        formats: &["JSON", "DEBEZIUM", "CSV", "PARQUET", "AVRO", "TEXT", "RAW", "SENML", "SENML_PIVOT"],
         guarantees: &[("", Guarantee::ExactlyOnce), ("`append => true`", Guarantee::AtLeastOnce)],
         options: &[
             OptionDescription {
@@ -249,9 +249,15 @@ fn open_source(
             LineSource::new(reading.clone(), holding, chunks.into_iter().map(Chunk::of_text).collect())
         }));
     }
-    let chunks =
-        chunks::cut_lines(paths, (!reading.rule.has_quotes).then_some(chunks::CHUNK_BYTES)).map_err(unreadable)?;
-    Ok(sources(spec, chunks, partitions_wanted, |holding, chunks| LineSource::new(reading.clone(), holding, chunks)))
+    // A change takes back what an earlier one brought, in this file or in one before it.
+    let has_order = reading.format.has_changes();
+    let chunk_bytes = (!reading.rule.has_quotes && !has_order).then_some(chunks::CHUNK_BYTES);
+    let chunks = chunks::cut_lines(paths, chunk_bytes).map_err(unreadable)?;
+    let source = |holding, chunks| LineSource::new(reading.clone(), holding, chunks);
+    Ok(match has_order {
+        true => vec![Box::new(source(Holding::new(&Arc::default()), chunks))],
+        false => sources(spec, chunks, partitions_wanted, source),
+    })
 }
 
 /// Locates the files that a checkpoint names: it may name them as the statement does.
@@ -462,9 +468,8 @@ fn ending_of(path: &str) -> Option<String> {
 fn ending(format: &RowFormat) -> &'static str {
     match format {
         RowFormat::Plain { format: Format::Csv { .. }, .. } => "csv",
-        RowFormat::Plain { format: Format::Json | Format::NestedJson | Format::SenMl | Format::SenMlPivot, .. } => {
-            "json"
-        }
+        RowFormat::Plain { format: Format::Json | Format::NestedJson | Format::SenMl | Format::SenMlPivot, .. }
+        | RowFormat::Debezium { .. } => "json",
         RowFormat::Parquet => "parquet",
         RowFormat::Avro(_) => "avro",
         _ => "txt",

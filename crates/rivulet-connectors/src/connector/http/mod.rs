@@ -30,7 +30,10 @@ use super::{
 use crate::http_server::{Hosts, is_host_list};
 use listener::{Listener, ListenerOptions};
 
-/// The formats of bodies.
+/// The formats of bodies that are read.
+const FORMATS_READ: &[&str] = &["JSON", "DEBEZIUM", "CSV", "TEXT", "RAW", "AVRO", "PROTOBUF", "SENML", "SENML_PIVOT"];
+
+/// The formats of bodies that are written. Several posts are on their way at a time, so they say no changes.
 const FORMATS: &[&str] = &["JSON", "CSV", "TEXT", "RAW", "AVRO", "PROTOBUF", "SENML", "SENML_PIVOT"];
 
 /// The description of HTTP, in both directions.
@@ -47,7 +50,7 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
                wrong, to a post with anything but JSON objects that have this field, and takes nothing of it. \
                A connection that is silent, or takes longer than \
                10 s for the head of a request or 30 s for each KiB of a body, is closed. Posts of web pages are answered with 403. One partition.",
-        formats: FORMATS,
+        formats: FORMATS_READ,
         guarantees: &[("", Guarantee::AtMostOnce)],
         options: &[
             OptionDescription {

@@ -15,7 +15,7 @@ use crate::formats::{Format, FormatError, RowFormat};
 pub(crate) use reader::{Left, LineRule, Lines, READ_BYTES};
 
 /// The formats with one line for each row.
-pub(crate) const LINE_FORMATS: &[&str] = &["JSON", "CSV", "TEXT", "RAW", "SENML", "SENML_PIVOT"];
+pub(crate) const LINE_FORMATS: &[&str] = &["JSON", "DEBEZIUM", "CSV", "TEXT", "RAW", "SENML", "SENML_PIVOT"];
 
 /// Option: whether fields in quotes may contain line breaks.
 pub(crate) const MULTILINE: OptionDescription = OptionDescription {

@@ -55,7 +55,7 @@ pub(super) const STDOUT: ConnectorDescription = ConnectorDescription {
     source: None,
     sink: Some(DirectionDescription {
         help: "Whole batches at a time, at once. When the reader goes away, as `head` does, the query ends. A result that changes has a \
-               first column `op`: `+` for a row that came, `-` for one that was taken back.",
+               first column `op`: `+` for a row that came, `-` for one that was taken back; FORMAT DEBEZIUM has its own `op`.",
         formats: LINE_FORMATS,
         guarantees: &[("", Guarantee::AtLeastOnce)],
         options: &[],

@@ -71,6 +71,13 @@ impl JsonParser {
         }
     }
 
+    /// Reads the object that begins here as one row. `depth` counts the containers around it.
+    pub(crate) fn row(&mut self, reader: &mut Reader<'_>, depth: usize, rows: &mut Rows) -> Result<(), Fault> {
+        self.scratch.clear();
+        self.object(0, reader, depth, rows)?;
+        rows.finish_row()
+    }
+
     fn value(&mut self, index: usize, reader: &mut Reader<'_>, rows: &mut Rows) -> Result<(), Fault> {
         read_value(rows.open(index), reader, &mut self.scratch).map_err(|fault| in_column(fault, index))
     }

@@ -84,7 +84,8 @@ impl JsonEncoder {
         Self { members, end }
     }
 
-    fn row(&self, columns: &[Cells], row: usize, out: &mut Vec<u8>) {
+    /// Appends a row of these columns.
+    pub(crate) fn append(&self, columns: &[Cells], row: usize, out: &mut Vec<u8>) {
         for Member { prefix, column, is_json, times } in &self.members {
             out.extend_from_slice(prefix);
             match columns[*column].cell(row) {
@@ -106,7 +107,7 @@ impl Encoder for JsonEncoder {
     fn encode(&mut self, batch: &Batch, out: &mut EncodedRows) {
         let columns: Vec<Cells> = batch.columns.columns().iter().map(Cells::new).collect();
         for row in 0..batch.rows() {
-            self.row(&columns, row, out.bytes_mut());
+            self.append(&columns, row, out.bytes_mut());
             out.end_row();
         }
     }
@@ -120,7 +121,7 @@ pub(crate) fn row_to_json(batch: &Batch, row: usize) -> String {
     let one = batch.columns.slice(row, 1);
     let columns: Vec<Cells> = one.columns().iter().map(Cells::new).collect();
     let mut out = Vec::new();
-    JsonEncoder::new(one.schema_ref(), &Times::default()).row(&columns, 0, &mut out);
+    JsonEncoder::new(one.schema_ref(), &Times::default()).append(&columns, 0, &mut out);
     // Every piece is text, so this copies nothing and replaces nothing.
     String::from_utf8(out).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
