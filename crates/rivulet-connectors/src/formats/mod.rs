@@ -64,6 +64,7 @@ pub use avro::AvroFormat;
 pub(crate) use avro::{BlockDecoder, ContainerReader, append_block, append_header};
 pub use encode::{EncodedRows, Encoder};
 pub use json::json_escape;
+pub(crate) use json::object_encoder;
 pub use protobuf::ProtobufFormat;
 pub use raw::RawEncoding;
 pub use row_format::RowFormat;

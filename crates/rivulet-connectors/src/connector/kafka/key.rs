@@ -11,7 +11,7 @@ use rivulet_dataflow::Batch;
 
 use super::client::NAME;
 use crate::connector::{ConnectorError, Options, SinkSpec};
-use crate::formats::{EncodedRows, Encoder, Format};
+use crate::formats::{EncodedRows, Encoder, Format, object_encoder};
 
 /// Writes the key of each row: the bare text of one column, a JSON object of several.
 pub(super) struct KeyEncoder {
@@ -30,16 +30,26 @@ struct Objects {
 }
 
 impl KeyEncoder {
-    /// Reads the option `key`; `None` if messages have none.
-    pub(super) fn new(spec: &SinkSpec, options: &Options) -> Result<Option<Self>, ConnectorError> {
+    /// Reads the option `key`; `None` if messages have none. With `has_changes` all rows of a result that changes are
+    /// messages, and not the newest of each key alone.
+    pub(super) fn new(spec: &SinkSpec, options: &Options, has_changes: bool) -> Result<Option<Self>, ConnectorError> {
         let mut columns = columns_of(options, &spec.schema)?;
-        if spec.changes {
+        // A row and what takes it back have equal values, so any key keeps them in order.
+        let any_key_will_do = has_changes && spec.key.is_none() && !columns.is_empty();
+        if spec.changes && !any_key_will_do {
             let Some(key) = &spec.key else {
                 return Err(ConnectorError::Changes {
                     connector: NAME,
-                    hint: "the result needs a key by which its newest rows are told, as GROUP BY gives one; or write it to 'file:' as \
-                           JSON, where each row says in 'op' whether it came or was taken back"
-                        .into(),
+                    hint: match has_changes {
+                        true => {
+                            "say by which columns the changes of a row stay in order: WITH (key => 'columns')".into()
+                        }
+                        false => {
+                            "the result needs a key by which its newest rows are told, as GROUP BY gives one; or write \
+                                  all changes, as FORMAT DEBEZIUM with a key of your own"
+                                .into()
+                        }
+                    },
                 });
             };
             // The newest row of a key is kept, so the key must identify rows.
@@ -57,11 +67,10 @@ impl KeyEncoder {
                 ));
             }
         }
-        if columns.is_empty() {
+        if columns.is_empty() && !spec.changes {
             return Ok(None);
         }
         let schema = std::sync::Arc::new(spec.schema.project(&columns).expect("columns of the schema"));
-        let format = if columns.len() == 1 { Format::Text } else { Format::Json };
         let is_text = |column: usize| {
             matches!(spec.schema.field(column).data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
         };
@@ -73,7 +82,13 @@ impl KeyEncoder {
             }),
             false => None,
         };
-        Ok(Some(Self { columns, encoder: format.encoder(schema)?, keys: EncodedRows::default(), objects }))
+        let encoder = match columns.len() {
+            // The one row of a result without GROUP BY.
+            0 => object_encoder(&schema),
+            1 => Format::Text.encoder(schema)?,
+            _ => Format::Json.encoder(schema)?,
+        };
+        Ok(Some(Self { columns, encoder, keys: EncodedRows::default(), objects }))
     }
 
     /// The key of each row, until the next call.
@@ -82,9 +97,9 @@ impl KeyEncoder {
         self.keys.clear();
         let batch = batch.with_columns(columns);
         self.encoder.encode(&batch, &mut self.keys);
+        let Some(objects) = &mut self.objects else { return &self.keys };
         let column = batch.column(0);
         let is_object = |row: usize, key: &[u8]| column.is_null(row) || key.first() == Some(&b'{');
-        let Some(objects) = &mut self.objects else { return &self.keys };
         if !self.keys.iter().enumerate().any(|(row, key)| is_object(row, key)) {
             return &self.keys;
         }
@@ -149,7 +164,7 @@ mod tests {
         };
         let given = if key.is_empty() { vec![] } else { vec![("key".to_owned(), key.to_owned())] };
         let options = Options::check(&super::super::CONNECTOR, Direction::Sink, &given).unwrap();
-        KeyEncoder::new(&spec, &options).map_err(|error| error.to_string())
+        KeyEncoder::new(&spec, &options, false).map_err(|error| error.to_string())
     }
 
     fn batch() -> Batch {

@@ -39,7 +39,11 @@ impl Kind {
 
 /// The origins of the columns.
 #[derive(Clone, Debug)]
-pub(super) struct Layout(message::Layout<Kind>);
+pub(super) struct Layout {
+    columns: message::Layout<Kind>,
+    /// Whether messages without a value are tombstones, which say nothing more than the deletion before them.
+    has_tombstones: bool,
+}
 
 impl Layout {
     /// Reads the options that name columns.
@@ -47,15 +51,21 @@ impl Layout {
         let mut named = Named::none(spec);
         for (option, kind) in Kind::ALL {
             if let Some(name) = options.text(option) {
+                if format.has_changes() && matches!(kind, Kind::Offset | Kind::Timestamp) {
+                    let problem = format!("does not go with FORMAT {}", format.name());
+                    let hint = "a row comes and is taken back by two messages, whose offsets and times differ; declare \
+                                a column of the row";
+                    return Err(options.wrong(option, problem, hint));
+                }
                 named.add(spec, options, (option, name), kind, &kind.data_type())?;
             }
         }
-        Ok(Self(message::Layout::new(spec, named, format)?))
+        Ok(Self { columns: message::Layout::new(spec, named, format)?, has_tombstones: format.has_changes() })
     }
 
     /// Makes the decoder of payloads.
     pub(super) fn decoder(&self, format: &RowFormat) -> Result<Box<dyn Decoder>, FormatError> {
-        self.0.decoder(format)
+        self.columns.decoder(format)
     }
 
     /// The rows of the messages of `block` from `first` up to `end`; `events` is empty before and after.
@@ -70,9 +80,10 @@ impl Layout {
     ) -> Batch {
         for index in messages {
             let message = block.message(index);
-            let lacking = self.0.required().iter().find(|(kind, _)| lacks(&message, *kind));
+            let lacking = self.columns.required().iter().find(|(kind, _)| lacks(&message, *kind));
             match (message.payload, lacking) {
-                (Some(payload), None) => events.push(self.0.slot(index), now_us, payload),
+                (Some(payload), None) => events.push(self.columns.slot(index), now_us, payload),
+                (None, _) if self.has_tombstones => {}
                 (payload, _) => refusals.refuse(0, Reason::Decode, now_us, || {
                     let detail = match lacking {
                         Some((_, name)) if payload.is_some() => {
@@ -84,7 +95,7 @@ impl Layout {
                 }),
             }
         }
-        self.0.decode(decoder, events, refusals, |kind, _, messages| message_column(kind, block, messages))
+        self.columns.decode(decoder, events, refusals, |kind, _, messages| message_column(kind, block, messages))
     }
 }
 

@@ -39,7 +39,7 @@ use properties::PROPERTIES;
 use transaction::Transactions;
 
 /// The formats of messages.
-const FORMATS: &[&str] = &["JSON", "CSV", "AVRO", "PROTOBUF", "RAW", "TEXT", "SENML", "SENML_PIVOT"];
+const FORMATS: &[&str] = &["JSON", "DEBEZIUM", "CSV", "AVRO", "PROTOBUF", "RAW", "TEXT", "SENML", "SENML_PIVOT"];
 
 /// The description of the connector.
 pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
@@ -49,7 +49,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     source: Some(DirectionDescription {
         help: "Each partition of the topic is one of the source, with a watermark of its own; with a group, whose member the query is, those that \
                others read are not waited for. One that is ours and has no messages is, unless the source has an `idle_timeout`. \
-               Of a partition of which much waits to be processed, up to 4 MiB, nothing is read. Messages without a value are refused.",
+               Of a partition of which much waits to be processed, up to 4 MiB, nothing is read. Messages without a value are refused, except tombstones of FORMAT DEBEZIUM, which are passed over.",
         formats: FORMATS,
         guarantees: &[("", Guarantee::ExactlyOnce)],
         options: &[
@@ -103,7 +103,8 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     sink: Some(DirectionDescription {
         help: "One message a row, in order for each key, written once even if a batch has to be sent again. A message that the broker does \
                not take in the end ends the query. A result that changes needs a key: the newest row of each key is written, and a \
-               message without value when there is none any more.",
+               message without value when there is none any more. As FORMAT DEBEZIUM all of its changes are written: `c` for a row that came, `d` for one that \
+               was taken back; where the result has no key, `key` says by which columns they stay in order.",
         formats: FORMATS,
         guarantees: &[("`delivery => 'exactly_once'`", Guarantee::ExactlyOnce), ("", Guarantee::AtLeastOnce)],
         options: &[
@@ -247,7 +248,7 @@ fn open_source(
 fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
     let (_, topic) = address_of(spec)?;
     let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?;
-    let key = key::KeyEncoder::new(spec, options)?;
+    let key = key::KeyEncoder::new(spec, options, format.has_changes())?;
     let failed = |error| sink_problem(spec, options, error);
     let (config, transactions) = match (transactions(spec, options)?, &spec.checkpoints) {
         (None, _) => (producer(spec, options)?, None),

@@ -86,7 +86,7 @@ impl KafkaSink {
         transactions: Option<Arc<Transactions>>,
         health: &Arc<Health>,
     ) -> Result<Self, OpenError> {
-        // A retraction is a message without value, so no message needs a mark.
+        // A retraction is a message without value, or says so itself. No message needs a mark.
         let outgoing = Outgoing::new(format, schema, false).map_err(OpenError::Format)?;
         let producer = match &transactions {
             Some(transactions) => transactions.producer().clone(),
@@ -99,7 +99,7 @@ impl KafkaSink {
         let deliveries = producer.context().0.clone();
         let overflow = RefCell::default();
         let sender = Sender { producer: Some(producer), transactions, deliveries, topic: topic.to_owned(), overflow };
-        let (newest, columns) = (changes.then(Newest::default), schema.fields().len());
+        let (newest, columns) = ((changes && !format.has_changes()).then(Newest::default), schema.fields().len());
         Ok(Self { sender, outgoing, key, output, columns, newest, finish_by: None, has_left: false })
     }
 

@@ -113,6 +113,11 @@ impl Encoder for JsonEncoder {
     }
 }
 
+/// An encoder of objects, which may have no column at all.
+pub(crate) fn object_encoder(schema: &Schema) -> Box<dyn Encoder> {
+    Box::new(JsonEncoder::new(schema, &Times::default()))
+}
+
 /// Row `row` of `batch` as one JSON object, in the form the JSON format writes; for dead letters, previews and logs.
 ///
 /// # Panics

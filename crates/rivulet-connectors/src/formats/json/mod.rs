@@ -13,7 +13,7 @@ pub(crate) use decoder::JsonParser;
 pub use encoder::json_escape;
 pub(crate) use encoder::{
     JsonEncoder, append_decimal, append_integer, append_json_float, append_json_string, append_json_timestamp,
-    row_to_json,
+    object_encoder, row_to_json,
 };
 pub(crate) use reader::{Reader, Span};
 

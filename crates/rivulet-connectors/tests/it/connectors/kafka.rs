@@ -34,10 +34,11 @@ type Part = (&'static str, fn(&str));
 fn against_a_broker() {
     let Some(mut broker) = Broker::start_or_skip() else { return };
     let topic = |name: &str| format!("kafka:{}/{name}", broker.address);
-    let side_by_side: [Part; 7] = [
+    let side_by_side: [Part; 8] = [
         ("numbers", of_one_topic),
         ("shared", groups_share_and_remember),
         ("totals", changes_are_upserts),
+        ("changes", changes_are_written_as_debezium_does),
         ("many", a_slow_reader_stops_the_fetching),
         ("errors", errors_surface),
         ("final", transactions_become_final_with_checkpoints),
@@ -209,6 +210,42 @@ fn changes_are_upserts(address: &str) {
     // The value of b that is gone is a message without value, which a source refuses.
     assert_eq!(drained.refused, 1);
     assert_eq!(drained.sorted(), ["a|0|a", "a|10|a", "a|11|a", "b|1|b"]);
+    // To a format of changes that is a tombstone; these values are no changes.
+    spec.format = Some(format("DEBEZIUM"));
+    assert_eq!(drain(&spec, 1).unwrap().refused, 4);
+}
+
+fn changes_are_written_as_debezium_does(address: &str) {
+    let mut spec = sink(address, rows(0..1).columns.schema());
+    (spec.changes, spec.format) = (true, Some(format("DEBEZIUM")));
+    assert!(sink_error(&spec).contains("hint: say by which columns the changes of a row stay in order"));
+    spec.options = options(&[("key", "device")]);
+    let marks = |batch: Batch, marks: &[bool]| batch.with_retracts(Some(marks.to_vec().into()));
+    // Row 10 takes the place of row 0, in one batch and in two.
+    let row = |n: i64| rows(n..n + 1);
+    let both = Batch::concat(vec![row(1), row(11)]).unwrap();
+    fill(&spec, &[rows(0..2), marks(row(0), &[true]), row(10), marks(both, &[true, false])]).unwrap();
+    // The one row of a result without GROUP BY has a key too.
+    (spec.key, spec.options) = (Some(Vec::new()), Vec::new());
+    fill(&spec, &[row(25), marks(row(25), &[true])]).unwrap();
+    let mut spec = source(address, "device TEXT, n BIGINT, k TEXT");
+    spec.format = Some(format("DEBEZIUM"));
+    spec.options = options(&[("bounded", "true"), ("key_column", "k")]);
+    let drained = drain(&spec, 1).unwrap();
+    assert_eq!(drained.refused, 0, "{:?}", drained.details);
+    for (device, expected) in [
+        ("device 0|", &["device 0|0|device 0", "-device 0|0|device 0", "device 0|10|device 0"][..]),
+        ("device 1|", &["device 1|1|device 1", "-device 1|1|device 1", "device 1|11|device 1"]),
+        ("device 5|", &["device 5|25|{}", "-device 5|25|{}"]),
+    ] {
+        let of_device: Vec<&String> = drained.rows.iter().filter(|row| row.contains(device)).collect();
+        assert_eq!(of_device, expected);
+    }
+    let mut spec = source(address, "device TEXT, n BIGINT, k BIGINT");
+    spec.format = Some(format("DEBEZIUM"));
+    spec.options = options(&[("offset_column", "k")]);
+    let error = source_error(&spec);
+    assert!(error.contains("does not go with FORMAT DEBEZIUM") && error.contains("hint: a row comes"), "{error}");
 }
 
 fn a_slow_reader_stops_the_fetching(address: &str) {

@@ -114,7 +114,7 @@ pub(crate) fn texts(columns: &RecordBatch) -> Vec<String> {
 /// What came out of a source.
 #[derive(Debug, Default)]
 pub(crate) struct Drained {
-    /// In the order in which they came, partition by partition.
+    /// In the order in which they came, partition by partition; with `-` before those that retract another.
     pub(crate) rows: Vec<String>,
     pub(crate) refused: u64,
     /// Why the first was refused.
@@ -143,7 +143,12 @@ pub(crate) fn poll_until(
         drained.refused += refusals.counted(Reason::Decode);
         drained.details.extend(refusals.records().iter().map(|one| one.detail.clone()));
         match polled {
-            Polled::Rows { columns, .. } => drained.rows.extend(texts(&columns)),
+            Polled::Rows { columns, retracts, .. } => {
+                let mark = |row| if retracts.as_ref().is_some_and(|marks| marks.value(row)) { "-" } else { "" };
+                drained
+                    .rows
+                    .extend(texts(&columns).iter().enumerate().map(|(row, text)| format!("{}{text}", mark(row))));
+            }
             Polled::Nothing(wait) | Polled::Aside(wait) => std::thread::sleep(wait),
             Polled::End => return Ok(()),
         }
