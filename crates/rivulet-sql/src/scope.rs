@@ -92,6 +92,11 @@ impl SourceDeclaration {
         }
     }
 
+    /// Whether its rows may be taken back: its format is one of changes.
+    pub fn changes(&self) -> bool {
+        self.format.as_ref().is_some_and(|format| format.name.trim().eq_ignore_ascii_case("debezium"))
+    }
+
     /// The names of its columns, and their types as they are declared.
     pub fn columns(&self) -> Vec<(String, String)> {
         let computed = &self.schema.fields()[self.declared.fields().len()..];

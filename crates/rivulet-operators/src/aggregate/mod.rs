@@ -198,6 +198,11 @@ impl AggregateFunction {
         self.gives_json() || matches!(self, Self::StringAgg | Self::StringAggDistinct)
     }
 
+    /// Whether the result depends on the event times of rows.
+    pub fn goes_by_time(self) -> bool {
+        matches!(self, Self::FirstValue | Self::LastValue | Self::ArrayAgg | Self::StringAgg)
+    }
+
     /// Whether the result is JSON as text.
     pub fn gives_json(self) -> bool {
         matches!(self, Self::ArrayAgg | Self::ArrayAggDistinct)

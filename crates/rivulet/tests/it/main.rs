@@ -30,6 +30,7 @@ mod column_types;
 mod comparison;
 mod cut;
 mod dead_letters;
+mod debezium;
 mod engine;
 mod examples;
 mod features;

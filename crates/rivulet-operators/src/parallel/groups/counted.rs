@@ -92,9 +92,7 @@ impl CountedPlan {
             }
             false => None,
         };
-        let is_distinct = function.is_over_distinct();
-        let is_timed = matches!(function, AggregateFunction::FirstValue | AggregateFunction::LastValue)
-            || list.is_some() && !is_distinct;
+        let is_timed = function.goes_by_time();
         let same = |plan: &Self| {
             plan.argument == argument && plan.filter == filter && plan.is_timed == is_timed && plan.list == list
         };

@@ -13,6 +13,7 @@ use rivulet_operators::parallel::{
 };
 use rivulet_operators::{AggregateFunction, AggregateSpec};
 
+use super::PlannedSource;
 use super::aggregates::PlannedAggregate;
 use super::builder::{has_fixed_width, window_bounds};
 use super::columns::{place_in, unaliased, used_columns, uses_windows};
@@ -377,6 +378,16 @@ impl Lowering {
                 }
                 _ => "aggregate where rows are final, for example in windows",
             };
+            return Err(refused(position, problem).hint(hint));
+        }
+        // Without an event time, a retraction has the time of its own arrival, and not that of its row.
+        let lacks_time = |source: &PlannedSource| source.declaration.changes() && source.event_time.is_none();
+        if stream.changes && function.goes_by_time() && !distinct && self.sources.iter().any(lacks_time) {
+            let hint = match function.is_list() {
+                true => format!("declare an EVENT TIME in the source; or write {function}(DISTINCT x)"),
+                false => "declare an EVENT TIME in the source".into(),
+            };
+            let problem = format!("{function} goes by event time, and rows that may be taken back have none here");
             return Err(refused(position, problem).hint(hint));
         }
         if !function.is_list() && !order_by.is_empty() || null_treatment.is_some() {

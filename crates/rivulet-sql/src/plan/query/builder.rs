@@ -31,7 +31,8 @@ pub(super) struct Builder {
     known: HashMap<String, NodeId>,
     /// What each operator does, by the indices of columns and not by their names, independent of its inputs.
     pub(super) identities: BTreeMap<NodeId, String>,
-    /// For each stateful operator, whether it may retract rows. Any other operator may if its inputs may.
+    /// For each source and each stateful operator, whether it may retract rows. Any other operator may if its inputs
+    /// may.
     pub(super) changes: BTreeMap<NodeId, bool>,
     /// The position of errors that have none of their own.
     pub(super) position: Position,

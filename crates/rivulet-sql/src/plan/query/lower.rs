@@ -69,7 +69,8 @@ impl Lowering {
             source.event_time = time.and_then(|time| source.columns.iter().position(|column| *column == time));
             let schema =
                 source.declaration.schema.project(&source.columns).expect("the columns are those of the source");
-            builder.dataflow.add(Work::Source(place), Arc::new(schema));
+            let node = builder.dataflow.add(Work::Source(place), Arc::new(schema));
+            builder.changes.insert(node, source.declaration.changes());
         }
         Ok(Self { builder, sources, tables: Vec::new(), state_ttl_us })
     }
@@ -159,7 +160,7 @@ impl Lowering {
             bounds: source.event_time.map(|time| (time, 0)).into_iter().collect(),
             pending: None,
             window: None,
-            changes: false,
+            changes: source.declaration.changes(),
             partition: Partition::Any,
             key: None,
         })
