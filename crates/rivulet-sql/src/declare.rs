@@ -29,7 +29,12 @@ impl CreateSource {
         let computed = self.computed.open();
         let (declared, mut event_time_column) = match &self.columns {
             Some(columns) => {
-                let fields = columns.iter().map(ColumnDeclaration::field);
+                let is_key = |name: &Name| self.key.iter().flatten().any(|key| key.text == name.text);
+                // A row without a key could not be told from others.
+                let fields = columns.iter().map(|column| match is_key(&column.name) {
+                    true => column.field().with_nullable(false),
+                    false => column.field(),
+                });
                 let declared = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
                 let of_computed = computed.iter().position(|column| column.event_time);
                 let of_declared = columns.iter().position(|column| column.event_time);
@@ -46,6 +51,7 @@ impl CreateSource {
                 }
             },
         };
+        let key = self.key.as_ref().map(|names| names.iter().map(|name| key_column(&declared, name)).collect());
         let carried = carried(&declared);
         let (fields, computed) = plan_computed(&self.name, computed, &carried)?;
         let fields: Vec<FieldRef> = carried.fields().iter().cloned().chain(fields.into_iter().map(Arc::new)).collect();
@@ -85,6 +91,7 @@ impl CreateSource {
             schema: with_time(schema),
             declared: with_time(declared),
             computed,
+            key: key.transpose()?,
             event_time_column,
             lateness_us,
             idle_timeout_us,
@@ -107,6 +114,15 @@ fn sink_name(option: &Name, literal: &Literal, position: Position) -> Result<Nam
         _ => Err(SqlError::new(position, format!("{option} takes the name of a sink in single quotes"))
             .hint(format!("write for example {option} => 'letters'"))),
     }
+}
+
+/// Returns the index of a column of PRIMARY KEY.
+fn key_column(declared: &Schema, name: &Name) -> Result<usize, SqlError> {
+    declared.index_of(&name.text).map_err(|_| {
+        let names = declared.fields().iter().map(|field| field.name().as_str());
+        let hint = "the columns of a key are declared ones";
+        SqlError::new(name.position, format!("unknown column '{name}'")).suggest(&name.text, names, hint)
+    })
 }
 
 /// Returns the index of the column in WATERMARK FOR.

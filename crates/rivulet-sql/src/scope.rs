@@ -25,6 +25,8 @@ pub struct SourceDeclaration {
     pub declared: SchemaRef,
     /// Compute the columns behind the declared ones from the declared ones.
     pub(crate) computed: Vec<Arc<dyn PhysicalExpr>>,
+    /// The indices of the columns that identify a row, of a source of changes that says so.
+    pub key: Option<Vec<usize>>,
     /// The index of the event-time column. Without one, the arrival time is the event time.
     pub event_time_column: Option<usize>,
     /// How far a row may be behind the newest one of its partition and still count, microseconds.
@@ -79,6 +81,7 @@ impl SourceDeclaration {
             declared: schema.clone(),
             schema,
             computed: Vec::new(),
+            key: None,
             event_time_column: None,
             lateness_us: 0,
             idle_timeout_us: None,
@@ -94,7 +97,7 @@ impl SourceDeclaration {
 
     /// Whether its rows may be taken back: its format is one of changes.
     pub fn changes(&self) -> bool {
-        self.format.as_ref().is_some_and(|format| format.name.trim().eq_ignore_ascii_case("debezium"))
+        self.format.as_ref().is_some_and(FormatSpec::has_changes)
     }
 
     /// The names of its columns, and their types as they are declared.

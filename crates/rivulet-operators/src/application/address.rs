@@ -43,7 +43,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// `FORMAT name [(option => value, ...)]`. The planner does not know which formats exist.
+/// `FORMAT name [(option => value, ...)]`. The planner does not know which formats exist, except that one has changes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FormatSpec {
     /// The name of the format, in lower case.
@@ -52,4 +52,11 @@ pub struct FormatSpec {
     pub options: Vec<(String, Literal)>,
     /// Line and column of the format's name in the text of the application, from 1; zeros if it is not in the text.
     pub position: (u32, u32),
+}
+
+impl FormatSpec {
+    /// Whether rows in this format may take back others.
+    pub fn has_changes(&self) -> bool {
+        self.name.trim().eq_ignore_ascii_case("debezium")
+    }
 }

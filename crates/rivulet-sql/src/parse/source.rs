@@ -7,28 +7,34 @@ use super::cursor::Cursor;
 use super::query;
 use crate::lexer::token_is_word;
 use crate::statement::{
-    ColumnDeclaration, ComputedColumn, CreateSink, CreateSource, CreateView, SealedComputed, Watermark,
+    ColumnDeclaration, ComputedColumn, CreateSink, CreateSource, CreateView, FormatSpec, Name, SealedComputed,
+    Watermark,
 };
 use crate::value::interval_us;
-use crate::{Literal, SqlError};
+use crate::{Literal, Position, SqlError};
 
 /// Reads what follows `CREATE SOURCE`; `text` is that of the statement.
 pub(super) fn source(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateSource, SqlError> {
     let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
     let name = cursor.name("the name of the source")?;
-    let (columns, computed, watermark) = match *cursor.peek() {
-        Token::LParen => {
-            let (columns, computed, watermark) = source_columns(cursor)?;
-            (Some(columns), computed, watermark)
-        }
-        _ => (None, Vec::new(), None),
+    let declared = match *cursor.peek() {
+        Token::LParen => Some(source_columns(cursor)?),
+        _ => None,
     };
+    let has_columns = declared.is_some();
+    let SourceColumns { columns, computed, watermark, key } = declared.unwrap_or_default();
     if !cursor.eat_word("from") {
         return Err(cursor.expected("FROM").hint("write for example FROM 'file:data/bids.csv' FORMAT CSV"));
     }
     let (address, address_position) = cursor.string("an address in single quotes")?;
     let format = if cursor.eat_word("format") { Some(create::format(cursor)?) } else { None };
     let options = if cursor.eat_word("with") { cursor.named_values("the name of an option")? } else { Vec::new() };
+    if let Some(key) = &key
+        && !format.as_ref().is_some_and(FormatSpec::has_changes)
+    {
+        return Err(SqlError::new(key.position, "PRIMARY KEY is of sources of changes, of FORMAT DEBEZIUM")
+            .hint("leave it out: the rows of other sources are events, and each counts"));
+    }
     let text = text.to_owned();
     Ok(CreateSource {
         name,
@@ -37,9 +43,10 @@ pub(super) fn source(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateSource
         address,
         address_position,
         format,
-        columns,
+        columns: has_columns.then_some(columns),
         computed: SealedComputed::new(computed),
         watermark,
+        key: key.map(|key| key.columns),
         options,
         unread: None,
     })
@@ -103,12 +110,24 @@ pub(super) fn view(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateView, Sq
     Ok(CreateView { name, if_not_exists, text: text.to_owned(), query })
 }
 
-/// The declared columns, the computed columns and the watermark in parentheses behind the name of a source.
-type SourceColumns = (Vec<ColumnDeclaration>, Vec<ComputedColumn>, Option<Watermark>);
+/// What stands in parentheses behind the name of a source.
+#[derive(Default)]
+struct SourceColumns {
+    columns: Vec<ColumnDeclaration>,
+    computed: Vec<ComputedColumn>,
+    watermark: Option<Watermark>,
+    key: Option<PrimaryKey>,
+}
 
-/// Reads the columns of a source, its computed columns, and its watermark.
+/// The columns of a PRIMARY KEY, and where it stands.
+struct PrimaryKey {
+    columns: Vec<Name>,
+    position: Position,
+}
+
+/// Reads the columns of a source, its computed columns, its watermark and its key.
 fn source_columns(cursor: &mut Cursor<'_>) -> Result<SourceColumns, SqlError> {
-    let (mut columns, mut computed, mut watermark) = (Vec::new(), Vec::new(), None);
+    let SourceColumns { mut columns, mut computed, mut watermark, mut key } = SourceColumns::default();
     cursor.expect(&Token::LParen)?;
     loop {
         let follows = |word: &str| cursor.rest().get(1).is_some_and(|token| token_is_word(&token.token, word));
@@ -118,12 +137,20 @@ fn source_columns(cursor: &mut Cursor<'_>) -> Result<SourceColumns, SqlError> {
             }
             watermark = Some(watermark_clause(cursor)?);
         } else if cursor.is_word("primary") && follows("key") {
-            return Err(SqlError::new(cursor.position(), "PRIMARY KEY is not supported yet")
-                .hint("leave it out: the rows of a source are events, and each counts"));
+            only_key(&key, cursor.position())?;
+            key = Some(primary_key(cursor)?);
         } else if create::is_computed(cursor) {
             computed.push(create::computed_column(cursor, &columns, &computed)?);
         } else {
             create::column_or_parts(cursor, &mut columns, &computed, ("", 0))?;
+            let position = cursor.position();
+            if cursor.eat_words(&["primary", "key"]) {
+                only_key(&key, position)?;
+                key = Some(PrimaryKey {
+                    columns: columns.last().map(|one| one.name.clone()).into_iter().collect(),
+                    position,
+                });
+            }
         }
         if columns.len() + computed.len() > COLUMNS_MAX {
             let message = format!("declare at most {COLUMNS_MAX} columns for the source");
@@ -138,8 +165,35 @@ fn source_columns(cursor: &mut Cursor<'_>) -> Result<SourceColumns, SqlError> {
     }
     match columns.is_empty() {
         true => Err(SqlError::new(cursor.position(), "the source has no columns")),
-        false => Ok((columns, computed, watermark)),
+        false => Ok(SourceColumns { columns, computed, watermark, key }),
     }
+}
+
+/// Refuses a second PRIMARY KEY.
+fn only_key(key: &Option<PrimaryKey>, position: Position) -> Result<(), SqlError> {
+    match key {
+        None => Ok(()),
+        Some(_) => Err(SqlError::new(position, "a source has one PRIMARY KEY")
+            .hint("name all of its columns together: PRIMARY KEY (a, b)")),
+    }
+}
+
+/// Reads `PRIMARY KEY (column, ...) [NOT ENFORCED]`.
+fn primary_key(cursor: &mut Cursor<'_>) -> Result<PrimaryKey, SqlError> {
+    let position = cursor.position();
+    cursor.expect_word("PRIMARY")?;
+    cursor.expect_word("KEY")?;
+    cursor.expect(&Token::LParen)?;
+    let mut columns = Vec::new();
+    loop {
+        columns.push(cursor.name("a column of the key")?);
+        if cursor.eat(&Token::RParen) {
+            break;
+        }
+        cursor.expect(&Token::Comma)?;
+    }
+    cursor.eat_words(&["not", "enforced"]);
+    Ok(PrimaryKey { columns, position })
 }
 
 /// Reads `WATERMARK FOR column AS column [- INTERVAL '...']`.

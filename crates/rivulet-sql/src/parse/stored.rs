@@ -228,6 +228,7 @@ fn unread(text: &str, error: &SqlError) -> Option<Statement> {
             columns,
             computed: SealedComputed::new(Vec::new()),
             watermark: None,
+            key: None,
             options,
             unread,
         })),

@@ -185,7 +185,11 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "CREATE SOURCE s (a BIGINT, PRIMARY KEY (a)) FROM 'x:y'",
-            "error at line 1, column 28: PRIMARY KEY is not supported yet\nhint: leave it out: the rows of a source are events, and each counts",
+            "error at line 1, column 28: PRIMARY KEY is of sources of changes, of FORMAT DEBEZIUM\nhint: leave it out: the rows of other sources are events, and each counts",
+        ),
+        (
+            "CREATE SOURCE s (a BIGINT PRIMARY KEY, PRIMARY KEY (a)) FROM 'x:y' FORMAT DEBEZIUM",
+            "error at line 1, column 40: a source has one PRIMARY KEY\nhint: name all of its columns together: PRIMARY KEY (a, b)",
         ),
         (
             "CREATE SOURCE s (ts TIMESTAMP, WATERMARK FOR ts AS other - INTERVAL '1' SECOND) FROM 'x:y'",

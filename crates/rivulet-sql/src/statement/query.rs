@@ -11,7 +11,7 @@ use super::parts::{ColumnDeclaration, Name, SealedComputed, StateWish};
 use crate::application::FormatSpec;
 use crate::{Literal, Position, SqlError};
 
-/// `CREATE SOURCE name [(column TYPE, column AS expression, ...)] FROM 'connector:rest' [FORMAT ...] [WITH (...)]`
+/// `CREATE SOURCE name [(column TYPE, column AS expression, PRIMARY KEY (column), ...)] FROM 'connector:rest' [FORMAT ...] [WITH (...)]`
 #[derive(Clone, Debug)]
 pub struct CreateSource {
     /// The name of the source.
@@ -32,6 +32,8 @@ pub struct CreateSource {
     pub(crate) computed: SealedComputed,
     /// `WATERMARK FOR column AS column - INTERVAL '...'`
     pub(crate) watermark: Option<Watermark>,
+    /// The columns of PRIMARY KEY, which identify a row of a source of changes.
+    pub(crate) key: Option<Vec<Name>>,
     /// The options in WITH.
     pub(crate) options: Vec<(Name, Literal, Position)>,
     /// Why a stored text could not be read. Only its name is known then.

@@ -1,7 +1,7 @@
 //! Sources of changes, as Debezium writes them: every query over the changes of a table gives what it gives over the
 //! table as it is in the end.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::io::Write as _;
@@ -10,6 +10,7 @@ use std::path::Path;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::kafka_broker::Broker;
 use super::server::{Server, free_port, rivulet, wait};
 
 /// A table and the changes that made it.
@@ -230,6 +231,66 @@ fn what_goes_by_arrival_is_refused() {
                          GROUP BY window_end",
     );
     assert!(clock.contains("by the clock") || clock.contains("hint"), "{clock}");
+}
+
+#[test]
+fn a_primary_key_tells_rows_apart() {
+    let explain = |columns: &str, query: &str| {
+        let script = format!("CREATE SOURCE t ({columns}) FROM 'file:t.json' FORMAT DEBEZIUM; EXPLAIN {query}");
+        let done = rivulet().args(["run", "-c", &script]).output().expect("the program");
+        String::from_utf8([done.stdout, done.stderr].concat()).unwrap()
+    };
+    for columns in
+        ["id BIGINT PRIMARY KEY, region TEXT, v TEXT", "id BIGINT, region TEXT, v TEXT, PRIMARY KEY (id) NOT ENFORCED"]
+    {
+        let shown = explain(columns, "SELECT v AS w, id FROM t WHERE v <> 'x'");
+        assert!(shown.contains("rows may be taken back, one row for each (id)"), "{shown}");
+    }
+    let two = "id BIGINT, region TEXT, v TEXT, PRIMARY KEY (region, id)";
+    assert!(explain(two, "SELECT * FROM t").contains("one row for each (region, id)"));
+    assert!(explain(two, "SELECT id, v FROM t").contains("  rows may be taken back\n"), "a part of the key is none");
+    let joined = "SELECT a.id, b.v FROM t a JOIN t b ON a.id = b.id";
+    assert!(explain("id BIGINT PRIMARY KEY, v TEXT", joined).contains("one row for each (id)"));
+    let wrong = explain("id BIGINT, PRIMARY KEY (it)", "SELECT id FROM t");
+    assert!(wrong.contains("unknown column 'it'") && wrong.contains("did you mean 'id'?"), "{wrong}");
+}
+
+/// What a sink of changes writes is what a source of changes reads, through the partitions of a topic.
+#[test]
+fn changes_go_through_a_broker() {
+    let Some(broker) = Broker::start_or_skip() else { return };
+    let folder = TempDir::new().unwrap();
+    let mut table = Table::new(23);
+    (0..2000).for_each(|_| table.change());
+    fs::write(folder.path().join("changes.json"), &table.changes).unwrap();
+    let rows: Vec<&str> = table.rows.values().map(String::as_str).collect();
+    fs::write(folder.path().join("rows.json"), rows.join("\n")).unwrap();
+    let changes =
+        source(folder.path(), "changes.json", "DEBEZIUM").replace("id BIGINT NOT NULL", "id BIGINT PRIMARY KEY");
+    run(
+        &["-p", "2"],
+        &format!(
+            "{changes}
+             CREATE SINK orders_out TO 'kafka:{0}/orders' FORMAT DEBEZIUM;
+             CREATE SINK cities TO 'kafka:{0}/cities' FORMAT DEBEZIUM;
+             INSERT INTO orders_out SELECT id, ts, city, amount FROM orders;
+             INSERT INTO cities SELECT city, count(*) AS n FROM orders GROUP BY city",
+            broker.address
+        ),
+    );
+    let from = |topic: &str, columns: &str| {
+        let address = format!("'kafka:{}/{topic}' FORMAT DEBEZIUM WITH (bounded => true", broker.address);
+        format!("CREATE SOURCE {topic} ({columns}) FROM {address}")
+    };
+    let through = from("orders", COLUMNS) + ", lateness => INTERVAL '100 days');";
+    let queries = QUERIES.join(";\n");
+    let expected = run(&[], &format!("{} {queries}", source(folder.path(), "rows.json", "JSON"))).0;
+    assert!(expected == run(&["-p", "2"], &format!("{through} {queries}")).0);
+    let cities = from("cities", "city TEXT, n BIGINT") + ");";
+    let sum = run(&[], &format!("{cities} SELECT count(*) AS cities, sum(n) AS n FROM cities")).0;
+    let city = |row: &String| serde_json::from_str::<Value>(row).unwrap()["city"].to_string();
+    let cities: BTreeSet<String> = table.rows.values().map(city).collect();
+    assert_eq!(sum, format!("{{\"cities\":{},\"n\":{}}}\n", cities.len(), table.rows.len()));
 }
 
 /// What the lines of a result that changes come to: the number of each city.

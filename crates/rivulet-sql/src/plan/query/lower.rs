@@ -151,6 +151,7 @@ impl Lowering {
             .expect("sources were collected from the same plan");
         let source = &self.sources[node];
         let place = |column: usize| source.columns.iter().position(|read| *read == column);
+        let key = |columns: &Vec<usize>| columns.iter().map(|column| place(*column)).collect::<Option<Vec<_>>>();
         let columns = scanned(scan).into_iter().map(|column| place(column).map_or(Place::Absent, Place::Column));
         Ok(Stream {
             node,
@@ -162,7 +163,7 @@ impl Lowering {
             window: None,
             changes: source.declaration.changes(),
             partition: Partition::Any,
-            key: None,
+            key: source.declaration.key.as_ref().and_then(key),
         })
     }
 
