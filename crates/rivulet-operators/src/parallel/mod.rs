@@ -45,7 +45,7 @@ pub use computed::ComputedColumns;
 pub use join::{Expiry, KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
 pub use keys::key_hashes;
 pub use order::SortKey;
-pub use over::{KeyedOver, KeyedOverSpec, Lag, OverFrame};
+pub use over::{KeyedOver, KeyedOverSpec, Lag, OverFrame, Versions};
 pub use require_values::RequireValues;
 pub use set_event_time::SetEventTime;
 pub use top_n::{Ranking, TopN, TopNSpec};

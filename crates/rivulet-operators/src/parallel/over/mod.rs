@@ -10,9 +10,9 @@ mod waiting;
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
-use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-pub use self::plan::{KeyedOverSpec, Lag, OverFrame};
+pub use self::plan::{KeyedOverSpec, Lag, OverFrame, Versions};
 
 use self::changing::ChangingOperator;
 use self::plan::{OverPlan, is_by_time, waits};
@@ -84,7 +84,7 @@ impl KeyedOver {
         let output = Arc::new(Schema::new(fields));
         let groups = GroupPlan::new(&spec.aggregates, &spec.input, Mode::Merging)?;
         let keys = KeyPlan::new(&spec.input, &spec.partition)?;
-        let plan = OverPlan { spec, keys, groups, output, ahead_us: 0, leads: Vec::new() };
+        let plan = OverPlan { spec, keys, groups, output, ahead_us: 0, leads: Vec::new(), versions: None };
         plan.store()?;
         plan.result_store()?;
         Ok(Self { plan: Arc::new(plan) })
@@ -130,6 +130,32 @@ impl KeyedOver {
         Ok(self)
     }
 
+    /// Gives each row that is no version the newest version of its partition that is not later than the row in the
+    /// order. Versions themselves do not come out. The output columns are those of [`Versions`] alone.
+    ///
+    /// # Errors
+    /// Rows do not wait for the watermark; the operator also computes something else; the frame holds more than one
+    /// row; or columns do not exist.
+    pub fn with_versions(mut self, versions: Versions) -> Result<Self, PlanError> {
+        let spec = &self.plan.spec;
+        let columns = || versions.columns.iter().chain(&versions.of_version).copied();
+        check_columns(&spec.input, columns().chain([versions.is_version]), "the column of a version")?;
+        let is_marked = *spec.input.field(versions.is_version).data_type() == DataType::Boolean;
+        let is_alone = spec.aggregates.is_empty() && spec.lags.is_empty() && self.plan.leads.is_empty();
+        if !is_marked || !is_alone || !waits(spec) || spec.frame != (OverFrame::Rows { preceding: Some(0) }) {
+            return Err(PlanError::Operator {
+                operator: "over",
+                problem: "versions stand alone, over rows that wait for them and are marked".into(),
+                hint: "order by the event time, ascending, with a frame of one row".into(),
+            });
+        }
+        let fields: Vec<_> = columns().map(|column| spec.input.fields()[column].clone()).collect();
+        if let Some(plan) = Arc::get_mut(&mut self.plan) {
+            (plan.versions, plan.output) = (Some(versions), Arc::new(Schema::new(fields)));
+        }
+        Ok(self)
+    }
+
     /// The output columns.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
@@ -152,6 +178,14 @@ impl OperatorFactory for KeyedOver {
     fn describe(&self) -> Description {
         let spec = &self.plan.spec;
         let mut shared: Vec<String> = by_text(&spec.input, &spec.partition).into_iter().collect();
+        if let Some(versions) = &self.plan.versions {
+            let name = |&column: &usize| spec.input.field(column).name().as_str();
+            let of_version: Vec<&str> = versions.of_version.iter().map(name).collect();
+            shared.push(format!("the version at {}: {}", name(&spec.order[0].column), of_version.join(", ")));
+            shared.extend(versions.keeps_unmatched.then(|| "rows without a version stay".to_owned()));
+            shared.push(state_text(self.plan.ttl_us(), "the last row of a key"));
+            return Description { operator: "as of".into(), shared, per_slot: vec![] };
+        }
         shared.extend(order_text(&spec.input, &spec.order));
         shared.push(match spec.frame {
             OverFrame::Rows { .. } if !self.plan.leads.is_empty() => {

@@ -47,6 +47,19 @@ pub struct Lag {
     pub rows: u32,
 }
 
+/// Rows that are versions, among the rows that ask for them: `FOR SYSTEM_TIME AS OF`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Versions {
+    /// A column of type BOOLEAN, never null: whether a row is a version.
+    pub is_version: usize,
+    /// The input columns of the rows that ask, in the output.
+    pub columns: Vec<usize>,
+    /// The input columns of their versions, in the output behind them. Null if there is no version.
+    pub of_version: Vec<usize>,
+    /// Whether a row for which there is no version comes out.
+    pub keeps_unmatched: bool,
+}
+
 /// The rows that an aggregate sees, up to its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverFrame {
@@ -73,6 +86,7 @@ pub(crate) struct OverPlan {
     pub(super) ahead_us: i64,
     /// Values of later rows, for which rows wait.
     pub(super) leads: Vec<Lag>,
+    pub(super) versions: Option<Versions>,
 }
 
 impl OverPlan {

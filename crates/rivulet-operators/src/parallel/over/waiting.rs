@@ -1,5 +1,7 @@
 //! Rows in order of event time: each waits until the watermark has passed it, and comes out once.
 
+mod versions;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -42,6 +44,8 @@ pub(super) struct WaitingOperator {
     /// By partition.
     frames: Paged<Frame>,
     waiting: BTreeMap<i64, Vec<u32>>,
+    /// By partition: how many of its rows wait. Only counted beside versions.
+    waiting_of: Paged<u32>,
     watermark_us: i64,
     /// No more rows come with a time before this. It is the watermark plus the time by which rows are ahead of it.
     passed_us: i64,
@@ -58,6 +62,7 @@ impl WaitingOperator {
             partition_of: Paged::new(),
             frames: Paged::new(),
             waiting: BTreeMap::new(),
+            waiting_of: Paged::new(),
             watermark_us: i64::MIN,
             passed_us: i64::MIN,
             ttl: plan.ttl_us().map(TimeToLive::new),
@@ -99,6 +104,10 @@ impl WaitingOperator {
     /// Makes a stored row wait for its turn.
     fn wait(&mut self, row: u32) {
         self.waiting.entry(self.time_of(row).div_euclid(BUCKET_US)).or_default().push(row);
+        if self.plan.versions.is_some() {
+            self.waiting_of.grow(self.index.numbers(), 0);
+            self.waiting_of[self.partition_of[row as usize] as usize] += 1;
+        }
     }
 
     /// Stores rows whose keys have been read.
@@ -152,10 +161,11 @@ impl WaitingOperator {
             entry.remove();
         }
         self.sort(&mut due);
-        if self.plan.leads.is_empty() {
-            self.give(&due, context)?;
-        } else {
-            self.give_led(&due, context)?;
+        let plan = self.plan.clone();
+        match &plan.versions {
+            Some(versions) => self.give_with_versions(&due, versions, context)?,
+            None if plan.leads.is_empty() => self.give(&due, context)?,
+            None => self.give_led(&due, context)?,
         }
         self.forget(watermark_us, context)?;
         match is_end {
@@ -502,6 +512,7 @@ impl Operator for WaitingOperator {
         self.index.memory_bytes()
             + self.store.memory_bytes()
             + self.partition_of.memory_bytes()
+            + self.waiting_of.memory_bytes()
             + self.frames.iter().map(Frame::memory_bytes).sum::<usize>()
             + self.ttl.as_ref().map_or(0, TimeToLive::memory_bytes)
             + self.waiting.values().map(|rows| rows.capacity() * 4).sum::<usize>()

@@ -2,11 +2,16 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, TimestampMicrosecondArray};
+use arrow::datatypes::{DataType, Field, Schema, TimeUnit};
 
 use super::{Multiset, Row, Step, aggregate, changes_in_time, input, left, run, run_moved, steps};
 use proptest::prelude::*;
+use rivulet_dataflow::{Batch, Context, Element, OperatorFactory, Refusals, SlotTable};
 use rivulet_operators::AggregateFunction as F;
-use rivulet_operators::parallel::{KeyedOver, KeyedOverSpec, Lag, OverFrame, SortKey};
+use rivulet_operators::parallel::{KeyedOver, KeyedOverSpec, Lag, OverFrame, SortKey, Versions};
 
 const TEXTS: [Option<&str>; 3] = [None, Some("a"), Some("a longer text, on the heap")];
 
@@ -243,4 +248,49 @@ fn rows_ahead_of_the_watermark_come_out_before_it_passes_them() {
         (1, 3),
         "no row of time 8 comes behind a watermark of 8"
     );
+}
+
+/// Of the versions of a key the newest stays, and of a key without version nothing.
+#[test]
+fn versions_are_dropped_once_no_row_can_ask_for_them() {
+    let times = DataType::Timestamp(TimeUnit::Microsecond, None);
+    let fields = [("key", DataType::Int64), ("ts", times), ("is version", DataType::Boolean)];
+    let fields = fields.map(|(name, data_type)| Field::new(name, data_type, true));
+    let input = Arc::new(Schema::new(fields.to_vec()));
+    let key = |column, descending| SortKey { column, descending, nulls_first: false };
+    let spec = KeyedOverSpec {
+        input: input.clone(),
+        partition: vec![0],
+        order: vec![key(1, false), key(2, true)],
+        frame: OverFrame::Rows { preceding: Some(0) },
+        aggregates: vec![],
+        lags: vec![],
+        input_retracts: false,
+        state_ttl_us: None,
+    };
+    let versions = Versions { is_version: 2, columns: vec![0, 1], of_version: vec![1], keeps_unmatched: false };
+    let mut operator = KeyedOver::new(spec).unwrap().with_versions(versions).unwrap().create();
+    // Each round has a row for a key of its own, and a version and a row of key 0.
+    let mut bytes = Vec::new();
+    for round in 1..=3_000_i64 {
+        let rows = [(round, round, false), (0, round, true), (0, round, false)];
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(rows.iter().map(|row| Some(row.0)).collect::<Int64Array>()),
+            Arc::new(rows.iter().map(|row| Some(row.1)).collect::<TimestampMicrosecondArray>()),
+            Arc::new(rows.iter().map(|row| Some(row.2)).collect::<BooleanArray>()),
+        ];
+        let at: Arc<[i64]> = vec![round; 3].into();
+        let columns = RecordBatch::try_new(input.clone(), columns).unwrap();
+        let batch = Batch::new(vec![0; 3].into(), at.to_vec().into(), at.to_vec().into(), columns);
+        let slots = SlotTable::new(Arc::new(Schema::empty()));
+        let (mut refusals, mut output) = (Refusals::new(0), Vec::new());
+        let context = &mut Context::new(0, &slots, &mut refusals, &mut output);
+        operator.process(Element::Batch(batch), context).unwrap();
+        operator.process(Element::Watermark(round + 1), context).unwrap();
+        let came: usize = output.iter().map(Batch::rows).sum();
+        assert_eq!(came, 1, "round {round}: the row of key 0");
+        assert_eq!(operator.state_by_key().unwrap().unwrap().hashes().len(), 1, "round {round}: one version");
+        bytes.push(operator.memory_bytes());
+    }
+    assert_eq!(bytes[100], bytes[2_999], "no round leaves anything");
 }
