@@ -1,16 +1,16 @@
 //! Refuses by name what DataFusion's planner reads and ignores, or would misread over streams: no part of a query is
 //! ignored.
 
-use datafusion_sql::sqlparser::ast::{self, Spanned, TableFactor};
+use datafusion_sql::sqlparser::ast::{self, Spanned, TableFactor, TableVersion};
 use datafusion_sql::sqlparser::tokenizer::Span;
 
 use crate::error::RelationalError;
 use crate::subscripts;
 use crate::walk::{Node, look, look_at_expression};
 
-/// Fails at the first construct that is not supported. `is_table` says whether a name is that of a reference table.
-pub(crate) fn check(query: &ast::Query, is_table: impl Fn(&str) -> bool) -> Result<(), RelationalError> {
-    let mut check = Check { is_table: &is_table, has_parameters: false, place: None, negated: None };
+/// Fails at the first construct that is not supported.
+pub(crate) fn check(query: &ast::Query) -> Result<(), RelationalError> {
+    let mut check = Check { has_parameters: false, place: None, negated: None };
     look(query, &mut |node| check.node(node))
 }
 
@@ -19,12 +19,11 @@ pub(crate) fn check(query: &ast::Query, is_table: impl Fn(&str) -> bool) -> Resu
 /// # Errors
 /// A construct that is not supported, at its place.
 pub fn check_expression(expression: &ast::Expr) -> Result<(), RelationalError> {
-    let mut check = Check { is_table: &|_| false, has_parameters: true, place: None, negated: None };
+    let mut check = Check { has_parameters: true, place: None, negated: None };
     look_at_expression(expression, &mut |node| check.node(node))
 }
 
-struct Check<'a> {
-    is_table: &'a dyn Fn(&str) -> bool,
+struct Check {
     has_parameters: bool,
     /// The last known place.
     place: Option<(u64, u64)>,
@@ -33,7 +32,7 @@ struct Check<'a> {
     negated: Option<Span>,
 }
 
-impl Check<'_> {
+impl Check {
     fn node(&mut self, node: Node<'_>) -> Result<(), RelationalError> {
         match node {
             Node::Query(query) => self.query(query),
@@ -209,11 +208,9 @@ impl Check<'_> {
                 ..
             } => {
                 self.at(name);
-                if version.is_some() && !(self.is_table)(&name_of(name)) {
-                    return self.refuse(
-                        "FOR SYSTEM_TIME AS OF over anything but a table",
-                        Some("tables made by CREATE TABLE are looked up as they are when a row comes"),
-                    );
+                if version.as_ref().is_some_and(|version| !matches!(version, TableVersion::ForSystemTimeAsOf(_))) {
+                    let hint = "write FOR SYSTEM_TIME AS OF and the event time of the rows that are joined";
+                    return self.refuse("this kind of version", Some(hint));
                 }
                 let is_unnest = name_of(name) == "unnest";
                 let has_more = !with_hints.is_empty()

@@ -71,6 +71,16 @@ pub(crate) fn over_functions() -> impl Iterator<Item = (String, Arc<WindowUDF>)>
     RANKINGS.into_iter().chain([LAG, LEAD]).map(function)
 }
 
+/// The name of the condition that a version is the one at a time. Its arguments are the time, of the rows that ask, and
+/// a column of the version.
+pub const SYSTEM_TIME: &str = "system_time_as_of";
+
+/// The condition of that name. No query calls it.
+pub(crate) fn system_time() -> Arc<ScalarUDF> {
+    static FUNCTION: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| placeholder(SYSTEM_TIME));
+    FUNCTION.clone()
+}
+
 /// All placeholder functions that a query may call.
 pub(crate) fn placeholders() -> Vec<Arc<ScalarUDF>> {
     BOUNDS.iter().map(|(name, ..)| placeholder(name)).chain([proctime()]).collect()
@@ -80,6 +90,8 @@ fn placeholder(name: &'static str) -> Arc<ScalarUDF> {
     // Volatile, so that no rule moves or computes it.
     let signature = match name {
         PROCTIME => Signature::nullary(Volatility::Volatile),
+        // It may move to where both sides are at hand.
+        SYSTEM_TIME => Signature::any(2, Volatility::Immutable),
         _ => Signature::variadic_any(Volatility::Volatile),
     };
     Arc::new(ScalarUDF::from(Placeholder { name, signature }))
@@ -120,7 +132,7 @@ impl ScalarUDFImpl for Placeholder {
     }
 
     fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
-        Ok(TIMESTAMP)
+        Ok(if self.name == SYSTEM_TIME { DataType::Boolean } else { TIMESTAMP })
     }
 
     fn invoke_with_args(&self, _arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {

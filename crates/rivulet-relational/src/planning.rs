@@ -46,6 +46,7 @@ use crate::spelling::spell_out;
 use crate::subqueries::{self, Functions};
 use crate::unions;
 use crate::unnest;
+use crate::versions;
 use crate::walk::{NodeMut, change_expression, change_query};
 use crate::whole_partitions;
 
@@ -239,7 +240,7 @@ fn size(plan: &LogicalPlan, most: usize) -> Option<(usize, usize)> {
 }
 
 fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
-    check(query, |name| catalog.is_table(name))?;
+    check(query)?;
     let (mut query, mut names) = (query.clone(), OtherNames::default());
     // The loop ends: an input that has got another name is not found under its own name again, and the same holds for a
     // column by its fields.
@@ -268,11 +269,12 @@ fn translate_as_named(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPl
     group_window::rewrite_query(&mut query);
     order::rewrite_query(&mut query);
     unnest::rewrite_query(&mut query);
+    versions::rewrite_query(&mut query, |name| catalog.is_table(name));
     let statement = ast::Statement::Query(Box::new(query));
     let plan = SqlToRel::new(catalog).sql_statement_to_plan(statement)?;
     let aggregate = |name: &str| catalog.get_aggregate_meta(name).expect("the language has it");
     let functions = Functions { count: aggregate("count"), max: aggregate("max"), row_number: row_number(catalog) };
-    let plan = unnest::rewrite_plan(plan)?;
+    let plan = versions::rewrite_plan(unnest::rewrite_plan(plan)?)?;
     let plan = grouping_sets::rewrite_plan(plan, &functions.count, &written)?;
     let plan = group_window::rewrite_plan(plan)?;
     comparisons::check(&plan)?;
@@ -348,6 +350,7 @@ fn optimize(plan: LogicalPlan, catalog: &Catalog) -> Result<LogicalPlan, Relatio
     let context = OptimizerContext::new_with_config_options(catalog.options.clone()).with_max_passes(PASSES_MAX as u8);
     let source = first_scan(&plan, |name| !catalog.is_table(name))?;
     let plan = Optimizer::with_rules(rules()).optimize(plan, &context, |_, _| {})?;
+    let plan = versions::without_inferred(plan)?;
     let plan = match source {
         Some(source) => with_one_row(plan, &source, catalog)?,
         None => plan,

@@ -9,11 +9,13 @@ use datafusion_expr::Expr;
 use datafusion_expr::planner::{PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning};
 use datafusion_sql::sqlparser::ast::{
     self, FunctionArg, FunctionArgExpr, FunctionArgOperator, FunctionArguments, ObjectName, Spanned, TableFactor,
+    TableVersion,
 };
 
 use crate::error::{RelationalError, place_of};
 use crate::functions::WINDOWS;
 use crate::unnest;
+use crate::versions;
 use crate::window::{WindowKind, WindowTable, interval_us};
 
 const EXAMPLE: &str = "write for example TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute')";
@@ -32,6 +34,10 @@ impl RelationPlanner for WindowFunctions {
             TableFactor::Table { name, alias, args: Some(args), .. } => {
                 let plan = plan_call(&name, args.args, context)?;
                 Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(plan.into_plan(), alias))))
+            }
+            TableFactor::Table { name, alias, version: Some(TableVersion::ForSystemTimeAsOf(time)), .. } => {
+                let plan = versions::plan(table(name, None), time, context)?;
+                Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(plan, alias))))
             }
             unnest @ TableFactor::UNNEST { .. } => {
                 let plan = unnest::plan(unnest, context)?;

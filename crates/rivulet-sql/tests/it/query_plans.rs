@@ -504,7 +504,46 @@ fn what_is_wrong_is_said_where_it_stands() {
         ),
         (
             "SELECT b.price FROM bid FOR SYSTEM_TIME AS OF TIMESTAMP '2026-01-01 00:00:00' AS b",
-            "error at line 1, column 21: FOR SYSTEM_TIME AS OF over anything but a table is not supported yet",
+            "error at line 1, column 57: FOR SYSTEM_TIME AS OF stands in a JOIN, behind the rows whose time it names",
+        ),
+        (
+            "SELECT 1 AS x FROM bid JOIN auction FOR SYSTEM_TIME AS OF bid.date_time + INTERVAL '1 second' AS a \
+             ON a.id = bid.auction",
+            "error at line 1, column 59: FOR SYSTEM_TIME AS OF names the event time of the rows that are joined",
+        ),
+        (
+            "SELECT 1 AS x FROM bid JOIN auction FOR SYSTEM_TIME AS OF bid.tme AS a ON a.id = bid.auction",
+            "error at line 1, column 59: unknown column 'bid.tme'",
+        ),
+        (
+            "SELECT 1 AS x FROM bid JOIN auction FOR SYSTEM_TIME AS OF bid.price AS a ON a.id = bid.auction",
+            "error at line 1, column 59: the time of FOR SYSTEM_TIME AS OF must be a TIMESTAMP",
+        ),
+        (
+            "SELECT 1 AS x FROM bid RIGHT JOIN auction FOR SYSTEM_TIME AS OF bid.date_time AS a ON a.id = bid.auction",
+            "error at line 1, column 65: FOR SYSTEM_TIME AS OF in a RIGHT JOIN is not supported yet",
+        ),
+        (
+            "SELECT 1 AS x FROM bid JOIN auction FOR SYSTEM_TIME AS OF bid.date_time AS a ON a.id > bid.auction",
+            "error at line 1, column 81: FOR SYSTEM_TIME AS OF needs the key of the versions",
+        ),
+        (
+            "SELECT 1 AS x FROM auction JOIN bid FOR SYSTEM_TIME AS OF auction.expires AS b ON b.auction = auction.id",
+            "error at line 1, column 59: 'expires' is not the event time of its rows",
+        ),
+        (
+            "SELECT 1 AS x FROM bid JOIN (SELECT * FROM auction FOR SYSTEM_TIME AS OF bid.date_time) AS a \
+             ON a.id = bid.auction",
+            "error at line 1, column 74: FOR SYSTEM_TIME AS OF stands in a JOIN, behind the rows whose time it names",
+        ),
+        (
+            "CREATE VIEW last AS SELECT auction, max(price) AS m FROM bid GROUP BY auction; \
+             SELECT last.m FROM bid JOIN last FOR SYSTEM_TIME AS OF bid.date_time ON last.auction = bid.auction",
+            "error at line 1, column 167: FOR SYSTEM_TIME AS OF with rows that may be taken back is not supported yet",
+        ),
+        (
+            "SELECT 1 AS x FROM bid JOIN auction VERSION AS OF 3 AS a ON a.id = bid.auction",
+            "error at line 1, column 29: this kind of version is not supported yet",
         ),
         (
             "CREATE VIEW v AS SELECT price FROM bid; CREATE VIEW v AS SELECT price FROM bid",

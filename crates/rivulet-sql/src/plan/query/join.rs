@@ -60,7 +60,10 @@ impl Lowering {
         let plans = if is_swapped { [right, left] } else { [left, right] };
         let nulls_are_equal = join.null_equality == NullEquality::NullEqualsNull;
         let sided = Sided { plans, on, filter: join.filter.as_ref(), kind, nulls_are_equal };
-        match self.lookup(&sided, wanted, position)? {
+        if let Some(stream) = self.lookup(&sided, wanted, position)? {
+            return Ok(stream);
+        }
+        match self.version_join(&sided, join, wanted, position)? {
             Some(stream) => Ok(stream),
             None => self.keyed_join(&sided, join, wanted, position),
         }
@@ -270,7 +273,12 @@ impl Lowering {
     }
 
     /// Returns the edges that bring rows with equal keys together, and which of the keys are used for that.
-    fn join_edges(&self, left: &Stream, right: &Stream, pairs: &[(usize, usize)]) -> ([EdgeKind; 2], Option<JoinedBy>) {
+    pub(super) fn join_edges(
+        &self,
+        left: &Stream,
+        right: &Stream,
+        pairs: &[(usize, usize)],
+    ) -> ([EdgeKind; 2], Option<JoinedBy>) {
         if pairs.is_empty() {
             return ([EdgeKind::Gather, EdgeKind::Gather], Some(JoinedBy::One));
         }
@@ -335,7 +343,7 @@ fn is_value(plan: &LogicalPlan) -> bool {
 }
 
 /// How matching rows come to the same instance.
-enum JoinedBy {
+pub(super) enum JoinedBy {
     /// By these keys, in this order.
     Keys(Vec<usize>),
     /// There is only one instance.

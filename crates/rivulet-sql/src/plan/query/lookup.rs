@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
-use datafusion_common::DFSchema;
 use datafusion_expr::utils::split_conjunction;
 use datafusion_expr::{Expr, LogicalPlan};
 use datafusion_physical_expr::PhysicalExpr;
@@ -13,6 +12,7 @@ use rivulet_dataflow::EdgeKind;
 use rivulet_operators::parallel::KeyedJoinKind;
 use rivulet_operators::{Find, Lookup, LookupResults, LookupSpec, NamedExpression, Table};
 
+use super::chosen::Chosen;
 use super::columns::{unaliased, used_columns};
 use super::error::{not_yet, place_of, refused};
 use super::join::Sided;
@@ -21,44 +21,12 @@ use super::relations::ReferenceTable;
 use super::stream::{Place, Stream};
 use crate::{Position, SqlError};
 
-/// A reference table as one side of a join.
-struct TableSide<'p> {
-    table: Arc<Table>,
-    /// For each column of the plan, the index of the table's column.
-    columns: Vec<usize>,
-    /// Conditions on its rows alone, each with the schema of its columns and their indices in the table.
-    conditions: Vec<(&'p Expr, &'p DFSchema, Vec<usize>)>,
-}
-
-impl<'p> TableSide<'p> {
-    /// Returns the table that a plan reads, if the plan only chooses rows and columns of one table.
-    fn of(plan: &'p LogicalPlan) -> Option<Self> {
-        match plan {
-            LogicalPlan::SubqueryAlias(alias) => Self::of(&alias.input),
-            LogicalPlan::TableScan(scan) => {
-                let ReferenceTable(table) = scan.source.downcast_ref()?;
-                let all = || (0..table.schema().fields().len()).collect();
-                let columns = scan.projection.clone().unwrap_or_else(all);
-                Some(Self { table: table.clone(), columns, conditions: Vec::new() })
-            }
-            LogicalPlan::Projection(projection) => {
-                let inner = Self::of(&projection.input)?;
-                let schema = projection.input.schema();
-                let column = |one: &Expr| match unaliased(one) {
-                    Expr::Column(column) => inner.columns.get(schema.maybe_index_of_column(column)?).copied(),
-                    _ => None,
-                };
-                let columns = projection.expr.iter().map(column).collect::<Option<Vec<_>>>()?;
-                Some(Self { columns, ..inner })
-            }
-            LogicalPlan::Filter(filter) => {
-                let mut inner = Self::of(&filter.input)?;
-                inner.conditions.push((&filter.predicate, filter.input.schema(), inner.columns.clone()));
-                Some(inner)
-            }
-            _ => None,
-        }
-    }
+/// Returns the table that a node reads, with the indices of the columns.
+fn table_of(node: &LogicalPlan) -> Option<(Arc<Table>, Vec<usize>)> {
+    let LogicalPlan::TableScan(scan) = node else { return None };
+    let ReferenceTable(table) = scan.source.downcast_ref()?;
+    let all = || (0..table.schema().fields().len()).collect();
+    Some((table.clone(), scan.projection.clone().unwrap_or_else(all)))
 }
 
 impl Lowering {
@@ -69,12 +37,12 @@ impl Lowering {
         wanted: &BTreeSet<usize>,
         position: Position,
     ) -> Result<Option<Stream>, SqlError> {
-        let (table_side, table) = match (TableSide::of(join.plans[0]), TableSide::of(join.plans[1])) {
+        let (table_side, table) = match (Chosen::of(join.plans[0], &table_of), Chosen::of(join.plans[1], &table_of)) {
             (None, None) => return Ok(None),
             (_, Some(table)) => (1, table),
             (Some(table), None) => (0, table),
         };
-        let name = table.table.name().to_owned();
+        let name = table.relation.name().to_owned();
         let keeps_unmatched = match (join.kind, table_side) {
             (KeyedJoinKind::Inner, _) => false,
             (KeyedJoinKind::Left, 1) | (KeyedJoinKind::Right, 0) => true,
@@ -133,7 +101,7 @@ impl Lowering {
         let key = join.on.iter().position(|pair| table_column(pair[table_side]).is_some());
         let mut conditions: Vec<Arc<dyn PhysicalExpr>> = Vec::new();
         let both = Schema::new(
-            stream.schema.fields().iter().chain(table.table.schema().fields()).cloned().collect::<Vec<_>>(),
+            stream.schema.fields().iter().chain(table.relation.schema().fields()).cloned().collect::<Vec<_>>(),
         );
         for (place, pair) in join.on.iter().enumerate().filter(|(place, _)| Some(*place) != key) {
             let sides = [self.physical(pair[1 - table_side], schema, &stream)?, {
@@ -184,7 +152,7 @@ impl Lowering {
         let results: Vec<NamedExpression> = found
             .iter()
             .map(|&column| {
-                let name = table.table.schema().field(column).name();
+                let name = table.relation.schema().field(column).name();
                 NamedExpression::new(name, Arc::new(Column::new(name, width + column)))
             })
             .collect();
@@ -202,7 +170,7 @@ impl Lowering {
             input: stream.schema.clone(),
             parameter_schema: Arc::new(Schema::empty()),
             parameters: vec![],
-            table: table.table.clone(),
+            table: table.relation.clone(),
             find,
             results: LookupResults::Rows(results),
         };
@@ -210,8 +178,8 @@ impl Lowering {
         let rows: SchemaRef = lookup.output_schema().clone();
         let inputs = [(stream.node, 0, EdgeKind::Forward)];
         let node = self.builder.operator("lookup", &what, lookup, rows.clone(), &inputs);
-        if !self.tables.iter().any(|known| Arc::ptr_eq(known, &table.table)) {
-            self.tables.push(table.table.clone());
+        if !self.tables.iter().any(|known| Arc::ptr_eq(known, &table.relation)) {
+            self.tables.push(table.relation.clone());
         }
 
         let new = |column: usize| found.iter().position(|one| *one == column).map(|place| width + place);

@@ -12,7 +12,7 @@ use rivulet_dataflow::Work;
 use rivulet_operators::Table;
 use rivulet_operators::expression::sql;
 use rivulet_operators::parallel::KeyedWindowKind;
-use rivulet_relational::{Elements, WindowKind, WindowTable};
+use rivulet_relational::{Elements, Versions, WindowKind, WindowTable};
 use sha2::{Digest, Sha256};
 
 use super::builder::Builder;
@@ -21,6 +21,7 @@ use super::error::{defect, not_yet, place_of, refused};
 use super::planned::PlannedSource;
 use super::relations::{ReferenceTable, SourceTable};
 use super::stream::{Partition, Pending, Place, Stream};
+use super::versions;
 use crate::value::interval_us;
 use crate::{Position, SqlError};
 
@@ -95,6 +96,7 @@ impl Lowering {
                 match (node.downcast_ref::<WindowTable>(), node.downcast_ref::<Elements>()) {
                     (Some(windows), _) => self.windows(windows, wanted),
                     (_, Some(elements)) => self.elements(elements, wanted),
+                    _ if node.is::<Versions>() => Err(versions::alone(self.position())),
                     _ => Err(not_yet(self.position(), "this query")),
                 }
             }

@@ -5,10 +5,11 @@
 //! and only other operators that use them get them as columns. Columns of the plan are indices in the rows of a step,
 //! so that renaming and reordering cost nothing.
 //!
-//! In reading order: `planned`: what comes of it; `stream`: what is known of the rows that leave a step; `lower`: the plan node by node; `union`,
-//! `aggregate`, `join`, `bounds`, `lookup`, `over`, `unnest`: other nodes; `output`: the last step;
-//! `builder`: operators and edges, each once; `columns`: what expressions use; `computed`: columns that a source
-//! computes; `relations`, `aggregates`, `scalars`, `calls`: what names mean; `error`: errors in our words; `culprit`:
+//! In reading order: `planned`: what comes of it; `stream`: what is known of the rows that leave a step; `lower`: the
+//! plan node by node; `union`, `aggregate`, `join`, `bounds`, `lookup`, `versions`, `over`, `unnest`: other nodes;
+//! `output`: the last step; `builder`: operators and edges, each once; `columns`: what expressions use; `chosen`: what
+//! is chosen of a relation; `computed`: columns that a source computes; `relations`, `aggregates`, `scalars`, `calls`:
+//! what names mean; `error`: errors in our words; `culprit`:
 //! which expression has the error.
 
 mod aggregate;
@@ -16,6 +17,7 @@ mod aggregates;
 mod bounds;
 mod builder;
 mod calls;
+mod chosen;
 mod columns;
 mod computed;
 mod culprit;
@@ -33,6 +35,7 @@ pub(super) mod scalars;
 mod stream;
 mod union;
 mod unnest;
+mod versions;
 
 use std::sync::Arc;
 
