@@ -3,7 +3,7 @@
 //!
 //! In reading order: [`query`]: queries as trees, and how they are written; [`generate`]: random ones; [`interpret`]:
 //! what the answer is; [`engine`]: what the engine answers; [`shrink`]: the least that fails; [`bounds`] and
-//! [`restarts`]: queries whose answer is known without an interpreter.
+//! [`restarts`], [`versions`]: queries whose answer is known without an interpreter.
 //!
 //! `RIVULET_ORACLE_QUERIES` says how many queries are tried, `RIVULET_ORACLE_SEED` with which seed they begin. With
 //! `RIVULET_ORACLE_FOLDER` each of them is written to a file there, in the words of DuckDB: its rows, the query, and
@@ -16,6 +16,7 @@ mod interpret;
 mod query;
 mod restarts;
 mod shrink;
+mod versions;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
