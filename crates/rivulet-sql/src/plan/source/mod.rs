@@ -229,33 +229,21 @@ impl<'a> Source<'a> {
     ) -> Result<(Operators, SchemaRef), SqlError> {
         let uses_arrival = used.iter().copied().any(uses_arrival);
         let mut operators = Operators::default();
+        let Self { inputs, ref row_schema, position, .. } = *self;
         let columns = match &self.kind {
             Kind::Results => unreachable!("the operators of a subquery are given"),
             Kind::One(computed) => {
-                let columns =
-                    computed::operators(&self.inputs[0], computed, self.position, parameter_schema, &mut operators)?;
+                let columns = computed::operators(&inputs[0], computed, position, parameter_schema, &mut operators)?;
                 self.assign_time(&columns, uses_arrival, &mut operators)?
             }
             Kind::Union(several, union) => {
-                let columns = several.operators(
-                    self.inputs,
-                    &self.row_schema,
-                    self.position,
-                    parameter_schema,
-                    &mut operators,
-                )?;
+                let columns = several.operators(inputs, row_schema, position, parameter_schema, &mut operators)?;
                 let adds_arrival = uses_arrival || union.uses_arrival();
                 let columns = self.assign_times(several, &columns, adds_arrival, &mut operators)?;
-                union.operators(&columns, parameter_schema, uses_arrival, self.position, &mut operators)?
+                union.operators(&columns, parameter_schema, uses_arrival, position, &mut operators)?
             }
             Kind::Join(several, join) => {
-                let columns = several.operators(
-                    self.inputs,
-                    &self.row_schema,
-                    self.position,
-                    parameter_schema,
-                    &mut operators,
-                )?;
+                let columns = several.operators(inputs, row_schema, position, parameter_schema, &mut operators)?;
                 let columns = self.assign_times(several, &columns, false, &mut operators)?;
                 join.operator(&columns, parameter_schema, used, uses_arrival, &mut operators)?
             }

@@ -53,8 +53,8 @@ pub(super) struct Combined<'a> {
 }
 
 impl Several {
-    /// Adds the operator that computes the columns of each input for its rows, if there are any; returns its output columns.
-    /// `rows` are the columns of all `declared` inputs side by side.
+    /// Adds the operator that computes the columns of each input for its rows, if there are any; returns its output
+    /// columns. `rows` are the columns of all `declared` inputs side by side.
     pub(super) fn operators(
         &self,
         declared: &[Input],
