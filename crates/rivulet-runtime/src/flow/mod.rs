@@ -26,20 +26,19 @@ mod state;
 mod task;
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
 use rivulet_dataflow::stage::{Stage, cut};
 use rivulet_dataflow::{Dataflow, Sink, Snapshot, StageSnapshot, StateError, StateSink};
 
 use crate::host::Host;
 use alignment::Alignment;
-use checkpoint::{Barrier, CheckpointError, Gathered};
+use checkpoint::{CheckpointError, Gathered};
 use exchange::Outputs;
 use peer::Peer;
-use state::FlowState;
+use state::{FlowState, Phase};
 use task::{FlowParts as TaskParts, FlowTask};
 
 pub use exchange::{Letters, Tap};
@@ -93,23 +92,8 @@ impl Flow {
         let stages = cut(&dataflow, &partitions, parallelism.max(1));
         let tasks_count: usize = stages.iter().map(|stage| stage.instances).sum();
         let reading = stages.iter().rev().filter(|stage| stage.source(&dataflow).is_some());
-        let state = Arc::new(FlowState {
-            name,
-            limits,
-            stopping: AtomicBool::new(false),
-            drains: AtomicBool::new(true),
-            paused: AtomicBool::new(false),
-            closing: AtomicBool::new(false),
-            cancelled: AtomicBool::new(false),
-            alignment: Alignment::new(reading.map(|stage| stage.instances)),
-            barrier: Barrier::default(),
-            tasks: OnceLock::new(),
-            remaining: AtomicUsize::new(tasks_count),
-            error: OnceLock::new(),
-            is_undone: AtomicBool::new(false),
-            done: Mutex::new(None),
-            finished: Condvar::new(),
-        });
+        let alignment = Alignment::new(reading.map(|stage| stage.instances));
+        let state = Arc::new(FlowState::new(name, limits, alignment, tasks_count));
         // Instances of different stages with the same number run on one worker, so that what they exchange stays near.
         let workers = host.place_flow(stages.iter().map(|stage| stage.instances).max().unwrap_or(0));
         let nodes: Vec<Option<usize>> = workers.iter().map(|&worker| host.node(worker)).collect();
@@ -265,7 +249,7 @@ impl Flow {
 
     /// Whether the error that ended the flow rolled back to the last checkpoint, so that a restart is safe.
     pub fn is_undone(&self) -> bool {
-        self.state.is_undone.load(Ordering::Acquire)
+        self.state.failure.get().is_some_and(|failure| failure.has_rolled_back)
     }
 
     /// Abandons the checkpoint in progress: sources go on.
@@ -291,8 +275,8 @@ impl Flow {
                 return None;
             }
         }
-        Some(match self.state.error.get() {
-            Some(error) => Err(FlowError(error.clone())),
+        Some(match self.state.failure.get() {
+            Some(failure) => Err(FlowError(failure.error.clone())),
             None => Ok(()),
         })
     }
@@ -305,30 +289,31 @@ impl Flow {
     /// Makes the sources end now. What was read is processed and written. With `drains`, open windows are emitted as at
     /// the end of the input; otherwise they are dropped. [`Flow::wait`] tells when that is done.
     pub fn stop(&self, drains: bool) {
-        self.state.drains.store(drains, Ordering::Release);
-        self.state.stopping.store(true, Ordering::Release);
+        self.state.turn(if drains { Phase::Draining } else { Phase::Stopping });
         self.tasks.iter().for_each(FlowTask::begin);
     }
 
     /// Stops polling sources until [`Flow::resume`]. What was read is processed and written, and operators keep their
     /// state. The bounds of the sources push senders back. Windows that close by the clock still do.
     pub fn pause(&self) {
-        self.state.paused.store(true, Ordering::Release);
-        // A paused source stops listening.
-        self.state.wake_sources();
+        self.hold(Phase::Paused);
     }
 
     /// Pauses before a last checkpoint: with it, sinks close what they would otherwise continue. [`Flow::resume`]
     /// undoes it.
     pub fn close(&self) {
-        self.state.closing.store(true, Ordering::Release);
-        self.pause();
+        self.hold(Phase::Closing);
+    }
+
+    fn hold(&self, phase: Phase) {
+        self.state.turn(phase);
+        // A paused source stops listening.
+        self.state.wake_sources();
     }
 
     /// Polls sources again, also after a [`Flow::close`] that was abandoned.
     pub fn resume(&self) {
-        self.state.closing.store(false, Ordering::Release);
-        self.state.paused.store(false, Ordering::Release);
+        self.state.turn(Phase::Running);
         self.tasks.iter().for_each(FlowTask::begin);
     }
 
@@ -354,7 +339,7 @@ impl Flow {
 
     /// Whether its sources are not polled.
     pub fn is_paused(&self) -> bool {
-        self.state.paused.load(Ordering::Acquire)
+        self.state.phase().is_paused()
     }
 
     /// The stages, with the number of instances of each.

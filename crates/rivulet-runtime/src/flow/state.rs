@@ -1,6 +1,6 @@
 //! What all tasks of a flow share.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Instant;
 
@@ -11,20 +11,62 @@ use super::checkpoint::Barrier;
 use super::inbox::FlowLimits;
 use super::peer::Peer;
 
+/// What a flow is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Sources are polled.
+    Running,
+    /// Sources are not polled.
+    Paused,
+    /// Sources are not polled, and at the next checkpoint sinks close what they would otherwise continue.
+    Closing,
+    /// Sources end at their next activation, and open windows are emitted.
+    Draining,
+    /// Sources end at their next activation, and open windows are dropped.
+    Stopping,
+    /// Processing has stopped for good.
+    Cancelled,
+}
+
+impl Phase {
+    const ALL: [Self; 6] =
+        [Self::Running, Self::Paused, Self::Closing, Self::Draining, Self::Stopping, Self::Cancelled];
+
+    /// Whether sources are not polled until the flow is resumed.
+    pub(super) fn is_paused(self) -> bool {
+        matches!(self, Self::Paused | Self::Closing)
+    }
+
+    /// Whether sources end.
+    pub(super) fn ends(self) -> bool {
+        matches!(self, Self::Draining | Self::Stopping)
+    }
+
+    /// The next phase if `wanted` is asked for: what has begun to end does not go on, and a flow that closes stays so
+    /// until it is resumed.
+    fn turned(self, wanted: Self) -> Self {
+        match (self, wanted) {
+            (Self::Cancelled, _) => self,
+            (Self::Draining | Self::Stopping, Self::Running | Self::Paused | Self::Closing) => self,
+            (Self::Closing, Self::Paused) => self,
+            _ => wanted,
+        }
+    }
+}
+
+/// Why a flow has failed.
+pub(super) struct Failure {
+    pub(super) error: String,
+    /// Whether it rolled back to the last checkpoint.
+    pub(super) has_rolled_back: bool,
+}
+
 /// State shared by all tasks of a flow.
 pub(crate) struct FlowState {
     pub(crate) name: String,
     pub(crate) limits: FlowLimits,
-    /// Whether sources end at their next activation.
-    pub(crate) stopping: AtomicBool,
-    /// Whether open windows are emitted when sources are stopped before their end.
-    pub(crate) drains: AtomicBool,
-    /// Whether sources are not polled.
-    pub(crate) paused: AtomicBool,
-    /// Whether sinks close what they would otherwise continue, at the next checkpoint.
-    pub(crate) closing: AtomicBool,
-    /// Whether processing has stopped for good.
-    pub(crate) cancelled: AtomicBool,
+    /// The index of the [`Phase`].
+    phase: AtomicUsize,
     /// How far the tasks that read sources have come.
     pub(super) alignment: Alignment,
     /// The barrier at which all tasks rest for a checkpoint.
@@ -32,26 +74,54 @@ pub(crate) struct FlowState {
     /// All tasks, to wake them. Set once, before any of them runs.
     pub(super) tasks: OnceLock<Vec<Weak<dyn Peer>>>,
     pub(super) remaining: AtomicUsize,
-    pub(super) error: OnceLock<String>,
-    /// Whether the error rolled back to the last checkpoint.
-    pub(super) is_undone: AtomicBool,
+    pub(super) failure: OnceLock<Failure>,
     pub(super) done: Mutex<Option<Instant>>,
     pub(super) finished: Condvar,
 }
 
 impl FlowState {
-    /// Ends everything because of `error`; the first error counts.
-    pub(crate) fn fail(&self, error: String, is_undone: bool) {
-        if self.error.set(error).is_ok() {
-            self.is_undone.store(is_undone, Ordering::Release);
+    /// The state of a flow that begins with these tasks.
+    pub(super) fn new(name: String, limits: FlowLimits, alignment: Alignment, tasks: usize) -> Self {
+        Self {
+            name,
+            limits,
+            phase: AtomicUsize::new(Phase::Running as usize),
+            alignment,
+            barrier: Barrier::default(),
+            tasks: OnceLock::new(),
+            remaining: AtomicUsize::new(tasks),
+            failure: OnceLock::new(),
+            done: Mutex::new(None),
+            finished: Condvar::new(),
         }
+    }
+
+    /// What the flow is to do now.
+    pub(crate) fn phase(&self) -> Phase {
+        Phase::ALL[self.phase.load(Ordering::Acquire)]
+    }
+
+    /// Whether processing has stopped for good.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.phase() == Phase::Cancelled
+    }
+
+    /// Goes on to another phase, unless the flow has come further already.
+    pub(super) fn turn(&self, wanted: Phase) {
+        let turned = |phase: usize| Some(Phase::ALL[phase].turned(wanted) as usize);
+        let _ = self.phase.fetch_update(Ordering::AcqRel, Ordering::Acquire, turned);
+    }
+
+    /// Ends everything because of `error`; the first error counts.
+    pub(crate) fn fail(&self, error: String, has_rolled_back: bool) {
+        let _ = self.failure.set(Failure { error, has_rolled_back });
         self.cancel();
     }
 
     /// Ends everything. Tasks that wait are run once more, to let go of what they hold: a source that is not asked any
     /// more must hold up nobody.
     pub(super) fn cancel(&self) {
-        self.cancelled.store(true, Ordering::Release);
+        self.turn(Phase::Cancelled);
         self.note_done();
         self.wake_all();
     }
@@ -84,6 +154,23 @@ impl FlowState {
     pub(crate) fn task_ended(&self) {
         if self.remaining.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.note_done();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_flow_that_ends_does_not_go_on() {
+        use Phase::*;
+        let after = |asked: &[Phase]| asked.iter().fold(Running, |phase, &wanted| phase.turned(wanted));
+        assert_eq!((after(&[Paused, Running]), after(&[Closing, Paused])), (Running, Closing));
+        assert_eq!((after(&[Closing, Running]), after(&[Paused, Draining, Running])), (Running, Draining));
+        assert_eq!((after(&[Draining, Stopping]), after(&[Stopping, Draining])), (Stopping, Draining));
+        for wanted in Phase::ALL {
+            assert_eq!((Phase::ALL[wanted as usize], after(&[Cancelled, wanted])), (wanted, Cancelled));
         }
     }
 }

@@ -6,6 +6,7 @@ use rivulet_dataflow::{StageSnapshot, StatePart};
 
 use super::{Core, FlowTask, transactional};
 use crate::flow::feed::Feed;
+use crate::flow::state::Phase;
 
 impl FlowTask {
     /// Checks whether another checkpoint has become durable. If so, the sink must commit it before anything else, by
@@ -48,7 +49,7 @@ impl FlowTask {
         let mut prepared = None;
         if let Some(sink) = &mut core.sink {
             let outcome = match sink.transactional() {
-                Some(sink) => match self.flow.closing.load(Ordering::Acquire) {
+                Some(sink) => match self.flow.phase() == Phase::Closing {
                     true => sink.close().and_then(|()| sink.prepare()),
                     false => sink.prepare(),
                 },

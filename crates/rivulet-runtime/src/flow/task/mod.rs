@@ -23,7 +23,7 @@ use super::feed::{Fed, Feed, Partition};
 use super::inbox::{FlowInbox, Sent};
 use super::measure::{Counting, OperatorCounters};
 use super::peer::Peer;
-use super::state::FlowState;
+use super::state::{FlowState, Phase};
 use crate::host::{DeadlineId, Host};
 use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, Histogram};
@@ -283,18 +283,18 @@ impl FlowTask {
         let Core { feed: Some(feed), stage, refusals, checkpoints, .. } = core else { return Ok(None) };
         // Resting or paused sources need no timer: the call that lets them go on wakes the task, which polls at once.
         self.sources_at_us.store(SOURCES_READY, Ordering::Release);
-        let is_stopping = self.flow.stopping.load(Ordering::Acquire);
+        let phase = self.flow.phase();
         let wanted = self.flow.barrier.wanted();
-        if wanted != 0 && !is_stopping {
+        if wanted != 0 && !phase.ends() {
             let lacks = checkpoints.lacks(wanted);
             if lacks {
                 stage.give(0, Element::Barrier(wanted));
             }
             return Ok(lacks.then_some(0));
         }
-        let fed = if is_stopping {
+        let fed = if phase.ends() {
             Fed::End
-        } else if self.flow.paused.load(Ordering::Acquire) || !self.may_read(feed) {
+        } else if phase.is_paused() || !self.may_read(feed) {
             return Ok(None);
         } else {
             feed.poll(self.flow.limits.batch_rows, (now_us, self.host.clock.steady_us()), refusals)?
@@ -365,8 +365,7 @@ impl FlowTask {
     /// Steps the stage until it has no work. Stops earlier when targets have no room, when one element has so much
     /// output that other tasks should have a turn, and at a barrier or the end, where the sink is asked next.
     fn work_off(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
-        let is_open_wanted = self.flow.drains.load(Ordering::Acquire) || !self.flow.stopping.load(Ordering::Acquire);
-        core.stage.discard_open(!is_open_wanted);
+        core.stage.discard_open(matches!(self.flow.phase(), Phase::Stopping | Phase::Cancelled));
         loop {
             self.run_stage(core, now_us, StageHost::step)?;
             if core.stage.has_ended() {
@@ -472,7 +471,12 @@ impl FlowTask {
             self.go_on(core);
             // Before the check for room: paused sources must release what they hold even when no rows move.
             if let Some(feed) = &mut core.feed {
-                feed.set_paused(self.flow.paused.load(Ordering::Acquire));
+                match self.flow.phase() {
+                    Phase::Running => feed.set_paused(false),
+                    Phase::Paused | Phase::Closing => feed.set_paused(true),
+                    // A source that ends does not listen again before.
+                    Phase::Draining | Phase::Stopping | Phase::Cancelled => {}
+                }
             }
             if !self.commit(core)? || (core.stage.barrier().is_some() && !self.prepare(core)?) {
                 break Activation::Ran(rows);
@@ -485,7 +489,7 @@ impl FlowTask {
                 break Activation::Blocked;
             }
             // A full target wakes this task. After the run, the task checks once more whether it can go on.
-            if core.has_ended || !core.outputs.have_room() || self.flow.cancelled.load(Ordering::Acquire) {
+            if core.has_ended || !core.outputs.have_room() || self.flow.is_cancelled() {
                 break Activation::Ran(rows);
             }
             match self.step(core)? {
@@ -577,7 +581,7 @@ impl Runnable for FlowTask {
         if core.has_ended {
             return Activation::Ran(0);
         }
-        if self.flow.cancelled.load(Ordering::Acquire) {
+        if self.flow.is_cancelled() {
             self.let_go(&mut core);
             return Activation::Ran(0);
         }
@@ -587,7 +591,7 @@ impl Runnable for FlowTask {
             self.flow.fail(error, transactional(&mut core.sink).is_some_and(|sink| sink.has_rolled_back()));
             Activation::Ran(0)
         });
-        if core.has_ended || self.flow.cancelled.load(Ordering::Acquire) {
+        if core.has_ended || self.flow.is_cancelled() {
             self.let_go(&mut core);
         } else {
             self.note_deadline(&core);
@@ -604,7 +608,7 @@ impl Runnable for FlowTask {
             // A report is being made of the task.
             None => self.core.lock(),
         };
-        if self.flow.cancelled.load(Ordering::Acquire) {
+        if self.flow.is_cancelled() {
             // The task must release its resources.
             return !core.has_ended;
         }
@@ -613,15 +617,16 @@ impl Runnable for FlowTask {
         if core.has_ended || waits || !core.outputs.have_room() {
             return false;
         }
-        let is_stopping = core.feed.is_some() && self.flow.stopping.load(Ordering::Acquire);
+        let phase = self.flow.phase();
+        let has_to_end = core.feed.is_some() && phase.ends();
         let may_ask = || {
             self.flow.barrier.wanted() == 0
-                && !self.flow.paused.load(Ordering::Acquire)
+                && !phase.is_paused()
                 && self.sources_at_us.load(Ordering::Acquire) <= self.host.clock.now_us()
                 && core.feed.as_ref().is_none_or(|feed| self.may_read(feed))
         };
         let has_to_rest = || core.feed.is_some() && core.checkpoints.lacks(self.flow.barrier.wanted());
-        is_stopping || core.stage.has_work() || !self.inbox.is_empty() || has_to_rest() || may_ask()
+        has_to_end || core.stage.has_work() || !self.inbox.is_empty() || has_to_rest() || may_ask()
     }
 }
 
