@@ -1,4 +1,5 @@
-//! Columns of arrays. They are read from arrays in JSON, and held as JSON without blanks.
+//! Columns of arrays. They are held as JSON without blanks, whatever payloads have: arrays in JSON, or values one by
+//! one.
 //!
 //! What must hold: each element is of the declared type, or null; a payload with another one is refused.
 
@@ -7,9 +8,12 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, StringArray};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float64Type, Int64Type};
+use arrow::datatypes::{DataType, Field, Float64Type, Int64Type};
 use arrow::error::ArrowError;
 
+use rivulet_dataflow::{canonical_float, element_type};
+
+use super::cells::Cell;
 use super::fault::{Fault, Problem};
 use super::json::{Reader, append_integer, append_json_float, append_json_string};
 use super::number::not_finite;
@@ -57,6 +61,66 @@ impl ArrayValues {
         self.read(&mut reader).and_then(|()| reader.finish()).map_err(|fault| fault.problem())
     }
 
+    /// Appends an array without elements.
+    pub(crate) fn push_list(&mut self) -> Result<(), Problem> {
+        self.texts.push(b"[]")
+    }
+
+    /// Adds null to the array that was pushed last.
+    pub(crate) fn add_null(&mut self) -> Result<(), Problem> {
+        self.add(|out| out.extend_from_slice(b"null"))
+    }
+
+    /// Adds a truth value to the array that was pushed last.
+    pub(crate) fn add_boolean(&mut self, value: bool) -> Result<(), Problem> {
+        match self.element {
+            DataType::Boolean => self.add(|out| out.extend_from_slice(if value { b"true" } else { b"false" })),
+            _ => Err(Problem::BinaryWireType),
+        }
+    }
+
+    /// Adds a whole number to the array that was pushed last.
+    pub(crate) fn add_integer(&mut self, value: i64) -> Result<(), Problem> {
+        match self.element {
+            DataType::Int64 => self.add(|out| append_integer(value.unsigned_abs(), value < 0, out)),
+            _ => self.add_float(value as f64),
+        }
+    }
+
+    /// Adds a number to the array that was pushed last.
+    pub(crate) fn add_float(&mut self, value: f64) -> Result<(), Problem> {
+        match self.element {
+            DataType::Float64 => self.add(|out| append_float(value, out)),
+            _ => Err(Problem::BinaryWireType),
+        }
+    }
+
+    /// Adds a text, unless it is not UTF-8, to the array that was pushed last.
+    pub(crate) fn add_text(&mut self, text: &[u8]) -> Result<(), Problem> {
+        match (&self.element, std::str::from_utf8(text)) {
+            (DataType::Utf8, Ok(text)) => self.add(|out| append_json_string(text, out)),
+            (DataType::Utf8, Err(_)) => Err(Problem::InvalidUtf8),
+            _ => Err(Problem::BinaryWireType),
+        }
+    }
+
+    fn add(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Problem> {
+        self.texts.extend(|out| {
+            out.pop();
+            // No element ends with the bracket that begins an array.
+            if out.last() != Some(&b'[') {
+                out.push(b',');
+            }
+            write(out);
+            out.push(b']');
+        })
+    }
+
+    /// Whether the elements are texts.
+    pub(crate) fn are_texts(&self) -> bool {
+        self.element == DataType::Utf8
+    }
+
     pub(super) fn push_default(&mut self) {
         self.texts.push_empty();
     }
@@ -67,6 +131,63 @@ impl ArrayValues {
 
     pub(super) fn finish(&mut self, nulls: Option<NullBuffer>) -> StringArray {
         self.texts.finish(nulls)
+    }
+}
+
+/// Gives each element of an array in JSON to the caller as a cell of the type `element`, which is `Utf8`, `Int64`,
+/// `Float64` or `Boolean`. Values that are no texts are given as they are written where texts are wanted.
+///
+/// # Errors
+/// The text is no array, or an element is of another type. Elements before it were given.
+pub(crate) fn each_element(text: &str, element: &DataType, mut each: impl FnMut(Cell<'_>)) -> Result<(), Fault> {
+    let (mut reader, mut scratch) = (Reader::new(text.as_bytes()), Vec::new());
+    if reader.peek() != b'[' {
+        return Err(reader.fault(Problem::ExpectedArray));
+    }
+    let mut another = reader.enter(b']');
+    while another {
+        let at = reader.offset();
+        let refused = |problem| Fault::new(problem, at);
+        if reader.take_null() {
+            each(Cell::Null);
+        } else if reader.peek() == b'"' {
+            scratch.clear();
+            let span = reader.string_span(&mut scratch)?;
+            let text = span.of(reader.payload(), &scratch);
+            match element {
+                DataType::Utf8 => {
+                    each(Cell::Text(std::str::from_utf8(text).map_err(|_| refused(Problem::InvalidUtf8))?))
+                }
+                DataType::Float64 => each(Cell::Float64(not_finite(text).ok_or(refused(Problem::ExpectedNumber))?)),
+                _ => return Err(refused(Problem::ExpectedNumber)),
+            }
+        } else {
+            match element {
+                DataType::Boolean => each(Cell::Boolean(reader.boolean()?)),
+                DataType::Utf8 => {
+                    reader.skip_value(1)?;
+                    let text = std::str::from_utf8(reader.since(at)).map_err(|_| refused(Problem::InvalidUtf8))?;
+                    each(Cell::Text(text));
+                }
+                _ => {
+                    let (number, text) = reader.number(Problem::ExpectedNumber)?;
+                    each(match element {
+                        DataType::Int64 => Cell::Int64(number.to_i64(text).map_err(refused)?),
+                        _ => Cell::Float64(number.to_f64(text).map_err(refused)?),
+                    });
+                }
+            }
+        }
+        another = reader.another(b']')?;
+    }
+    reader.finish()
+}
+
+/// The type of a column in words.
+pub(crate) fn type_of(column: &Field) -> String {
+    match element_type(column) {
+        Some(element) => format!("an array of {element}"),
+        None => column.data_type().to_string(),
     }
 }
 
@@ -134,9 +255,19 @@ fn append_value(values: &ArrayRef, place: usize, out: &mut Vec<u8>) {
             let value = values.as_primitive::<Int64Type>().value(place);
             append_integer(value.unsigned_abs(), value < 0, out);
         }
-        DataType::Float64 => append_json_float(values.as_primitive::<Float64Type>().value(place), out),
+        DataType::Float64 => append_float(values.as_primitive::<Float64Type>().value(place), out),
         DataType::Boolean => out.extend_from_slice(values.as_boolean().value(place).to_string().as_bytes()),
         _ => append_json_string(values.as_string::<i32>().value(place), out),
+    }
+}
+
+/// Appends a float, by its name if it is not finite.
+fn append_float(value: f64, out: &mut Vec<u8>) {
+    match value {
+        _ if value.is_nan() => out.extend_from_slice(b"\"NaN\""),
+        f64::INFINITY => out.extend_from_slice(b"\"Infinity\""),
+        f64::NEG_INFINITY => out.extend_from_slice(b"\"-Infinity\""),
+        _ => append_json_float(canonical_float(value), out),
     }
 }
 
@@ -165,11 +296,7 @@ fn append_element(
             let value = not_finite(span.of(reader.payload(), scratch));
             scratch.clear();
             let value = value.ok_or(refused(Problem::ExpectedNumber))?;
-            out.extend_from_slice(match value {
-                _ if value.is_nan() => b"\"NaN\"",
-                _ if value > 0.0 => b"\"Infinity\"",
-                _ => b"\"-Infinity\"",
-            });
+            append_float(value, out);
             return Ok(());
         }
         DataType::Float64 => {
@@ -225,6 +352,45 @@ mod tests {
     }
 
     #[test]
+    fn elements_are_added_one_by_one_and_given_again() {
+        let mut values = ArrayValues::new(DataType::Utf8);
+        values.push_list().unwrap();
+        values.add_text("[\"é\n".as_bytes()).unwrap();
+        values.add_null().unwrap();
+        assert_eq!(values.add_integer(1), Err(Problem::BinaryWireType));
+        assert_eq!(values.add_text(b"\xff"), Err(Problem::InvalidUtf8));
+        values.push_list().unwrap();
+        let texts = values.finish(None);
+        assert_eq!((texts.value(0), texts.value(1)), ("[\"[\\\"é\\n\",null]", "[]"));
+        let mut numbers = ArrayValues::new(DataType::Float64);
+        numbers.push_list().unwrap();
+        [1.5, f64::NAN, -0.0].into_iter().for_each(|value| numbers.add_float(value).unwrap());
+        numbers.add_integer(-3).unwrap();
+        assert_eq!(numbers.finish(None).value(0), r#"[1.5,"NaN",0.0,-3.0]"#);
+        let given = |text: &str, element| {
+            let mut given = Vec::new();
+            let read = each_element(text, &element, |cell| given.push(format!("{cell:?}")));
+            read.map(|()| given.join(" ")).map_err(Fault::problem)
+        };
+        assert_eq!(given(texts.value(0), DataType::Utf8), Ok("Text(\"[\\\"é\\n\") Null".into()));
+        assert_eq!(
+            given(r#"["a",{"b":[1]},2]"#, DataType::Utf8),
+            Ok(r#"Text("a") Text("{\"b\":[1]}") Text("2")"#.into())
+        );
+        assert_eq!(given(r#"[1,"-Infinity"]"#, DataType::Float64), Ok("Float64(1.0) Float64(-inf)".into()));
+        assert_eq!(given("[1,-2]", DataType::Int64), Ok("Int64(1) Int64(-2)".into()));
+        assert_eq!(given("[true]", DataType::Boolean), Ok("Boolean(true)".into()));
+        for (text, element, expected) in [
+            ("{}", DataType::Utf8, Problem::ExpectedArray),
+            ("[1.5]", DataType::Int64, Problem::ExpectedInteger),
+            ("[1", DataType::Int64, Problem::ExpectedCommaOrBracket),
+            (r#"["x"]"#, DataType::Float64, Problem::ExpectedNumber),
+        ] {
+            assert_eq!(given(text, element), Err(expected), "{text}");
+        }
+    }
+
+    #[test]
     fn lists_are_written_as_arrays() {
         let numbers = ListArray::from_iter_primitive::<Int32Type, _, _>([
             Some(vec![Some(1), None, Some(-3)]),
@@ -237,6 +403,9 @@ mod tests {
         let found = lists_as_json(&numbers, &DataType::Float64).unwrap();
         let found: Vec<_> = found.as_string::<i32>().iter().collect();
         assert_eq!(found, [Some("[1.0,null,-3.0]"), None, Some("[]")]);
+        let floats: ArrayRef =
+            Arc::new(ListArray::from_iter_primitive::<Float64Type, _, _>([Some(vec![Some(f64::NAN), Some(-0.0)])]));
+        assert_eq!(lists_as_json(&floats, &DataType::Float64).unwrap().as_string::<i32>().value(0), r#"["NaN",0.0]"#);
         let mut words = ListBuilder::new(StringBuilder::new());
         words.values().append_value("a\"b");
         words.append(true);

@@ -16,6 +16,7 @@ use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffe
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use rivulet_dataflow::{canonical_float, carried, element_type};
 
+use super::array::ArrayValues;
 use super::exact::CheckedValues;
 use super::fault::{Fault, Problem};
 use super::number::Number;
@@ -150,6 +151,15 @@ impl TextValues {
     pub(crate) fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Result<(), Fault>) -> Result<(), Fault> {
         write(&mut self.bytes)?;
         let end = i32::try_from(self.bytes.len()).map_err(|_| Fault::new(Problem::TooMuchText, 0))?;
+        self.offsets.push(end);
+        Ok(())
+    }
+
+    /// Continues the value that was pushed last. `write` gets the bytes of all values.
+    pub(super) fn extend(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Problem> {
+        write(&mut self.bytes);
+        let end = i32::try_from(self.bytes.len()).map_err(|_| Problem::TooMuchText)?;
+        self.offsets.pop();
         self.offsets.push(end);
         Ok(())
     }
@@ -379,6 +389,19 @@ impl Rows {
     #[inline]
     pub(crate) fn is_written(&self, index: usize) -> bool {
         self.columns[index].filled > self.rows
+    }
+
+    /// The open row's array in column `index`, to which elements are added; one without elements if it had no value.
+    pub(crate) fn open_array(&mut self, index: usize) -> Result<&mut ArrayValues, Problem> {
+        let is_new = !self.is_written(index);
+        let column = if is_new { self.open(index) } else { &mut self.columns[index] };
+        let Values::Checked(CheckedValues::Array(arrays)) = &mut column.values else {
+            return Err(Problem::ExpectedArray);
+        };
+        if is_new {
+            arrays.push_list()?;
+        }
+        Ok(arrays)
     }
 
     /// Takes back the open row's value of column `index`, if it has one.

@@ -92,6 +92,36 @@ fn results_go_to_a_sink_and_are_read_by_the_next_statement() {
 }
 
 #[test]
+fn arrays_go_through_avro_files_as_arrays() {
+    let folder = TempDir::new().unwrap();
+    let file = folder.path().join("packs.json");
+    let packs = "{\"tags\":[\"a\",null,\"b\"],\"readings\":[1.5,-2],\"counts\":[]}\n{\"tags\":null,\"counts\":[7]}\n";
+    fs::write(&file, packs).unwrap();
+    let columns = "tags TEXT ARRAY, readings DOUBLE[], counts ARRAY<BIGINT>";
+    let avro = folder.path().join("packs.avro");
+    let script = format!(
+        "CREATE SOURCE packs ({columns}) FROM 'file:{}' FORMAT JSON;
+         CREATE SINK avro TO 'file:{avro}' FORMAT AVRO;
+         INSERT INTO avro SELECT *, string_to_array(tags[1], ',') AS first FROM packs;
+         CREATE SOURCE again ({columns}, first TEXT[]) FROM 'file:{avro}' FORMAT AVRO;
+         SELECT * FROM again;
+         SELECT tag, number FROM again CROSS JOIN UNNEST(tags) WITH ORDINALITY AS t (tag, number) ORDER BY number;",
+        file.display(),
+        avro = avro.display()
+    );
+    let done = rivulet(&["--json", "-q", "-p", "1", "-c", &script]);
+    assert_eq!(
+        text(&done.stdout),
+        "{\"tags\":[\"a\",null,\"b\"],\"readings\":[1.5,-2.0],\"counts\":[],\"first\":[\"a\"]}\n\
+         {\"tags\":null,\"readings\":null,\"counts\":[7],\"first\":null}\n\
+         {\"tag\":\"a\",\"number\":1}\n{\"tag\":null,\"number\":2}\n{\"tag\":\"b\",\"number\":3}\n",
+        "{}",
+        text(&done.stderr)
+    );
+    assert!(String::from_utf8_lossy(&fs::read(&avro).unwrap()).contains("\"type\":\"array\""));
+}
+
+#[test]
 fn no_query_replaces_what_another_of_its_script_has_written() {
     let folder = TempDir::new().unwrap();
     let (source, out) = (readings(&folder), folder.path().join("out.json"));

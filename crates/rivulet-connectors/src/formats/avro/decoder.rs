@@ -4,9 +4,11 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Field, Schema};
+use rivulet_dataflow::element_type;
 
 use super::schema::{AvroSchema, Node, TimeUnit};
+use crate::formats::array::{ArrayValues, type_of};
 use crate::formats::binary::{Bytes, Framing, push_boolean, push_float, push_integer, push_text, push_time};
 use crate::formats::decode::PayloadParser;
 use crate::formats::exact::CheckedValues;
@@ -48,7 +50,7 @@ impl AvroParser {
     ) -> Result<Self, String> {
         let mut targets = Vec::with_capacity(read.len());
         for (index, field) in declared.fields().iter().enumerate() {
-            check(&schema, field.name(), field.data_type())?;
+            check(&schema, field)?;
             if let Ok(place) = read.binary_search(&index) {
                 targets.push((field.name().as_str(), place));
             }
@@ -68,14 +70,19 @@ impl AvroParser {
 }
 
 /// Checks that a column has a field, and that its type suits.
-fn check(schema: &AvroSchema, name: &str, data_type: &DataType) -> Result<(), String> {
+fn check(schema: &AvroSchema, column: &Field) -> Result<(), String> {
+    let name = column.name();
     let mut fields = schema.root();
-    let mut rest = name;
+    let mut rest = name.as_str();
     loop {
         if let Some((_, node)) = fields.iter().find(|(field, _)| field == rest) {
-            return match suits(node, data_type) {
+            let element = element_type(column);
+            let is_read = |node: &Node| suits(node, column.data_type()) || suits_array(node, element.as_ref());
+            // A union may have both, null among them.
+            let branches = if let Node::Union(branches) = node { branches } else { std::slice::from_ref(node) };
+            return match branches.iter().all(is_read) {
                 true => Ok(()),
-                false => Err(format!("cannot read the field '{name}' as {data_type}")),
+                false => Err(format!("cannot read the field '{name}' as {}", type_of(column))),
             };
         }
         let inner = rest.split_once('.').and_then(|(first, inner)| {
@@ -122,6 +129,21 @@ fn suits(node: &Node, column: &DataType) -> bool {
         Node::Bytes | Node::Fixed(_) | Node::Enum(_) => *column == Utf8,
         Node::Array(_) | Node::Map(_) | Node::Record(_) => false,
     }
+}
+
+/// Whether the type is an array whose items may be elements of this type.
+fn suits_array(node: &Node, element: Option<&DataType>) -> bool {
+    let (Node::Array(items), Some(element)) = (node, element) else { return false };
+    let items = if let Node::Union(branches) = &**items { branches } else { std::slice::from_ref(&**items) };
+    let suits = |item: &Node| match item {
+        Node::Null => true,
+        Node::Boolean => *element == DataType::Boolean,
+        Node::Integer => matches!(element, DataType::Int64 | DataType::Float64),
+        Node::Float | Node::Double => *element == DataType::Float64,
+        Node::String | Node::Bytes | Node::Fixed(_) | Node::Enum(_) => *element == DataType::Utf8,
+        _ => false,
+    };
+    items.iter().all(suits)
 }
 
 fn steps_of(
@@ -284,6 +306,10 @@ fn text<'p>(bytes: &mut Bytes<'p>) -> Result<&'p [u8], Fault> {
 fn value(bytes: &mut Bytes<'_>, node: &Node, column: usize, rows: &mut Rows) -> Result<(), Fault> {
     let node = branch(bytes, node)?;
     let at = bytes.at();
+    if let Node::Array(items) = node {
+        let arrays = rows.open_array(column).map_err(|problem| Fault::new(problem, at))?;
+        return array(bytes, items, arrays);
+    }
     let column = rows.open(column);
     let pushed = match node {
         Node::Null => column.push_null(),
@@ -331,6 +357,52 @@ fn value(bytes: &mut Bytes<'_>, node: &Node, column: usize, rows: &mut Rows) -> 
         Node::Array(_) | Node::Map(_) | Node::Record(_) | Node::Union(_) => Err(Problem::BinaryBranch),
     };
     pushed.map_err(|problem| Fault::new(problem, at))
+}
+
+/// Adds the items of an array to the array that was opened for them.
+fn array(bytes: &mut Bytes<'_>, items: &Node, arrays: &mut ArrayValues) -> Result<(), Fault> {
+    loop {
+        let count = bytes.zigzag()?;
+        if count == 0 {
+            return Ok(());
+        }
+        // A negative count says that the length of the block follows, for readers that skip it.
+        if count < 0 {
+            bytes.zigzag()?;
+        }
+        for _ in 0..count.unsigned_abs() {
+            let at = bytes.at();
+            item(bytes, items, arrays)?;
+            // A few bytes could claim any number of items without a byte.
+            if bytes.at() == at {
+                return Err(Fault::new(Problem::BinaryLength, at));
+            }
+        }
+    }
+}
+
+fn item(bytes: &mut Bytes<'_>, items: &Node, arrays: &mut ArrayValues) -> Result<(), Fault> {
+    let node = branch(bytes, items)?;
+    let at = bytes.at();
+    let added = match node {
+        Node::Null => arrays.add_null(),
+        Node::Boolean => match bytes.array()? {
+            [0] => arrays.add_boolean(false),
+            [1] => arrays.add_boolean(true),
+            _ => Err(Problem::BinaryBranch),
+        },
+        Node::Integer => arrays.add_integer(bytes.zigzag()?),
+        Node::Float => arrays.add_float(f64::from(f32::from_le_bytes(bytes.array()?))),
+        Node::Double => arrays.add_float(f64::from_le_bytes(bytes.array()?)),
+        Node::String | Node::Bytes => arrays.add_text(text(bytes)?),
+        Node::Fixed(size) => arrays.add_text(bytes.take(*size)?),
+        Node::Enum(symbols) => match usize::try_from(bytes.zigzag()?).ok().and_then(|index| symbols.get(index)) {
+            Some(symbol) => arrays.add_text(symbol.as_bytes()),
+            None => Err(Problem::BinaryBranch),
+        },
+        _ => Err(Problem::BinaryBranch),
+    };
+    added.map_err(|problem| Fault::new(problem, at))
 }
 
 /// An integer in big-endian two's complement, if it has at most 128 bits.

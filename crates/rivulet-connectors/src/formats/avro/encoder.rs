@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Schema};
-use rivulet_dataflow::Batch;
+use arrow::datatypes::{DataType, Field, Schema};
+use rivulet_dataflow::{Batch, element_type, is_json};
 
 use super::schema::{AvroSchema, Node};
+use crate::formats::array::{each_element, type_of};
 use crate::formats::binary::{Framing, append_zigzag};
 use crate::formats::cells::{Cell, Cells, written_as};
 use crate::formats::csv::append_bare;
@@ -62,8 +63,11 @@ fn steps_of(
         steps.push(if let Some(column) = found {
             used[column] = true;
             let field = columns.field(column);
-            let Some(value) = branches.iter().position(|branch| suits(branch, field.data_type())) else {
-                return Err(format!("cannot write the column '{path}' of type {} as its field", field.data_type()));
+            // An array is written as one where the field can have it, else as text.
+            let arrays = branches.iter().position(|branch| suits_array(branch, field));
+            let Some(value) = arrays.or_else(|| branches.iter().position(|branch| suits(branch, field.data_type())))
+            else {
+                return Err(format!("cannot write the column '{path}' of type {} as its field", type_of(field)));
             };
             if field.is_nullable() && null.is_none() {
                 return Err(format!("cannot write the column '{path}', which may be null, as a field that may not"));
@@ -109,6 +113,74 @@ fn suits(node: &Node, data_type: &DataType) -> bool {
     )
 }
 
+/// Whether the column holds arrays whose elements can be written as items of the type.
+fn suits_array(node: &Node, column: &Field) -> bool {
+    let Node::Array(items) = node else { return false };
+    let Some((_, item)) = item_of(items) else { return false };
+    match (element_of(item), element_type(column)) {
+        (Some(DataType::Float64), Some(DataType::Int64)) => true,
+        (wanted, Some(element)) => wanted == Some(element),
+        // Elements whose type is not known are texts.
+        (wanted, None) => is_json(column) && wanted == Some(DataType::Utf8),
+    }
+}
+
+/// The type of the items of an array that are not null, and its branch in their union.
+fn item_of(items: &Node) -> Option<(Option<i64>, &Node)> {
+    match items {
+        Node::Union(branches) => {
+            let place = branches.iter().position(|branch| element_of(branch).is_some())?;
+            Some((Some(place as i64), &branches[place]))
+        }
+        item => Some((None, item)),
+    }
+}
+
+/// The type of the elements that are written as items of this type.
+fn element_of(item: &Node) -> Option<DataType> {
+    Some(match item {
+        Node::Boolean => DataType::Boolean,
+        Node::Integer => DataType::Int64,
+        Node::Float | Node::Double => DataType::Float64,
+        Node::String | Node::Bytes => DataType::Utf8,
+        _ => return None,
+    })
+}
+
+/// Writes an array in JSON. Nulls are left out where items may not be null. What is no array is one without items.
+fn append_array(items: &Node, text: &str, out: &mut Vec<u8>) {
+    let Some((branch, item)) = item_of(items) else { unreachable!("items that are not written were refused") };
+    let Some(element) = element_of(item) else { unreachable!("items that are not written were refused") };
+    let null = match items {
+        Node::Union(branches) => branches.iter().position(|branch| *branch == Node::Null),
+        _ => None,
+    };
+    let (start, mut count) = (out.len(), 0_i64);
+    let read = each_element(text, &element, |cell| {
+        match (cell, null) {
+            (Cell::Null, None) => return,
+            (Cell::Null, Some(null)) => append_zigzag(null as i64, out),
+            (cell, _) => {
+                branch.iter().for_each(|branch| append_zigzag(*branch, out));
+                append_value(item, cell, out);
+            }
+        }
+        count += 1;
+    });
+    if read.is_err() {
+        out.truncate(start);
+        count = 0;
+    }
+    if count > 0 {
+        let items = out.len();
+        append_zigzag(count, out);
+        // The count stands before the items.
+        let bytes = out.len() - items;
+        out[start..].rotate_right(bytes);
+    }
+    append_zigzag(0, out);
+}
+
 impl Encoder for AvroEncoder {
     fn encode(&mut self, batch: &Batch, out: &mut EncodedRows) {
         let columns: Vec<Cells> = batch.columns.columns().iter().map(Cells::new).collect();
@@ -148,6 +220,7 @@ fn append_record(steps: &[Step], columns: &[Cells], row: usize, out: &mut Vec<u8
 
 fn append_value(node: &Node, cell: Cell<'_>, out: &mut Vec<u8>) {
     match (node, cell) {
+        (Node::Array(items), Cell::Text(text)) => append_array(items, text, out),
         (Node::Boolean, Cell::Boolean(value)) => out.push(u8::from(value)),
         (Node::Integer, Cell::Int64(value)) => append_zigzag(value, out),
         // Larger values become the largest number.

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use arrow::datatypes::{DataType, Schema};
+use rivulet_dataflow::element_type;
 use serde_json::{Value, json};
 
 /// How deep types may be nested. Named types may contain themselves, so that values are bounded on their own.
@@ -106,6 +107,15 @@ impl AvroSchema {
                 return Err(format!("cannot call a field '{name}'"));
             }
             let plain = match crate::formats::cells::written_as(field.data_type()) {
+                _ if let Some(element) = element_type(field) => {
+                    let items = match element {
+                        DataType::Int64 => "long",
+                        DataType::Float64 => "double",
+                        DataType::Boolean => "boolean",
+                        _ => "string",
+                    };
+                    json!({"type": "array", "items": ["null", items]})
+                }
                 Some(DataType::Boolean) => json!("boolean"),
                 Some(DataType::Int64)
                     if matches!(field.data_type(), DataType::Int8 | DataType::Int16 | DataType::Int32) =>

@@ -485,7 +485,7 @@ fn what_is_wrong_is_said() {
     assert!(source_error(&spec).contains("neither a file nor a folder"));
     let mut spec = source(&address(&folder.path().join("data.bin")), COLUMNS);
     spec.format = Some(format("YAML"));
-    assert!(source_error(&spec).contains("cannot use the format YAML\nhint: it takes JSON, CSV, PARQUET"));
+    assert!(source_error(&spec).contains("cannot use the format YAML\nhint: it takes JSON, DEBEZIUM, CSV, PARQUET"));
     let schema = rows(0..1).columns.schema();
     let spec = sink("file:/proc/none/x.json", schema);
     assert!(sink_error(&spec).starts_with("cannot open 'file:/proc/none/x.json': cannot write /proc/none/x.json"));
