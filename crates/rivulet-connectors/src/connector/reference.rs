@@ -117,10 +117,10 @@ const FORMATS: &str = "
 - `FORMAT RAW (encoding => 'hex')`: the bytes as they are, in one TEXT column: `utf8`, `hex` or `base64`.
 - `FORMAT SENML`, `FORMAT SENML_PIVOT`: SenML in JSON (RFC 8428): a row for each record, or a row for each pack.
 - `FORMAT AVRO (schema_file => 'bid.avsc')`: a record in Avro's binary encoding. Columns are found by name, `a.b` in \
-  nested records. The schema is `schema` or `schema_file`. `framing` is `none` or `registry`, which needs a `schema_id` \
+  nested records. An array is an array there. The schema is `schema` or `schema_file`. `framing` is `none` or `registry`, which needs a `schema_id` \
   to be written.
 - `FORMAT PROTOBUF (schema_file => 'bid.proto', message => 'Bid')`: a message of Protocol Buffers. Columns are found by \
-  name, `a.b` in nested messages; `framing` and `schema_id` as above.
+  name, `a.b` in nested messages, and arrays are repeated fields; `framing` and `schema_id` as above.
 - `FORMAT PARQUET`: Apache Parquet, whole files.
 
 Times are milliseconds since 1970 or ISO 8601 where they are read, and milliseconds where they are written; \

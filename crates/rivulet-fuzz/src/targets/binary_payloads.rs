@@ -1,9 +1,11 @@
 //! Avro and Protobuf payloads. What is written is read again.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::RowFormat;
+use rivulet_dataflow::marked_as_array;
 
 use super::payload::{columns, decode, round_trip};
 use crate::input::Input;
@@ -48,21 +50,73 @@ const PROTO: &str = r#"
     }
 "#;
 
+const AVRO_ARRAYS: &str = r#"{"type": "record", "name": "Row", "fields": [
+    {"name": "n", "type": {"type": "array", "items": ["null", "long"]}},
+    {"name": "v", "type": ["null", {"type": "array", "items": ["double", "null"]}]},
+    {"name": "f", "type": {"type": "array", "items": "boolean"}},
+    {"name": "s", "type": ["null", {"type": "array", "items": "string"}]}
+]}"#;
+
+const PROTO_ARRAYS: &str = r#"
+    syntax = "proto3";
+    message Row {
+        repeated sint64 n = 1;
+        repeated float v = 2;
+        repeated bool f = 3;
+        repeated string s = 4;
+    }
+"#;
+
 fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
-    let format = &formats()[input.below(4)];
-    let read: &[usize] = if input.byte() & 1 == 0 { &[0, 1, 2, 3, 4] } else { &[2, 3] };
+    let (format, choice) = (input.below(4), input.byte());
+    let read: &[usize] = if choice & 1 == 0 { &[0, 1, 2, 3, 4] } else { &[2, 3] };
+    let are_arrays = choice & 2 != 0;
     let mut payloads = Vec::new();
     while !input.is_empty() && payloads.len() < 16 {
         payloads.push(input.piece());
     }
-    let schema = columns(false);
+    if are_arrays {
+        let (format, schema) = (&array_formats()[format % 2], arrays());
+        let mut decoder = format.decoder(&schema, &[0, 1, 2, 3], None).expect("the columns suit the format");
+        let batch = decode(&mut *decoder, &payloads);
+        round_trip(&batch, &mut *format.encoder(schema).expect("the columns suit the format"), &mut *decoder);
+        return;
+    }
+    let (format, schema) = (&formats()[format], columns(false));
     let mut decoder = format.0.decoder(&schema, read, None).expect("the columns suit the format");
     let batch = decode(&mut *decoder, &payloads);
     if format.1 && read.len() == schema.fields().len() {
         let mut encoder = format.0.encoder(schema).expect("the columns suit the format");
         round_trip(&batch, &mut *encoder, &mut *decoder);
     }
+}
+
+/// A column of arrays of each type. Some may be null, as in the schema of Avro.
+fn arrays() -> SchemaRef {
+    let named = [
+        ("n", DataType::Int64, false),
+        ("v", DataType::Float64, true),
+        ("f", DataType::Boolean, false),
+        ("s", DataType::Utf8, true),
+    ];
+    let field = |(name, element, is_nullable)| marked_as_array(Field::new(name, DataType::Utf8, is_nullable), &element);
+    Arc::new(Schema::new(named.map(field).to_vec()))
+}
+
+/// The formats of arrays.
+fn array_formats() -> &'static [RowFormat; 2] {
+    static FORMATS: OnceLock<[RowFormat; 2]> = OnceLock::new();
+    FORMATS.get_or_init(|| {
+        let folder = scratch::folder();
+        let path = folder.path().join("arrays.proto");
+        std::fs::write(&path, PROTO_ARRAYS).expect("the file can be written");
+        let path = path.to_str().expect("the path is text");
+        let parse = |name, options: &[(&str, &str)]| {
+            RowFormat::parse(name, options.iter().copied(), &Files::of_user()).unwrap_or_else(|error| panic!("{error}"))
+        };
+        [parse("AVRO", &[("schema", AVRO_ARRAYS)]), parse("PROTOBUF", &[("schema_file", path), ("message", "Row")])]
+    })
 }
 
 /// The formats, and whether rows of the columns can be written in them.

@@ -2,11 +2,13 @@
 //!
 //! The column of each field is determined once; decoding a payload is then one pass over its bytes.
 
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Field as ColumnField, Schema};
 use prost_reflect::{Kind, MessageDescriptor};
+use rivulet_dataflow::element_type;
 
 use super::ProtobufFormat;
 use super::field::{DEPTH_MAX, Scalar, WireType, is_timestamp, length_delimited};
+use crate::formats::array::{ArrayValues, type_of};
 use crate::formats::binary::{Bytes, Framing, push_time};
 use crate::formats::decode::PayloadParser;
 use crate::formats::fault::{Fault, Problem};
@@ -26,8 +28,19 @@ struct Message {
 }
 
 enum Field {
-    Scalar { column: usize, scalar: Scalar, has_presence: bool },
-    Timestamp { column: usize },
+    Scalar {
+        column: usize,
+        scalar: Scalar,
+        has_presence: bool,
+    },
+    Timestamp {
+        column: usize,
+    },
+    /// A repeated field, whose values are the elements of an array.
+    List {
+        column: usize,
+        scalar: Scalar,
+    },
     Message(Message),
 }
 
@@ -42,7 +55,7 @@ impl ProtobufParser {
                 Ok(place) => (&mut root, place),
                 Err(_) => (&mut unread, 0),
             };
-            into.add(&format.message, field.name(), field.name(), field.data_type(), place, 0)?;
+            into.add(&format.message, field, field.name(), place, 0)?;
         }
         root.sort();
         Ok(Self { framing: format.framing, root })
@@ -50,22 +63,27 @@ impl ProtobufParser {
 }
 
 impl Message {
-    /// Adds the field for a column; `rest` is the rest of its name.
+    /// Adds the field for the column `declared`, whose index is `column`; `rest` is the rest of its name.
     fn add(
         &mut self,
         message: &MessageDescriptor,
-        name: &str,
+        declared: &ColumnField,
         rest: &str,
-        data_type: &DataType,
         column: usize,
         depth: usize,
     ) -> Result<(), String> {
+        let (name, data_type) = (declared.name(), declared.data_type());
         if let Some(field) = message.get_field_by_name(rest) {
-            let unsuitable = || format!("cannot read the field '{name}' as {data_type}");
-            if field.is_list() || field.is_map() {
-                return Err(format!("cannot read the field '{name}', which has several values"));
+            let unsuitable = || format!("cannot read the field '{name}' as {}", type_of(declared));
+            let element = element_type(declared).filter(|_| field.is_list());
+            if (field.is_list() && element.is_none()) || field.is_map() {
+                return Err(format!("cannot read the field '{name}', which has several values, as {data_type}"));
             }
             let planned = match (Scalar::of(&field), field.kind()) {
+                (Some(scalar), _) if element.is_some() => match element.is_some_and(|element| scalar.suits(&element)) {
+                    true => Field::List { column, scalar },
+                    false => return Err(unsuitable()),
+                },
                 (Some(scalar), _) if scalar.suits(data_type) => {
                     Field::Scalar { column, scalar, has_presence: field.supports_presence() }
                 }
@@ -92,10 +110,10 @@ impl Message {
             _ => None,
         });
         match known {
-            Some(known) => known.add(&descriptor, name, rest, data_type, column, depth + 1),
+            Some(known) => known.add(&descriptor, declared, rest, column, depth + 1),
             None => {
                 let mut added = Self::default();
-                added.add(&descriptor, name, rest, data_type, column, depth + 1)?;
+                added.add(&descriptor, declared, rest, column, depth + 1)?;
                 self.fields.push((number, Field::Message(added)));
                 Ok(())
             }
@@ -136,6 +154,10 @@ impl Message {
             field.read(bytes, wire_type, rows, at)?;
         }
         for (_, field) in &self.fields {
+            if let Field::List { column, .. } = field {
+                let opened = rows.open_array(*column).map(drop);
+                opened.map_err(|problem| bytes.fault(problem).in_column(*column))?;
+            }
             if let Field::Scalar { column, scalar, has_presence: false } = field
                 && !rows.is_written(*column)
             {
@@ -162,6 +184,10 @@ impl Field {
                 let pushed = push_time(rows.open(*column), time_us);
                 pushed.map_err(|problem| Fault::new(problem, at).in_column(*column))
             }
+            Self::List { column, scalar } => {
+                let arrays = rows.open_array(*column).map_err(|problem| Fault::new(problem, at).in_column(*column))?;
+                list(bytes, wire_type, scalar, arrays, at).map_err(|fault| fault.in_column(*column))
+            }
             Self::Message(message) => {
                 if wire_type != WireType::Bytes {
                     return Err(Fault::new(Problem::BinaryWireType, at));
@@ -173,6 +199,29 @@ impl Field {
             }
         }
     }
+}
+
+/// Reads a value of a repeated field, or several that are packed.
+fn list(
+    bytes: &mut Bytes<'_>,
+    wire_type: WireType,
+    scalar: &Scalar,
+    arrays: &mut ArrayValues,
+    at: usize,
+) -> Result<(), Fault> {
+    if wire_type == scalar.wire_type() {
+        return scalar.read(bytes, arrays);
+    }
+    if wire_type != WireType::Bytes {
+        return Err(Fault::new(Problem::BinaryWireType, at));
+    }
+    let inner = length_delimited(bytes)?;
+    let start = bytes.at() - inner.len();
+    let mut inner = Bytes::new(inner, 0);
+    while !inner.is_at_end() {
+        scalar.read(&mut inner, arrays).map_err(|fault| fault.moved_by(start))?;
+    }
+    Ok(())
 }
 
 /// Reads a `google.protobuf.Timestamp` as microseconds since the epoch.

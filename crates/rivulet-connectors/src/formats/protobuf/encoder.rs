@@ -1,11 +1,12 @@
 //! Rows into messages.
 
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Field as ColumnField, Schema};
 use prost_reflect::{Cardinality, Kind, MessageDescriptor};
-use rivulet_dataflow::Batch;
+use rivulet_dataflow::{Batch, element_type, is_json};
 
 use super::ProtobufFormat;
 use super::field::{DEPTH_MAX, Scalar, WireType, is_timestamp};
+use crate::formats::array::{each_element, type_of};
 use crate::formats::binary::append_varint;
 use crate::formats::cells::{Cell, Cells, written_as};
 use crate::formats::csv::append_bare;
@@ -20,9 +21,28 @@ pub(super) struct ProtobufEncoder {
 
 /// How a field is written.
 enum Field {
-    Scalar { number: u32, column: usize, scalar: Scalar, has_presence: bool },
-    Timestamp { number: u32, column: usize },
-    Message { number: u32, fields: Vec<Field>, scratch: Vec<u8> },
+    Scalar {
+        number: u32,
+        column: usize,
+        scalar: Scalar,
+        has_presence: bool,
+    },
+    Timestamp {
+        number: u32,
+        column: usize,
+    },
+    /// A repeated field, with the type in which the elements of the column's arrays are read.
+    List {
+        number: u32,
+        column: usize,
+        scalar: Scalar,
+        element: DataType,
+    },
+    Message {
+        number: u32,
+        fields: Vec<Field>,
+        scratch: Vec<u8>,
+    },
 }
 
 impl ProtobufEncoder {
@@ -53,10 +73,21 @@ fn fields_of(
         if let Some(column) = columns.fields().iter().position(|column| *column.name() == path) {
             used[column] = true;
             let data_type = columns.field(column).data_type();
-            if field.is_list() || field.is_map() {
+            let element = element_of(columns.field(column)).filter(|_| field.is_list());
+            if (field.is_list() && element.is_none()) || field.is_map() {
                 return Err(format!("cannot write the column '{path}' as a field that has several values"));
             }
             fields.push(match (Scalar::of(&field), field.kind()) {
+                (Some(scalar), _) if let Some(element) = &element => match suits(&scalar, element) {
+                    true => {
+                        let element = read_as(&scalar, element);
+                        Field::List { number, column, scalar, element }
+                    }
+                    false => {
+                        let shown = type_of(columns.field(column));
+                        return Err(format!("cannot write the column '{path}' of type {shown} as its field"));
+                    }
+                },
                 (Some(scalar), _) if suits(&scalar, data_type) => {
                     Field::Scalar { number, column, scalar, has_presence: field.supports_presence() }
                 }
@@ -79,9 +110,25 @@ fn fields_of(
         }
     }
     fields.sort_by_key(|field| match field {
-        Field::Scalar { number, .. } | Field::Timestamp { number, .. } | Field::Message { number, .. } => *number,
+        Field::Scalar { number, .. }
+        | Field::Timestamp { number, .. }
+        | Field::List { number, .. }
+        | Field::Message { number, .. } => *number,
     });
     Ok(fields)
+}
+
+/// The type of the elements of a column of arrays. Those whose type is not known are texts.
+fn element_of(column: &ColumnField) -> Option<DataType> {
+    element_type(column).or_else(|| is_json(column).then_some(DataType::Utf8))
+}
+
+/// The type in which elements are read to be written as the type.
+fn read_as(scalar: &Scalar, element: &DataType) -> DataType {
+    match scalar {
+        Scalar::Float | Scalar::Double => DataType::Float64,
+        _ => element.clone(),
+    }
 }
 
 /// Whether cells of this type can be written as the type.
@@ -124,6 +171,15 @@ fn append_fields(fields: &mut [Field], columns: &[Cells], row: usize, out: &mut 
                 append_varint_field(1, time_us.div_euclid(1_000_000) as u64, &mut inner);
                 append_varint_field(2, time_us.rem_euclid(1_000_000) as u64 * 1000, &mut inner);
                 append_bytes_field(*number, &inner, out);
+            }
+            Field::List { number, column, scalar, element } => {
+                let Cell::Text(text) = columns[*column].cell(row) else { continue };
+                let start = out.len();
+                // Each by itself: readers take that where they expect packed values too. There is no null in a list.
+                let written = each_element(text, element, |cell| append_scalar(*number, scalar, true, cell, out));
+                if written.is_err() {
+                    out.truncate(start);
+                }
             }
             Field::Message { number, fields, scratch } => {
                 scratch.clear();

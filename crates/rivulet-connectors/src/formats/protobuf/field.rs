@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use arrow::datatypes::DataType;
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 
+use crate::formats::array::ArrayValues;
 use crate::formats::binary::{Bytes, push_boolean, push_float, push_integer, push_text, unzigzag};
 use crate::formats::fault::{Fault, Problem};
 use crate::formats::rows::{Column, Values};
@@ -114,24 +115,24 @@ impl Scalar {
         }
     }
 
-    /// Reads a value into a column.
+    /// Reads a value into a column, or into an array of one.
     #[inline]
-    pub(super) fn read(&self, bytes: &mut Bytes<'_>, column: &mut Column) -> Result<(), Fault> {
+    pub(super) fn read(&self, bytes: &mut Bytes<'_>, into: &mut impl Target) -> Result<(), Fault> {
         let at = bytes.at();
         let pushed = match self {
-            Self::Boolean => push_boolean(column, bytes.varint()? != 0),
-            Self::Signed => push_integer(column, bytes.varint()? as i64),
-            Self::Unsigned32 => push_integer(column, i64::from(bytes.varint()? as u32)),
-            Self::Unsigned64 => push_unsigned(column, bytes.varint()?),
-            Self::ZigZag => push_integer(column, unzigzag(bytes.varint()?)),
-            Self::Fixed32 => push_integer(column, i64::from(u32::from_le_bytes(bytes.array()?))),
-            Self::Fixed64 => push_unsigned(column, u64::from_le_bytes(bytes.array()?)),
-            Self::SignedFixed32 => push_integer(column, i64::from(i32::from_le_bytes(bytes.array()?))),
-            Self::SignedFixed64 => push_integer(column, i64::from_le_bytes(bytes.array()?)),
-            Self::Float => push_float(column, f64::from(f32::from_le_bytes(bytes.array()?))),
-            Self::Double => push_float(column, f64::from_le_bytes(bytes.array()?)),
-            Self::Text => push_text(column, length_delimited(bytes)?),
-            Self::Enum(names) => names.push(column, bytes.varint()? as i32),
+            Self::Boolean => into.boolean(bytes.varint()? != 0),
+            Self::Signed => into.integer(bytes.varint()? as i64),
+            Self::Unsigned32 => into.integer(i64::from(bytes.varint()? as u32)),
+            Self::Unsigned64 => into.unsigned(bytes.varint()?),
+            Self::ZigZag => into.integer(unzigzag(bytes.varint()?)),
+            Self::Fixed32 => into.integer(i64::from(u32::from_le_bytes(bytes.array()?))),
+            Self::Fixed64 => into.unsigned(u64::from_le_bytes(bytes.array()?)),
+            Self::SignedFixed32 => into.integer(i64::from(i32::from_le_bytes(bytes.array()?))),
+            Self::SignedFixed64 => into.integer(i64::from_le_bytes(bytes.array()?)),
+            Self::Float => into.float(f64::from(f32::from_le_bytes(bytes.array()?))),
+            Self::Double => into.float(f64::from_le_bytes(bytes.array()?)),
+            Self::Text => into.text(length_delimited(bytes)?),
+            Self::Enum(names) => into.named(names, bytes.varint()? as i32),
         };
         pushed.map_err(|problem| Fault::new(problem, at))
     }
@@ -146,6 +147,83 @@ impl Scalar {
             Self::Text => push_text(column, b""),
             Self::Enum(names) => names.push(column, 0),
             _ => push_integer(column, 0),
+        }
+    }
+}
+
+/// Where a value goes.
+pub(super) trait Target {
+    fn boolean(&mut self, value: bool) -> Result<(), Problem>;
+    fn integer(&mut self, value: i64) -> Result<(), Problem>;
+    fn unsigned(&mut self, value: u64) -> Result<(), Problem>;
+    fn float(&mut self, value: f64) -> Result<(), Problem>;
+    fn text(&mut self, value: &[u8]) -> Result<(), Problem>;
+    fn named(&mut self, names: &EnumNames, number: i32) -> Result<(), Problem>;
+}
+
+impl Target for Column {
+    #[inline]
+    fn boolean(&mut self, value: bool) -> Result<(), Problem> {
+        push_boolean(self, value)
+    }
+
+    #[inline]
+    fn integer(&mut self, value: i64) -> Result<(), Problem> {
+        push_integer(self, value)
+    }
+
+    #[inline]
+    fn unsigned(&mut self, value: u64) -> Result<(), Problem> {
+        push_unsigned(self, value)
+    }
+
+    #[inline]
+    fn float(&mut self, value: f64) -> Result<(), Problem> {
+        push_float(self, value)
+    }
+
+    #[inline]
+    fn text(&mut self, value: &[u8]) -> Result<(), Problem> {
+        push_text(self, value)
+    }
+
+    fn named(&mut self, names: &EnumNames, number: i32) -> Result<(), Problem> {
+        names.push(self, number)
+    }
+}
+
+/// The value is one more element of the array that was opened last.
+impl Target for ArrayValues {
+    fn boolean(&mut self, value: bool) -> Result<(), Problem> {
+        self.add_boolean(value)
+    }
+
+    fn integer(&mut self, value: i64) -> Result<(), Problem> {
+        self.add_integer(value)
+    }
+
+    fn unsigned(&mut self, value: u64) -> Result<(), Problem> {
+        match i64::try_from(value) {
+            Ok(value) => self.add_integer(value),
+            // Only a floating point number can have it.
+            Err(_) => self.add_float(value as f64).map_err(|_| Problem::BinaryIntegerRange),
+        }
+    }
+
+    fn float(&mut self, value: f64) -> Result<(), Problem> {
+        self.add_float(value)
+    }
+
+    fn text(&mut self, value: &[u8]) -> Result<(), Problem> {
+        self.add_text(value)
+    }
+
+    fn named(&mut self, names: &EnumNames, number: i32) -> Result<(), Problem> {
+        match names.by_number.get(&number) {
+            Some(name) if self.are_texts() => self.add_text(name.as_bytes()),
+            // A number without a known name is written as a number.
+            None if self.are_texts() => self.add_text(number.to_string().as_bytes()),
+            _ => self.add_integer(i64::from(number)),
         }
     }
 }

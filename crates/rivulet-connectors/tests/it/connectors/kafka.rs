@@ -5,9 +5,10 @@ use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use arrow::array::{ArrayRef, Int64Array, StringArray};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema};
 use rivulet_connectors::connector::{Condition, Connectors, FinalUpTo, Host, SinkSpec};
-use rivulet_dataflow::{Batch, Polled, Refusals, Sink, TransactionalSink};
+use rivulet_dataflow::{Batch, Polled, Refusals, Sink, TransactionalSink, marked_as_array};
 
 use super::kafka_broker::Broker;
 use super::support::{
@@ -34,11 +35,12 @@ type Part = (&'static str, fn(&str));
 fn against_a_broker() {
     let Some(mut broker) = Broker::start_or_skip() else { return };
     let topic = |name: &str| format!("kafka:{}/{name}", broker.address);
-    let side_by_side: [Part; 8] = [
+    let side_by_side: [Part; 9] = [
         ("numbers", of_one_topic),
         ("shared", groups_share_and_remember),
         ("totals", changes_are_upserts),
         ("changes", changes_are_written_as_debezium_does),
+        ("arrays", arrays_are_repeated_fields),
         ("many", a_slow_reader_stops_the_fetching),
         ("errors", errors_surface),
         ("final", transactions_become_final_with_checkpoints),
@@ -246,6 +248,34 @@ fn changes_are_written_as_debezium_does(address: &str) {
     spec.options = options(&[("offset_column", "k")]);
     let error = source_error(&spec);
     assert!(error.contains("does not go with FORMAT DEBEZIUM") && error.contains("hint: a row comes"), "{error}");
+}
+
+fn arrays_are_repeated_fields(address: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("pack.proto");
+    std::fs::write(&path, "message Pack { repeated string tags = 1; repeated sint32 counts = 2; }").unwrap();
+    let field = |name, element| marked_as_array(Field::new(name, DataType::Utf8, true), &element);
+    let schema = Arc::new(Schema::new(vec![field("tags", DataType::Utf8), field("counts", DataType::Int64)]));
+    let texts = |texts: [Option<&str>; 3]| Arc::new(StringArray::from(texts.to_vec())) as ArrayRef;
+    let columns = vec![
+        texts([Some(r#"["a","b"]"#), None, Some("[]")]),
+        texts([Some("[1,-2]"), Some("[3]"), Some("[null,2147483648]")]),
+    ];
+    let columns = RecordBatch::try_new(schema.clone(), columns).unwrap();
+    let rows = Batch::new(vec![0; 3].into(), vec![0; 3].into(), vec![0; 3].into(), columns);
+    let written = format(&format!("PROTOBUF schema_file={}", path.display()));
+    let mut spec = sink(address, schema.clone());
+    spec.format = Some(written.clone());
+    fill(&spec, &[rows]).unwrap();
+    let mut spec = source(address, "tags TEXT, counts TEXT");
+    (spec.schema, spec.format, spec.options) = (schema, Some(written.clone()), options(&[("bounded", "true")]));
+    let drained = drain(&spec, 1).unwrap();
+    assert_eq!(drained.refused, 0, "{:?}", drained.details);
+    assert_eq!(drained.sorted(), [r#"["a","b"]|[1,-2]"#, "[]|[2147483648]", "[]|[3]"]);
+    spec.schema = Arc::new(Schema::new(vec![field("tags", DataType::Int64)]));
+    spec.columns = vec![0];
+    let error = source_error(&spec);
+    assert!(error.contains("cannot read the field 'tags' as an array of Int64"), "{error}");
 }
 
 fn a_slow_reader_stops_the_fetching(address: &str) {

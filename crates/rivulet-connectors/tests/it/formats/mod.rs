@@ -1,5 +1,6 @@
 //! What the format tests share: short ways to declare columns, decode payloads and look at rows.
 
+mod arrays;
 mod binary;
 mod properties;
 mod text;
@@ -12,7 +13,7 @@ use arrow::datatypes::{
     DataType, Field, Float64Type, Int64Type, Schema, SchemaRef, TimeUnit, TimestampMicrosecondType,
 };
 use rivulet_connectors::formats::Format;
-use rivulet_dataflow::{Batch, Decoder, Events, Reason, Refusals, Refused, canonical_float};
+use rivulet_dataflow::{Batch, Decoder, Events, Reason, Refusals, Refused, canonical_float, marked_as_array};
 
 /// When every event of these tests arrives, microseconds since the epoch (2026-11-21).
 pub(crate) const ARRIVAL_US: i64 = 1_795_219_200_000_000;
@@ -21,14 +22,14 @@ pub(crate) fn timestamp() -> DataType {
     DataType::Timestamp(TimeUnit::Microsecond, None)
 }
 
-/// Columns from `"name TYPE, name TYPE NOT NULL"`.
+/// Columns from `"name TYPE, name TYPE NOT NULL, name TYPE[]"`.
 pub(crate) fn columns(declared: &str) -> SchemaRef {
     let fields: Vec<Field> = declared
         .split(',')
         .map(|column| {
             let mut words = column.split_whitespace();
             let name = words.next().expect("a name");
-            let data_type = match words.next().expect("a type") {
+            let data_type = |name: &str| match name {
                 "BOOLEAN" => DataType::Boolean,
                 "BIGINT" => DataType::Int64,
                 "DOUBLE" => DataType::Float64,
@@ -36,7 +37,12 @@ pub(crate) fn columns(declared: &str) -> SchemaRef {
                 "TIMESTAMP" => timestamp(),
                 other => panic!("no type {other}"),
             };
-            Field::new(name, data_type, words.next().is_none())
+            let data_type_name = words.next().expect("a type");
+            let is_nullable = words.next().is_none();
+            match data_type_name.strip_suffix("[]") {
+                Some(element) => marked_as_array(Field::new(name, DataType::Utf8, is_nullable), &data_type(element)),
+                None => Field::new(name, data_type(data_type_name), is_nullable),
+            }
         })
         .collect();
     Arc::new(Schema::new(fields))
