@@ -2,8 +2,11 @@
 //! as earlier events may be replayed.
 //!
 //! Queries that were created together have one row, so a bulk of thousands costs one row. Rows are in the order of the
-//! events, and their positions never decrease. Rows that no replay can need are deleted when a checkpoint allows it
-//! ([`Catalog::forget_lifecycle`]).
+//! statements. Their positions are not always in order: a query that is paused may have its last event long before the
+//! newest event of the log. A row that repeats the change of the row before of its query corrects the position. Rows
+//! that no replay can need are deleted when a checkpoint allows it ([`Catalog::forget_lifecycle`]).
+
+use std::collections::HashMap;
 
 use redb::{ReadableTable, WriteTransaction};
 use rivulet_dataflow::{LogPosition, QueryId};
@@ -71,16 +74,24 @@ impl Catalog {
     /// Disk errors, and damage.
     pub fn lifecycle_after(&self, position: LogPosition) -> Result<Vec<LifecycleEntry>, CatalogError> {
         self.look(|transaction| {
-            let table = transaction.open_table(LIFECYCLE_LOG)?;
-            let mut found = Vec::new();
-            for row in table.iter()?.rev() {
+            let mut found: Vec<LifecycleEntry> = Vec::new();
+            // The place of the last entry of each query that was paused or resumed.
+            let mut last: HashMap<QueryId, usize> = HashMap::new();
+            for row in transaction.open_table(LIFECYCLE_LOG)?.iter()? {
                 let entry = read_row(row?.1.value())?;
-                if entry.position <= position {
-                    break;
+                if entry.change != Change::Created {
+                    match last.insert(entry.first, found.len()) {
+                        Some(place) if found[place].change == entry.change => {
+                            last.insert(entry.first, place);
+                            found[place] = entry;
+                            continue;
+                        }
+                        _ => {}
+                    }
                 }
                 found.push(entry);
             }
-            found.reverse();
+            found.retain(|entry| entry.position > position);
             Ok(found)
         })
     }
@@ -91,21 +102,23 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage; nothing is changed then.
     pub fn clip_lifecycle(&self, position: LogPosition) -> Result<(), CatalogError> {
-        if self.lifecycle_after(position)?.is_empty() {
+        let clipped = self.look(|transaction| {
+            let mut clipped = Vec::new();
+            for row in transaction.open_table(LIFECYCLE_LOG)?.iter()? {
+                let (number, row) = row?;
+                let (at, first, last, change) = row.value();
+                if at > position {
+                    clipped.push((number.value(), (position, first, last, change)));
+                }
+            }
+            Ok(clipped)
+        })?;
+        if clipped.is_empty() {
             return Ok(());
         }
         self.write(|transaction| {
             let mut table = transaction.open_table(LIFECYCLE_LOG)?;
-            let mut clipped = Vec::new();
-            for row in table.iter()?.rev() {
-                let (number, row) = row?;
-                let (at, first, last, change) = row.value();
-                if at <= position {
-                    break;
-                }
-                clipped.push((number.value(), (position, first, last, change)));
-            }
-            clipped.into_iter().try_for_each(|(number, row)| Ok(table.insert(number, row).map(drop)?))
+            clipped.iter().try_for_each(|(number, row)| Ok(table.insert(number, row).map(drop)?))
         })
     }
 
@@ -190,6 +203,25 @@ mod tests {
         let clipped = [of(7, 2, 2, Change::Paused), of(7, 2, 2, Change::Resumed)];
         assert_eq!(catalog.lifecycle_after(0).expect("read"), clipped);
         catalog.forget_lifecycle(100).expect("forgotten");
+        assert_eq!(catalog.lifecycle_after(0).expect("read"), []);
+    }
+
+    #[test]
+    fn a_query_that_is_paused_at_an_earlier_position_hides_no_other_entry() {
+        let catalog = Catalog::in_memory().expect("a catalog");
+        let query = NewQuery { application: 0, name: "", parameters: &[], label: None };
+        catalog.insert_queries(&[query; 2], Some(2)).expect("stored");
+        catalog.insert_queries(&[query], Some(8)).expect("stored");
+        catalog.set_paused(&[1], true, Some(9)).expect("paused");
+        catalog.set_paused(&[1], true, Some(5)).expect("the exact position");
+        let of = |position, first, last, change| LifecycleEntry { position, first, last, change };
+        let (created, paused) = (of(8, 3, 3, Change::Created), of(5, 1, 1, Change::Paused));
+        assert_eq!(catalog.lifecycle_after(4).expect("read"), [created, paused]);
+        assert_eq!(catalog.lifecycle_after(6).expect("read"), [created], "it has had no event for long");
+        catalog.clip_lifecycle(6).expect("clipped");
+        let clipped = [LifecycleEntry { position: 6, ..created }, paused];
+        assert_eq!(catalog.lifecycle_after(4).expect("read"), clipped);
+        catalog.forget_lifecycle(6).expect("forgotten");
         assert_eq!(catalog.lifecycle_after(0).expect("read"), []);
     }
 
