@@ -45,7 +45,7 @@ use spilled_task::SpilledTask;
 
 pub use alter::Alter;
 pub use join::Joined;
-pub use migration::StateMigration;
+pub use migration::{StateMigration, Suspended};
 pub use snapshot::{GroupSnapshot, Restored, Saved};
 
 /// A group's number, unique in the process.

@@ -20,6 +20,8 @@ pub(crate) struct Host {
     pub(crate) closing: Arc<Closing>,
     /// The number of tasks that wait for a worker, run, or wait for room in their sink.
     pub(crate) scheduled: AtomicUsize,
+    /// Tasks whose sink had no room, or whose group was suspended: at most all tasks.
+    pub(crate) blocked: Mutex<Vec<Arc<dyn Runnable>>>,
     pub(crate) deadlines: Deadlines,
     /// The same for tasks of big queries.
     pub(crate) flow_deadlines: Deadlines,
@@ -100,6 +102,7 @@ impl Host {
             scheduler,
             closing: Arc::default(),
             scheduled: AtomicUsize::new(0),
+            blocked: Mutex::default(),
             deadlines: Deadlines::default(),
             flow_deadlines: Deadlines::default(),
             workers: boxcar::Vec::new(),
@@ -140,6 +143,12 @@ impl Host {
         task.standing().again();
         let pending = task.pending();
         self.scheduler.ready(task, pending);
+    }
+
+    /// Schedules tasks again whose sink had no room, or whose group was suspended.
+    pub(crate) fn retry_blocked(&self) {
+        let blocked = std::mem::take(&mut *self.blocked.lock());
+        blocked.into_iter().for_each(|task| self.schedule_again(task));
     }
 
     /// A worker returns a task without work. Later work schedules it again; work that came meanwhile does so at once.

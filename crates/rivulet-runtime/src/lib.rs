@@ -38,7 +38,7 @@ pub use flow::{
     Flow, FlowError, FlowLimits, FlowParts, FlowReport, Letters, OperatorReport, Partition, Tap, TaskReport,
 };
 pub use group::{
-    Alter, Group, GroupId, GroupInput, GroupParts, GroupSnapshot, Joined, Restored, Saved, StateMigration,
+    Alter, Group, GroupId, GroupInput, GroupParts, GroupSnapshot, Joined, Restored, Saved, StateMigration, Suspended,
 };
 pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};

@@ -84,8 +84,6 @@ struct Shared {
     settings: WorkerSettings,
     host: Arc<Host>,
     groups: Mutex<Groups>,
-    /// Tasks whose sink had no room; the timekeeper schedules them again.
-    blocked: Mutex<Vec<Arc<dyn Runnable>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The limit of workers, where each task has its own.
     thread_limit: Option<ThreadLimit>,
@@ -156,6 +154,7 @@ impl Workers {
                     scheduler: (settings.policy.make)(surroundings),
                     closing,
                     scheduled: AtomicUsize::new(0),
+                    blocked: Mutex::default(),
                     deadlines: Deadlines::default(),
                     flow_deadlines: Deadlines::default(),
                     workers: boxcar::Vec::new(),
@@ -167,7 +166,6 @@ impl Workers {
                     start_worker: Box::new(start_worker),
                 }),
                 groups: Mutex::default(),
-                blocked: Mutex::default(),
                 threads: Mutex::default(),
                 thread_limit: settings.policy.thread_limit().map(|limit| limit()),
                 started: AtomicUsize::new(0),
@@ -198,7 +196,6 @@ impl Workers {
             settings: WorkerSettings { threads: 1, ..WorkerSettings::default() },
             host: Arc::new(Host::scheduled_by(Box::new(stepped.clone()), clock)),
             groups: Mutex::default(),
-            blocked: Mutex::default(),
             threads: Mutex::default(),
             thread_limit: None,
             started: AtomicUsize::new(0),
@@ -215,9 +212,14 @@ impl Workers {
         true
     }
 
+    /// Schedules tasks again whose sink had no room. They are tried again every few milliseconds anyhow.
+    pub fn retry_blocked(&self) {
+        self.shared.host.retry_blocked();
+    }
+
     /// Schedules blocked tasks and due timers of [stepped](Workers::stepped) workers.
     pub fn keep_time_once(&self) {
-        self.shared.retry_blocked();
+        self.retry_blocked();
         let host = &self.shared.host;
         host.schedule_due(&host.deadlines);
         host.schedule_due(&host.flow_deadlines);
@@ -334,7 +336,7 @@ impl Workers {
             // A panic in a worker was caught and reported where it happened.
             let _ = thread.join();
         }
-        self.shared.blocked.lock().clear();
+        host.blocked.lock().clear();
         host.scheduler.clear();
         self.groups().iter().map(|group| group.waiting().0).sum()
     }
@@ -409,7 +411,7 @@ impl Shared {
             Activation::Ran(_) => self.host.ran(task),
             Activation::Yielded(_) => self.host.schedule_again(task),
             // The task keeps its standing as running, so that no push schedules it before the timekeeper does.
-            Activation::Blocked => self.blocked.lock().push(task),
+            Activation::Blocked => self.host.blocked.lock().push(task),
         }
     }
 
@@ -417,17 +419,10 @@ impl Shared {
         let closing = &self.host.closing;
         while !closing.has_begun() || (self.host.scheduled.load(Ordering::Acquire) > 0 && !closing.is_over()) {
             self.wait_with_flows(TIMER_PERIOD);
-            self.retry_blocked();
+            self.host.retry_blocked();
             if !closing.has_begun() {
                 self.host.schedule_due(&self.host.deadlines);
             }
-        }
-    }
-
-    /// Schedules tasks again whose sink had no room.
-    fn retry_blocked(&self) {
-        for task in std::mem::take(&mut *self.blocked.lock()) {
-            self.host.schedule_again(task);
         }
     }
 

@@ -8,6 +8,7 @@
 //! The steps: [`Group::migrate_from`] copies queries and state and may fail; [`Group::hand_over`] moves the waiting
 //! events and cannot fail; [`Group::retire`] ends the old group.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow::array::RecordBatch;
@@ -19,6 +20,16 @@ use super::place::Place;
 use crate::Task;
 use crate::scheduler::Runnable;
 use crate::task::Upstream;
+
+/// A group that is suspended until this is dropped.
+pub struct Suspended(Arc<Group>);
+
+impl Drop for Suspended {
+    fn drop(&mut self) {
+        self.0.settings.rest.resume();
+        self.0.host.retry_blocked();
+    }
+}
 
 /// How queries are migrated to another group.
 pub struct StateMigration<'a> {
@@ -54,7 +65,16 @@ impl Group {
         self.wait_for_activations();
     }
 
-    fn wait_for_activations(&self) {
+    /// Suspends the group until the returned value is dropped, whether it rests otherwise or not. When this returns,
+    /// nothing is in flight.
+    pub fn suspended(self: &Arc<Self>) -> Suspended {
+        self.settings.rest.suspend_too();
+        self.wait_for_activations();
+        Suspended(self.clone())
+    }
+
+    /// Waits until the activations that are under way have ended.
+    pub fn wait_for_activations(&self) {
         for (_, task) in self.all_tasks() {
             drop(task.inbox().lock());
             drop(task.lock());
@@ -64,6 +84,8 @@ impl Group {
     /// Ends [`Group::close_intake`], [`Group::quiesce`] and [`Group::suspend`].
     pub fn go_on(&self) {
         self.settings.rest.go_on();
+        // Tasks that were tried meanwhile, and those that pass rows on to this group.
+        self.host.retry_blocked();
     }
 
     /// Whether no event waits or is still to be passed on. An activation may be in progress.

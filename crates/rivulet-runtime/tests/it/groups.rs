@@ -7,7 +7,7 @@ use arrow::array::AsArray;
 use arrow::datatypes::Int64Type;
 use rivulet_dataflow::{Chain, Clock, Context, Cut, Element, Inbox, Operator, OperatorError, Picked, Push, Reason};
 use rivulet_runtime::Runnable;
-use rivulet_runtime::{Activation, Budget, Group, GroupParts};
+use rivulet_runtime::{Activation, Budget, Group, GroupParts, Workers};
 
 use crate::support::{Bench, Taken, homes};
 
@@ -143,6 +143,35 @@ fn a_group_that_rests_takes_in_what_it_may_and_goes_on_with_it() {
     group.go_on();
     assert_eq!(group.run(), Activation::Ran(1));
     assert_eq!(bench.sink.of(70).0, [1, 3]);
+}
+
+#[test]
+fn a_suspended_group_goes_on_at_once_when_nobody_holds_it_any_more() {
+    let bench = Bench::new();
+    let workers = Workers::stepped(bench.clock.clone());
+    let group = workers.create_group(bench.parts());
+    let slot = group.add(&[70], &homes(&["a"]))[0];
+    let runs = || workers.run_one(|_| 0, Duration::MAX);
+    let (one, other) = (group.suspended(), group.suspended());
+    assert_eq!(group.push(slot, 0, b"1"), Push::Taken);
+    assert!(runs() && !runs(), "it was tried and does nothing");
+    // A change that brings it to rest begins and ends meanwhile.
+    group.close_intake();
+    drop(one);
+    group.go_on();
+    while runs() {}
+    assert!(!group.rests() && bench.sink.of(70).0.is_empty());
+    drop(other);
+    assert!(runs());
+    assert_eq!(bench.sink.of(70).0, [1]);
+    // Room in a sink is noticed where somebody says so.
+    bench.sink.0.lock().is_full = true;
+    assert_eq!(group.push(slot, 0, b"2"), Push::Taken);
+    assert!(runs() && !runs());
+    bench.sink.0.lock().is_full = false;
+    workers.retry_blocked();
+    assert!(runs());
+    assert_eq!(bench.sink.of(70).0, [1, 2]);
 }
 
 #[test]

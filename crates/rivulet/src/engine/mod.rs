@@ -260,6 +260,10 @@ impl Engine {
         let server_id = format!("{:016x}", catalog.server_id()?);
         let config = Arc::new(config);
         let (workers, messaging, event_log) = (Arc::new(workers), Arc::new(messaging), Arc::new(event_log));
+        let blocked = Arc::downgrade(&workers);
+        messaging.publisher().on_room(Arc::new(move || {
+            blocked.upgrade().iter().for_each(|workers| workers.retry_blocked());
+        }));
         let taps = Arc::new(Taps::new(config.http.results_bytes_max));
         let (outside, is_stopped) = (Arc::<Outside>::default(), Arc::<AtomicBool>::default());
         let reader = tables::Reader {
