@@ -290,11 +290,18 @@ impl Routing {
 
     /// Waits until the queries of an application have all events that have come, including those that are yet to be
     /// decoded for many queries. A query that stops reading a shared topic does not get the rows that are yet to be
-    /// handed on.
-    pub(super) fn let_pass(&self, running: &Running, until: Instant) {
+    /// handed on. Gives up after `wait_max`, or once none of the events has been handed on for as long as `patience`.
+    pub(super) fn let_pass(&self, running: &Running, wait_max: Duration, patience: Duration) {
         let Some(shared) = self.shared_group_of(running) else { return };
-        let end = self.event_log.end();
-        while shared.oldest_position().is_some_and(|oldest| oldest < end) && Instant::now() < until {
+        let (end, begun) = (self.event_log.end(), Instant::now());
+        let (mut reached, mut since) = (0, begun);
+        while let Some(oldest) = shared.oldest_position().filter(|&oldest| oldest < end) {
+            if oldest != reached {
+                (reached, since) = (oldest, Instant::now());
+            }
+            if begun.elapsed() >= wait_max || since.elapsed() >= patience {
+                return;
+            }
             std::thread::sleep(PASS_LOOK_PERIOD);
         }
     }

@@ -14,7 +14,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rivulet_dataflow::slot_host::Absences;
 use rivulet_dataflow::{LogPosition, QueryId, Slot};
@@ -27,6 +27,9 @@ use crate::service::{ErrorKind, FullName, Parameter, ServiceError};
 
 /// How long the decoding of events that came before a query is paused may take, where many queries share their topic.
 const PASS_WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// How long it may stand still at the end of a replay, when queries that are paused have their last events.
+const REPLAY_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Marks the numbers of queries that were created later, beside those of queries whose state was saved. The numbers
 /// tell which queries may share a slot.
@@ -267,8 +270,8 @@ impl Queries {
             let running = state.replayed_paused.iter().filter_map(|&query| paused(&state, query));
             running.map(|(running, _)| (running.number, running)).collect()
         };
-        let until = Instant::now() + PASS_WAIT_MAX;
-        applications.values().for_each(|running| self.routing.let_pass(running, until));
+        let let_pass = |running: &Arc<Running>| self.routing.let_pass(running, Duration::MAX, REPLAY_PATIENCE);
+        applications.values().for_each(let_pass);
         let mut state = self.state.lock();
         // Changes of queries that were started while the last events were handed over.
         self.make_changes_left(&mut state);
@@ -292,7 +295,7 @@ impl Queries {
             state.query(query).and_then(|id| self.place(&state, id))
         };
         if let Ok((running, _)) = place {
-            self.routing.let_pass(&running, Instant::now() + PASS_WAIT_MAX);
+            self.routing.let_pass(&running, PASS_WAIT_MAX, PASS_WAIT_MAX);
         }
     }
 
