@@ -68,7 +68,7 @@ pub use codec::{Qos, Version};
 pub use index::TopicIndex;
 pub use log::{Logged, MessageLog};
 pub use publisher::{OutgoingMessage, PublishBatch, PublishError, PublishOptions, Publisher, RoomCallback};
-pub use router::{InboxId, Pending, Received, Route, RouteError, Router, RouterStats, Routing};
+pub use router::{InboxId, Pending, ROUTES_AT_ONCE, Received, Route, RouteError, Router, RouterStats, Routing};
 pub use template::{Direction, Template, TemplateError};
 pub use tls::{ClientTls, ServerTls, TlsError};
 pub use topic::{TopicError, TopicPart};

@@ -25,7 +25,7 @@ pub use routes::{InboxId, Route, RouteError};
 use strays::Strays;
 
 /// The number of routes that are added or removed under one lock. Readers wait about a millisecond for them.
-const ROUTES_AT_ONCE: usize = 4096;
+pub const ROUTES_AT_ONCE: usize = 4096;
 
 /// A message as the engine received it: from a client, from the external broker, or as a result of the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -170,9 +170,10 @@ impl Router {
     }
 
     /// Adds all of these routes, or none. A route that exists already stays as it is. Returns the position of the log
-    /// from which on messages find the first of them; 0 during a replay, for it is yet to look for their targets.
+    /// from which on messages find all of them; during a replay, that of the next message that is replayed.
     ///
-    /// Messages are routed between the pieces of a large addition, so it does not hold up the traffic.
+    /// Of more than [`ROUTES_AT_ONCE`] routes, messages before that position may find some: messages are routed between
+    /// the pieces of a large addition, so it does not hold up the traffic.
     pub fn add(&self, routes: &[Route<'_>]) -> Result<LogPosition, RouteError> {
         for route in routes {
             topic::check_route(route.filter)?;
@@ -182,7 +183,7 @@ impl Router {
             let mut locked = self.routes.write();
             let result = locked.add(chunk);
             // No message is routed, and so none logged, while the routes are locked.
-            from.get_or_insert_with(|| self.log_end());
+            from = Some(self.log_end());
             drop(locked);
             if let Err(error) = result {
                 self.remove(&routes[..added]);
@@ -205,10 +206,13 @@ impl Router {
         from.unwrap_or_else(|| self.log_end())
     }
 
-    /// The position of the next message of the log that looks for its targets at once; 0 if there is none, and during a
-    /// replay. The routes are locked.
+    /// The position of the next message of the log that looks for its targets; 0 if there is no log. The routes are
+    /// locked.
     fn log_end(&self) -> LogPosition {
-        self.log().filter(|_| !self.logging.is_replaying()).map_or(0, |log| log.next())
+        match self.logging.is_replaying() {
+            true => self.logging.replayed_to(),
+            false => self.log().map_or(0, |log| log.next()),
+        }
     }
 
     /// Returns those of these topics and filters that have at least `routes_min` routes.

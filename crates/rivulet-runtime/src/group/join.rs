@@ -261,6 +261,12 @@ impl Group {
         (queries.iter().map(part).collect(), done)
     }
 
+    /// Whether several queries are in a slot.
+    pub fn is_shared(&self, slot: Slot) -> bool {
+        let shared = self.with_queries(&[slot], |table, row| table.queries_in(row) > 1);
+        shared.into_iter().flatten().any(|is_shared| is_shared)
+    }
+
     /// The number of further queries in shared slots: nothing is computed for them.
     pub fn further_queries(&self) -> usize {
         match self.shared_slots {

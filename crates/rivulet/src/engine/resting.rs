@@ -71,6 +71,16 @@ impl Routing {
         Ok(())
     }
 
+    /// Quiesces the group of an application until the returned value is dropped. The group does not rest yet. When this
+    /// returns, no event and no row of a shared topic is on its way to it.
+    pub(super) fn quiesced(&self, running: &Running) -> Resting {
+        let resting = Resting::new(running.group.clone());
+        running.group.quiesce();
+        self.await_routing();
+        self.await_shared_rows(running);
+        resting
+    }
+
     /// Whether no events wait for the queries of an application, nor in the group that decodes events for many queries
     /// together. Unless its group is suspended, an activation may still be under way.
     pub(super) fn is_idle(&self, running: &Running) -> bool {

@@ -143,8 +143,8 @@ impl Routing {
     }
 
     /// Routes events of the topics to the slots: for each slot one topic per input. Returns the position of the log
-    /// from which on events find the routes, or 0 during a replay, which is yet to look for them. Rows of shared topics
-    /// may be of earlier events.
+    /// from which on events find the routes, as [`Router::add`](rivulet_connectors::mqtt::Router::add) does. Rows of
+    /// shared topics may be of earlier events.
     pub(super) fn add_routes(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) -> LogPosition {
         self.add_routes_and(true, running, slots, topics)
     }
@@ -306,11 +306,19 @@ impl Routing {
         }
     }
 
-    /// The position of the log up to which queries that share topics have the events that have come.
-    pub(super) fn passed_to(&self, running: &Running) -> LogPosition {
+    /// The position of the log up to which the query in a slot has the events that have come. Its group is
+    /// [quiesced](Routing::quiesced).
+    pub(super) fn passed_to(&self, running: &Running, slot: Slot) -> LogPosition {
         let end = self.event_log.end();
-        let waiting = self.shared_group_of(running).and_then(|shared| shared.oldest_position());
-        waiting.map_or(end, |oldest| oldest.min(end))
+        let shared = self.shared_group_of(running).filter(|_| self.shares(running, slot));
+        shared.and_then(|shared| shared.oldest_position()).map_or(end, |oldest| oldest.min(end))
+    }
+
+    /// Whether the query in a slot reads a topic that many queries read.
+    pub(super) fn shares(&self, running: &Running, slot: Slot) -> bool {
+        let topics = topics_of(running, &[slot]);
+        let shared = self.shared.lock();
+        topics.iter().flatten().any(|topic| shared.topic_of(running, topic).is_some())
     }
 }
 

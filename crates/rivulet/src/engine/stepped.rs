@@ -138,6 +138,8 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    mod meanwhile;
+
     use std::fs;
     use std::io;
     use std::path::PathBuf;

@@ -6,7 +6,7 @@
 //! crash the engine gives some results again that are in the log already. Such a result goes to no durable input: these
 //! inputs get it from the log.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -23,6 +23,8 @@ pub(super) struct Logging {
     log: OnceLock<Arc<dyn MessageLog>>,
     /// Whether the log is still being replayed.
     is_replaying: AtomicBool,
+    /// The position behind the last message that was replayed.
+    replayed_to: AtomicU64,
     /// Results that are in the log and may be given once more.
     repeats: Mutex<Repeats>,
     /// Whether there are such results.
@@ -39,6 +41,7 @@ impl Default for Logging {
         Self {
             log: OnceLock::new(),
             is_replaying: AtomicBool::new(true),
+            replayed_to: AtomicU64::new(0),
             repeats: Mutex::default(),
             expects_repeats: AtomicBool::new(false),
             kept: RwLock::default(),
@@ -59,6 +62,11 @@ impl Logging {
     /// Whether messages only go to the log, from which they are replayed.
     pub(super) fn is_replaying(&self) -> bool {
         self.is_replaying.load(Ordering::Acquire)
+    }
+
+    /// The position behind the last message that was replayed; it does not change while the routes are locked.
+    pub(super) fn replayed_to(&self) -> LogPosition {
+        self.replayed_to.load(Ordering::Acquire)
     }
 
     /// Whether the log has this result, which is given once more. To be asked once for each result.
@@ -144,6 +152,7 @@ impl Router {
             find(&routes, message.topic, is_new, &mut found);
             deliver(&routes, &found, message, position, true);
             pushed += found.len() as u64;
+            self.logging.replayed_to.store(position + 1, Ordering::Release);
         });
         self.counts.lock().pushed_events += pushed;
         if is_all {
@@ -232,6 +241,7 @@ impl Routing<'_> {
             return Push::Full;
         }
         self.counts.pushed_events += self.found.len() as u64;
+        self.router.logging.replayed_to.store(position + 1, Ordering::Release);
         Push::Taken
     }
 }

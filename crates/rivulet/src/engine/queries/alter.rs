@@ -313,10 +313,7 @@ impl Queries {
         patience: &mut Patience,
     ) -> Result<(LogPosition, Resting), ServiceError> {
         let running = &altered.checked.running;
-        if running.group.rests() {
-            let message = format!("the application '{}' is being replaced", running.application.name);
-            return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint("try again in a moment"));
-        }
+        check_not_replaced(running)?;
         self.check_replayed(running)?;
         let effects = altered.checked.queries.iter().zip(&altered.effects);
         let queries: Vec<(QueryId, &Effect)> =
@@ -605,7 +602,7 @@ impl Queries {
             if running.as_ref().is_some_and(|running| !self.routing.is_idle(running)) {
                 return;
             }
-            let _resting = running.as_ref().and_then(|running| suspended(running));
+            let _suspended = running.as_ref().map(|running| running.group.suspended());
             // Checked once more, now that no activation is under way.
             if running.as_ref().is_some_and(|running| !self.routing.is_idle(running)) {
                 return;
@@ -628,7 +625,7 @@ impl Queries {
     fn make_together(&self, state: &State, changes: &[ReplayedChange]) {
         let Some(batch) = changes.first().map(|first| &first.checked) else { return };
         if let Some(running) = self.applications.numbered(batch.running.number) {
-            let _resting = suspended(&running);
+            let _suspended = running.group.suspended();
             self.make_replayed(state, &running, batch, changes);
         }
     }
@@ -677,12 +674,13 @@ impl Altered {
     }
 }
 
-/// Suspends the group of an application until the returned value is dropped, unless the group rests already.
-pub(super) fn suspended(running: &Running) -> Option<Resting> {
-    (!running.group.rests()).then(|| {
-        running.group.suspend();
-        Resting::new(running.group.clone())
-    })
+/// Fails if another version is about to take over from an application: its group rests.
+pub(super) fn check_not_replaced(running: &Running) -> Result<(), ServiceError> {
+    if !running.group.rests() {
+        return Ok(());
+    }
+    let message = format!("the application '{}' is being replaced", running.application.name);
+    Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint("try again in a moment"))
 }
 
 /// Takes out the first of some changes, and the changes after it that belong with it, each query once.

@@ -8,12 +8,13 @@ use std::sync::atomic::Ordering;
 use arrow::array::{BooleanArray, RecordBatch};
 use arrow::compute::filter_record_batch;
 use foldhash::fast::RandomState;
+use rivulet_connectors::mqtt::ROUTES_AT_ONCE;
 use rivulet_dataflow::{LogPosition, QueryId, Slot};
 use rivulet_operators::application::BindError;
 use rivulet_runtime::Joined;
 use rivulet_sql::{ParamValue, ParameterRows};
 
-use super::alter::suspended;
+use super::alter::check_not_replaced;
 use super::checked::Checked;
 use super::lifecycle_log::{LifecycleLog, Loading, came_at};
 use super::{Queries, State};
@@ -175,11 +176,15 @@ impl Queries {
             labels.for_each(|label| running.group.expect_label(label));
             let joined = self.join(running, &queries, rows, since);
             self.companion_begins(&queries, inputs);
-            let new: Vec<Slot> = joined.iter().filter(|one| one.is_new).map(|one| one.slot).collect();
-            let add_routes = || self.routing.add_routes_of_new(running, &joined, inputs);
-            let from = self.route_since(running, &new, since, add_routes);
-            if running.reads_log() && from != since {
-                later.extend(ranges_in(&queries, &joined, &new).map(|(first, last)| (first, last, from)));
+            // Between two pieces events may come, which only the queries of the first piece get.
+            let at_once = (ROUTES_AT_ONCE / running.inboxes.len()).max(1);
+            for (piece, inputs) in joined.chunks(at_once).zip(inputs.chunks(at_once)) {
+                let new: Vec<Slot> = piece.iter().filter(|one| one.is_new).map(|one| one.slot).collect();
+                let add_routes = || self.routing.add_routes_of_new(running, piece, inputs);
+                let from = self.route_since(running, &new, since, add_routes);
+                if running.reads_log() && from != since {
+                    later.extend(ranges_in(&queries, &joined, &new).map(|(first, last)| (first, last, from)));
+                }
             }
             for ((&id, joined), &index) in queries.iter().zip(&joined).zip(indices) {
                 let name = (&running.tenant, requests[index].name);
@@ -209,21 +214,24 @@ impl Queries {
             return add_routes().max(since);
         }
         // Rows of shared topics may be of earlier events. None is processed until it is known which these are.
-        running.group.begin_behind(slots, since.saturating_sub(1));
-        let resting = suspended(running).filter(|_| !self.event_log.is_replaying());
-        add_routes();
-        let from = if resting.is_some() { self.event_log.end() } else { since };
+        let _suspended = running.group.suspended();
+        let from = add_routes().max(since);
         running.group.begin_behind(slots, from.saturating_sub(1));
         from
     }
 
     /// Gives new queries slots, in which they get no event of the log before `since`.
     fn join(&self, running: &Running, queries: &[QueryId], rows: &RecordBatch, since: LogPosition) -> Vec<Joined> {
-        if !running.reads_log() || !self.event_log.is_replaying() {
+        // Queries that exist already may have yet to get earlier events: from the replay, or from a topic that they share.
+        let is_replayed = running.reads_log() && self.event_log.is_replaying();
+        let is_behind = self.routing.shared_group_of(running).is_some_and(|shared| !shared.is_idle());
+        if !is_replayed && !is_behind {
             return running.group.join(queries, rows);
         }
-        // The replay has yet to hand on earlier events to the queries that exist already.
         let joined = running.group.join_restored(queries, rows, &|_| Some(came_at(since)));
+        if !is_replayed {
+            return joined;
+        }
         let new: Vec<Slot> = joined.iter().filter(|one| one.is_new).map(|one| one.slot).collect();
         running.group.begin_behind(&new, since.saturating_sub(1));
         joined
@@ -287,9 +295,18 @@ impl Queries {
             return Ok(());
         }
         self.check_replayed(&running)?;
+        // Events that it shares with other queries, by its slot or its topic, reach it from there.
+        let shares =
+            is_paused && running.reads_log() && (running.group.is_shared(slot) || self.routing.shares(&running, slot));
+        if shares {
+            check_not_replaced(&running)?;
+        }
         let at = running.reads_log().then(|| self.event_log.end());
         self.catalog.set_paused(&[id], is_paused, at)?;
         let (from, to) = if is_paused {
+            // None reaches it until its last one is known.
+            let resting = shares.then(|| self.routing.quiesced(&running));
+            let passed = self.routing.passed_to(&running, slot);
             // The slot that it shared stays for the other queries.
             let own = match running.group.part(slot, id) {
                 Ok(own) => own,
@@ -307,7 +324,8 @@ impl Queries {
                 }
             };
             // The query has the events that came since the catalog was written, but none that still waits elsewhere.
-            let end = at.map(|_| self.routing.passed_to(&running).min(removed));
+            let end = at.map(|_| if shares { passed } else { removed });
+            drop(resting);
             if let Some(end) = end.filter(|end| Some(*end) != at)
                 && let Err(error) = self.catalog.set_paused(&[id], true, Some(end))
             {

@@ -191,10 +191,12 @@ impl SharedInputs {
         self.inputs.get(&running.shape.as_ref()?.signature).map(|input| input.group.clone())
     }
 
-    /// Waits until no rows are being handed on to an application. From then on every sender knows whether it takes any.
+    /// Waits until no rows are being handed on to an application. From then on every sender knows whether it takes any,
+    /// and which rows have been handed on.
     pub(super) fn await_rows(&self, running: &Running) {
         let input = running.shape.as_ref().and_then(|shape| self.inputs.get(&shape.signature));
         if let Some(input) = input {
+            input.group.wait_for_activations();
             input.readers.await_rows();
         }
     }

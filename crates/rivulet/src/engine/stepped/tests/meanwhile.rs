@@ -1,0 +1,222 @@
+//! Statements that are carried out while events come. What must hold: after a crash each query has exactly the events
+//! that it had before the crash, though the log has further ones from just before its creation or just behind its pause.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::thread::JoinHandle;
+
+use rivulet_connectors::mqtt::{Pending, Received};
+use rivulet_dataflow::Push;
+use tempfile::TempDir;
+
+use super::{copy, replay, run, run_tasks, start};
+use crate::engine::Engine;
+use crate::service::{Caller, Parameter, ParameterValue, QueryRequest, SUBMIT_BATCH_MAX};
+use crate::trial::network::Results;
+
+const APPLICATION: &str = "CREATE APPLICATION echoes (device TEXT, low BIGINT, name TEXT)
+    INPUT t (n BIGINT) FROM 'mqtt:in/{device}' FORMAT JSON WITH (durability => 'log')
+    OUTPUT 'mqtt:{name}' FORMAT JSON AS SELECT n FROM t WHERE n > $low; CHECKPOINT";
+
+/// As many queries of one topic as share its decoding.
+const CROWD: usize = 16;
+
+/// A query: its device, its bound and its name.
+type Query = (usize, i64, String);
+
+/// Creates queries with one call.
+fn create(engine: &Engine, queries: &[Query]) {
+    let parameters: Vec<[Parameter<'_>; 3]> = queries
+        .iter()
+        .map(|(device, low, name)| {
+            let device = ("device".into(), ParameterValue::Text(device.to_string().into()));
+            [device, ("low".into(), ParameterValue::Int(*low)), ("name".into(), ParameterValue::Text(name.into()))]
+        })
+        .collect();
+    let requests: Vec<QueryRequest<'_>> = queries
+        .iter()
+        .zip(&parameters)
+        .map(|((.., name), parameters)| QueryRequest {
+            name: Some(name),
+            application: "echoes",
+            parameters,
+            label: None,
+        })
+        .collect();
+    let answers = engine.session(Caller::local_operator()).submit(&requests);
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+}
+
+/// Sends an event to a device; false if there is no room for it now.
+fn send(engine: &Engine, pending: &mut Pending, device: u16, n: u64) -> bool {
+    let (topic, payload) = (format!("in/{device}"), format!("{{\"n\":{n}}}"));
+    let (topic, payload) = (topic.as_bytes(), payload.as_bytes());
+    let received = Received { client: b"c", packet_id: 1, topic, payload, ..Received::default() };
+    engine.router().read().route(&received, pending) == Push::Taken
+}
+
+/// An engine to which one thread sends events, which another one processes.
+struct Busy {
+    engine: Arc<Engine>,
+    results: Arc<Results>,
+    /// How many devices send.
+    devices: Arc<AtomicU16>,
+    is_over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    folder: TempDir,
+}
+
+impl Busy {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir(folder.path().join("before")).expect("a folder");
+        let (engine, results) = start(&folder.path().join("before"), folder.path());
+        replay(&engine);
+        run(&engine, APPLICATION);
+        Self { engine, results, devices: Arc::default(), is_over: Arc::default(), threads: Vec::new(), folder }
+    }
+
+    fn begin(&mut self, devices: u16) {
+        self.devices.store(devices, Ordering::Relaxed);
+        let (engine, devices, is_over) = (self.engine.clone(), self.devices.clone(), self.is_over.clone());
+        self.threads.push(std::thread::spawn(move || {
+            let (mut pending, mut n) = (Pending::default(), 1);
+            while !is_over.load(Ordering::Relaxed) {
+                let device = (n % u64::from(devices.load(Ordering::Relaxed))) as u16;
+                while !send(&engine, &mut pending, device, n) && !is_over.load(Ordering::Relaxed) {
+                    std::thread::yield_now();
+                }
+                n += 1;
+                // A few thousand in a second, so that the statements are under way most of the time.
+                std::thread::sleep(std::time::Duration::from_micros(50));
+            }
+        }));
+        self.threads.push(worker(&self.engine, &self.is_over));
+    }
+
+    /// Ends the events, and compares what queries had with what they have after a crash.
+    fn end(self) {
+        let Self { engine, results, is_over, threads, folder, .. } = self;
+        is_over.store(true, Ordering::Relaxed);
+        threads.into_iter().for_each(|thread| thread.join().expect("a thread"));
+        run_until_idle(&engine);
+        compare(&results, folder.path());
+    }
+}
+
+/// A thread that processes events until `is_over`.
+fn worker(engine: &Arc<Engine>, is_over: &Arc<AtomicBool>) -> JoinHandle<()> {
+    let (engine, is_over) = (engine.clone(), is_over.clone());
+    std::thread::spawn(move || {
+        while !is_over.load(Ordering::Relaxed) {
+            run_tasks(&engine);
+            engine.commit_log();
+            // Tasks that found no room are tried again.
+            engine.keep_time_once();
+            std::thread::yield_now();
+        }
+    })
+}
+
+/// Processes everything that has come.
+fn run_until_idle(engine: &Engine) {
+    for _ in 0..100 {
+        run_tasks(engine);
+        engine.keep_time_once();
+    }
+    assert!(!engine.run_one(|_| 0, std::time::Duration::MAX), "everything is done");
+    assert!(engine.commit_log());
+}
+
+/// Compares results with those after a crash.
+fn compare(results: &Results, folder: &Path) {
+    let (before, after) = (folder.join("before"), folder.join("after"));
+    copy(&before, &after);
+    let (engine, again) = start(&after, folder);
+    // The end of the replay waits for events on their way to paused queries.
+    let is_over = Arc::<AtomicBool>::default();
+    let worker = worker(&engine, &is_over);
+    replay(&engine);
+    is_over.store(true, Ordering::Relaxed);
+    worker.join().expect("a thread");
+    run_until_idle(&engine);
+    let (before, after) = (by_query(results), by_query(&again));
+    assert!(!before.is_empty(), "there are results");
+    let queries = before.keys().chain(after.keys());
+    let differing = queries.filter(|query| before.get(*query) != after.get(*query));
+    let shown = differing.map(|query| {
+        let [before, after] = [&before, &after].map(|all| all.get(query).cloned().unwrap_or_default());
+        let lost: Vec<_> = before.iter().filter(|one| !after.contains(one)).collect();
+        let more: Vec<_> = after.iter().filter(|one| !before.contains(one)).collect();
+        let ends = |all: &[&String]| (all.len(), all.first().copied().cloned(), all.last().copied().cloned());
+        format!("{query} had {}, has lost {:?} and has {:?} besides", before.len(), ends(&lost), ends(&more))
+    });
+    let shown: Vec<String> = shown.take(40).collect();
+    assert!(shown.is_empty(), "{}", shown.join("\n"));
+}
+
+fn by_query(results: &Results) -> BTreeMap<String, Vec<String>> {
+    let mut by_query: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (topic, payload) in results.take() {
+        by_query.entry(topic).or_default().push(String::from_utf8(payload).expect("text"));
+    }
+    by_query
+}
+
+#[test]
+fn each_of_many_queries_created_at_once_has_its_events() {
+    let mut busy = Busy::new();
+    busy.begin(SUBMIT_BATCH_MAX as u16);
+    for round in 0..3 {
+        let queries: Vec<Query> =
+            (0..SUBMIT_BATCH_MAX).map(|device| (device, round, format!("q{round}_{device}"))).collect();
+        // Most events are those of few devices.
+        busy.devices.store([1, SUBMIT_BATCH_MAX as u16, 7][round as usize], Ordering::Relaxed);
+        create(&busy.engine, &queries);
+    }
+    busy.end();
+}
+
+#[test]
+fn queries_that_are_created_paused_and_resumed_have_their_events() {
+    let mut busy = Busy::new();
+    // The topic of the first device is shared.
+    let crowd: Vec<Query> = (0..CROWD).map(|query| (0, 0, format!("crowd{query}"))).collect();
+    create(&busy.engine, &crowd);
+    busy.begin(3);
+    for round in 0..40 {
+        // Equal queries share a slot, and their topic if it is that of the crowd.
+        let device = round % 3;
+        let [one, other, alone] = ["one", "other", "alone"].map(|name| format!("{name}{round}"));
+        let queries = [(device, 0, one.clone()), (device, 0, other.clone()), (device, 1, alone.clone())];
+        create(&busy.engine, &queries);
+        for query in [&one, &alone] {
+            run(&busy.engine, &format!("PAUSE QUERY {query}"));
+        }
+        run(&busy.engine, &format!("RESUME QUERY {one}; PAUSE QUERY {other}; RESUME QUERY {alone}"));
+    }
+    busy.end();
+}
+
+#[test]
+fn a_query_shares_no_slot_that_has_yet_to_get_earlier_events() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("before")).expect("a folder");
+    let (engine, results) = start(&folder.path().join("before"), folder.path());
+    replay(&engine);
+    run(&engine, APPLICATION);
+    let crowd: Vec<Query> = (0..CROWD).map(|query| (0, query as i64, format!("crowd{query}"))).collect();
+    create(&engine, &crowd);
+    // It waits to be decoded for all of them.
+    assert!(send(&engine, &mut Pending::default(), 0, 100));
+    create(&engine, &[(0, 0, "equal".into())]);
+    run_tasks(&engine);
+    assert!(send(&engine, &mut Pending::default(), 0, 200));
+    run_tasks(&engine);
+    engine.commit_log();
+    let all = by_query(&results);
+    assert_eq!(all.get("equal").map(Vec::as_slice), Some(&["{\"n\":200}".to_owned()][..]), "it came behind the first");
+    assert_eq!(all["crowd0"], ["{\"n\":100}", "{\"n\":200}"]);
+}
