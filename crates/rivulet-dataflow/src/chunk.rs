@@ -1,7 +1,5 @@
 //! Events that go to a group as one batch: as payloads, or as rows that several queries read.
 
-use std::borrow::Cow;
-
 use crate::slot_host::stamp;
 use crate::{Events, InputIndex, LogPosition, Picked, Slot};
 
@@ -121,11 +119,12 @@ impl Chunk {
         }
     }
 
-    /// When each event reached the engine, microseconds since the epoch.
-    pub fn arrival_us(&self) -> Cow<'_, [i64]> {
+    /// When each event reached the engine, microseconds since the epoch. `of_batch` is the same for the rows of the
+    /// batch that was made of these events: of payloads some may have been refused, of decoded rows none.
+    pub fn arrival_us<'a>(&'a self, of_batch: &'a [i64]) -> &'a [i64] {
         match self {
-            Self::Raw(events) => events.arrival_us().into(),
-            Self::Rows(picked) => picked.arrival_us().collect(),
+            Self::Raw(events) => events.arrival_us(),
+            Self::Rows(_) => of_batch,
         }
     }
 

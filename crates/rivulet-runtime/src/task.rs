@@ -268,8 +268,9 @@ impl Task {
         }
         core.host.table().take_leaps(&*self.host.clock);
         let batch = core.host.decode(chunk);
-        let arrival_us = chunk.arrival_us();
-        core.metrics.waiting_us += (now_us - arrival_us[0]).max(0) as u64;
+        let of_batch = batch.as_ref().map(|batch| batch.arrival_us.clone()).unwrap_or_default();
+        let arrival_us = chunk.arrival_us(&of_batch);
+        core.metrics.waiting_us += arrival_us.first().map_or(0, |first| (now_us - first).max(0)) as u64;
         let event_times: Option<ArrayRef> =
             self.settings.event_time_column.zip(batch.as_ref()).map(|(column, batch)| batch.column(column).clone());
         if let Some(mut batch) = batch {
@@ -280,7 +281,7 @@ impl Task {
             core.host.process(batch, now_us, &mut *core.sink);
         }
         core.finish(&self.settings.name);
-        core.metrics.record_latencies(&arrival_us, event_times.as_ref(), self.host.clock.now_us());
+        core.metrics.record_latencies(arrival_us, event_times.as_ref(), self.host.clock.now_us());
     }
 
     /// Adds queries, one for each row of `parameters`, and returns their slots in this task.

@@ -313,8 +313,8 @@ impl Task {
         core.host.table().take_leaps(&*self.host.clock);
         core.count_events(&chunk, now_us);
         let batch = core.host.decode(&chunk);
-        let arrival_us = chunk.arrival_us().into_owned();
-        core.metrics.waiting_us += (now_us - arrival_us[0]).max(0) as u64;
+        let arrival_us = chunk.arrival_us(batch.as_ref().map_or(&[], |batch| &batch.arrival_us)).to_vec();
+        core.metrics.waiting_us += arrival_us.first().map_or(0, |first| (now_us - first).max(0)) as u64;
         let event_times =
             self.settings.event_time_column.zip(batch.as_ref()).map(|(column, batch)| batch.column(column).clone());
         let times = Times { arrival_us, event_times };
