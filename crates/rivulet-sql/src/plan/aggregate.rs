@@ -16,7 +16,7 @@ use rivulet_operators::{AggregateFunction, PlanError};
 use super::call::{call_name, check_argument_count, given};
 use super::expression::{ExpressionPlanner, no_condition};
 use super::functions::{Found, REGISTRY};
-use super::query::scalars::{json_of, list_key};
+use super::scalars::{json_of, list_key};
 use super::types::{cast_to, result_type};
 use super::walk::{for_each_child, replace_calls};
 use crate::statement::Name;

@@ -2,7 +2,7 @@
 
 use arrow::array::RecordBatch;
 
-use super::source::BoundCheck;
+use super::join_bounds::BoundCheck;
 use super::window::LengthCheck;
 use crate::application::{Application, ApplicationCode, BindError};
 use crate::explain::explain;

@@ -9,7 +9,7 @@ use rivulet_relational::functions::RANKINGS;
 
 use super::bounded::bounded;
 use super::haversine::haversine_m;
-use super::query::scalars;
+use super::scalars;
 
 /// The functions that make windows, in GROUP BY only.
 pub(super) const WINDOWS: [&str; 6] = ["tumble", "hop", "cumulate", "session", "count_window", "state_window"];

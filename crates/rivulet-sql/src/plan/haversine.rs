@@ -8,7 +8,7 @@ use datafusion_common::Result;
 use datafusion_expr::ScalarUDF;
 use rivulet_operators::EARTH_RADIUS_M;
 
-use super::query::scalars::Function;
+use super::scalars::Function;
 
 /// Its name in SQL.
 pub(super) const NAME: &str = "haversine_m";

@@ -4,14 +4,19 @@
 //! windows and aggregates ourselves, because relational plans know neither parameters that differ by row nor a clock
 //! for each query.
 //!
-//! In reading order: `declarations`: parameters, inputs, outputs; `source`: what FROM reads; `check`: names and
-//! constructs, refused by name; `expression` and `arithmetic`: types, constants, compilation; `aggregate` and `window`:
-//! what GROUP BY makes of rows; `lookup`: reference tables; `pattern`: MATCH_RECOGNIZE; `unnest`: several rows from
-//! one; `history`: functions over earlier rows; `ranks`: comparing the rows of a window; `items`, `group_keys`,
-//! `written`, `window_results` and `select`: the parts of a SELECT; `behind`: what a SELECT around it knows of its
-//! results; `operators`: the operators that run; `matching`: the part of WHERE that finds queries by an index;
-//! `functions`, `bounded`, `constants` and `haversine`: the functions and their arguments; `walk`: the parts of an
+//! In reading order, where each file uses those behind it: `select`: the clauses one after the other; `behind`: what the
+//! SELECT around it needs to know of its results; `steps`: the operators of its clauses; `matching`: the part of WHERE
+//! that finds queries by an index; `written` and `group_keys`: its parts as written; `ranks` and `history`: functions
+//! over several rows; `pattern`: MATCH_RECOGNIZE; `planner`: what all of these are planned with; `unnest` and `lookup`:
+//! several rows from one, and reference tables; `source`: what FROM reads; `items`: columns as written; `results`: those
+//! of a subquery; `operators`: what runs; `join_bounds`, `window_results`, `window` and `aggregate`: bounds of a join,
+//! and what GROUP BY makes of rows; `declarations`: parameters, inputs, outputs; `check`: names and constructs, refused
+//! by name; `expression`: expressions and their errors; `time_constants`, `constants` and `arithmetic`: what is computed
+//! and refused when a query is planned, and how rows are; `functions`, `haversine`, `scalars` and `bounded`: the
+//! functions; `types`, `message`, `walk` and `call`: types of results, errors in our words, and the parts of an
 //! expression.
+//!
+//! `query` has the same for big queries, over `source::computed` and what stands behind it.
 
 mod aggregate;
 mod arithmetic;
@@ -30,6 +35,7 @@ mod group_keys;
 mod haversine;
 mod history;
 mod items;
+mod join_bounds;
 mod lookup;
 mod matching;
 mod message;
@@ -39,6 +45,7 @@ mod planner;
 mod ranks;
 mod results;
 mod room;
+mod scalars;
 pub mod query;
 #[cfg(test)]
 mod scalar_tests;

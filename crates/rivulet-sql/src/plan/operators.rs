@@ -15,7 +15,7 @@ use super::aggregate::{Aggregate, condition_of};
 use super::check::{Place, Scope};
 use super::defect;
 use super::expression::{Compiler, ExpressionPlanner, parameter_fields};
-use super::source::BoundCheck;
+use super::join_bounds::BoundCheck;
 use super::walk::start;
 use super::window::LengthCheck;
 use super::window_results::Key;

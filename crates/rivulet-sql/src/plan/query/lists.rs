@@ -9,9 +9,9 @@ use datafusion_expr::Expr;
 use datafusion_expr::expr::Sort;
 use rivulet_operators::AggregateFunction;
 
+use super::super::scalars::{json_of, list_key};
 use super::columns::unaliased;
 use super::error::{place_of, refused};
-use super::scalars::{json_of, list_key};
 use crate::{Position, SqlError};
 
 /// The arguments of a call for the operators, given those that are written and ORDER BY.

@@ -8,8 +8,8 @@
 //! In reading order: `planned`: what comes of it; `stream`: what is known of the rows that leave a step; `lower`: the
 //! plan node by node; `union`, `aggregate`, `join`, `bounds`, `lookup`, `versions`, `over`, `unnest`: other nodes;
 //! `output`: the last step; `builder`: operators and edges, each once; `columns`: what expressions use; `chosen`: what
-//! is chosen of a relation; `computed`: columns that a source computes; `relations`, `aggregates`, `scalars`, `calls`:
-//! what names mean; `error`: errors in our words; `culprit`:
+//! is chosen of a relation; `computed`: columns that a source computes; `relations`, `aggregates`, `calls`: what names
+//! mean; `error`: errors in our words; `culprit`:
 //! which expression has the error.
 
 mod aggregate;
@@ -31,7 +31,6 @@ mod output;
 mod over;
 mod planned;
 mod relations;
-pub(super) mod scalars;
 mod stream;
 mod union;
 mod unnest;

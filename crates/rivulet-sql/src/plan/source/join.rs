@@ -11,10 +11,10 @@ use rivulet_operators::{Join as JoinOperator, JoinKind, JoinSide, JoinSpec, Offs
 
 use super::super::check::{Scope, ScopeTable, full_name};
 use super::super::expression::{Compiler, ExpressionPlanner, parameter_fields};
+use super::super::join_bounds::BoundCheck;
 use super::super::walk::start;
 use super::super::window::EventTime;
 use super::super::{defect, operators::Operators};
-use super::bounds::BoundCheck;
 use super::join_condition::{Bounds, Condition, INTERVAL_FORM, Side, Span};
 use super::several::{Combined, Several, SourcePlanner, find, refuse_unread};
 use crate::application::Input;

@@ -5,7 +5,6 @@
 //! number of a row's input, and the columns of all inputs are side by side. An operator over such rows combines the
 //! inputs; all later operators see rows as those of a single input.
 
-mod bounds;
 pub(in crate::plan) mod computed;
 mod join;
 mod join_condition;
@@ -19,6 +18,7 @@ use rivulet_operators::{AssignTime, AssignTimes, InputTime};
 use super::check::{ARRIVAL_TIME, ScopeTable};
 use super::declarations::Declarations;
 use super::defect;
+use super::join_bounds::BoundCheck;
 use super::operators::Operators;
 use super::results::{Behind, ResultsOf};
 use super::window::EventTime;
@@ -27,7 +27,6 @@ use crate::statement::{LookupClause, LookupKind, Select};
 use crate::value::format_us;
 use crate::{Position, SqlError};
 
-pub(crate) use bounds::BoundCheck;
 use computed::Computed;
 pub(in crate::plan) use join::third_input;
 use several::{Combined, Several, SourcePlanner, find, refuse_unread, side_by_side, uses_arrival};

@@ -9,7 +9,7 @@ use datafusion_common::ScalarValue;
 use datafusion_expr::{ColumnarValue, Expr};
 use datafusion_physical_expr::PhysicalExpr;
 
-use super::super::expression::Compiler;
+use super::expression::Compiler;
 use crate::binding::BindError;
 use crate::{Position, SqlError};
 
@@ -26,7 +26,7 @@ pub(crate) struct BoundCheck {
 
 impl BoundCheck {
     /// Makes the check of a bound. `None` if the bound is the same for all queries; then it is checked at once.
-    pub(in crate::plan) fn new(
+    pub(super) fn new(
         interval: &Expr,
         parameter_schema: &SchemaRef,
         position: Position,
