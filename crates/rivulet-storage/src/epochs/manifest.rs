@@ -6,6 +6,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::pack::Used;
 use crate::StorageError;
 
 /// The format written by this version. Raise it with every change that older versions would misread.
@@ -19,18 +20,6 @@ pub(super) struct Manifest {
     pub(super) epoch: u64,
     pub(super) note: serde_json::Value,
     pub(super) packs: Vec<Used>,
-}
-
-/// A pack that the epoch needs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Used {
-    /// The epoch that wrote it.
-    pub(super) epoch: u64,
-    /// Which of its pieces are live: one bit each, starting at the lowest bit of the first byte.
-    pub(super) live: Vec<u8>,
-    /// The checksum of its index; manifests of the first versions have none.
-    #[serde(default)]
-    pub(super) index_checksum: Option<u64>,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -12,16 +12,18 @@
 mod fill;
 mod manifest;
 mod pack;
+mod piece;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{StorageError, Store};
 use manifest::Manifest;
 use pack::{Entry, Pack};
+
+pub use piece::Piece;
 
 /// A pack whose live share of bytes is below this is emptied into the next one.
 const LIVE_SHARE_MIN: f64 = 0.3;
@@ -45,40 +47,6 @@ pub struct Epoch {
     pub pieces: Vec<Piece>,
     /// The names whose pieces are not needed any more.
     pub dropped: Vec<String>,
-}
-
-/// A named part of the state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
-    name: String,
-    /// Whether the piece is applied after the earlier pieces of its name, instead of replacing them.
-    is_delta: bool,
-    bytes: Bytes,
-    /// XXH3, 64 bits, of the bytes.
-    checksum: u64,
-}
-
-impl Piece {
-    /// Its name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// The checksum of its bytes.
-    pub fn checksum(&self) -> u64 {
-        self.checksum
-    }
-
-    /// A piece that replaces all earlier pieces of its name.
-    pub fn whole(name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
-        let (name, bytes) = (name.into(), bytes.into());
-        Self { name, is_delta: false, checksum: xxh3_64(&bytes), bytes }
-    }
-
-    /// A piece that is applied after the earlier pieces of its name.
-    pub fn delta(name: impl Into<String>, bytes: impl Into<Bytes>) -> Self {
-        Self { is_delta: true, ..Self::whole(name, bytes) }
-    }
 }
 
 /// The result of a commit.

@@ -12,8 +12,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Piece;
-use super::manifest::Used;
+use super::piece::Piece;
 use crate::{StorageError, Store};
 
 const MARK: &[u8; 8] = b"RVPACK01";
@@ -55,6 +54,18 @@ pub(super) struct Pack {
     live: Vec<bool>,
     /// The names of damaged pieces, and what is wrong with each.
     damage: Vec<(String, String)>,
+}
+
+/// A pack that an epoch needs, in its manifest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Used {
+    /// The epoch that wrote the pack.
+    pub(super) epoch: u64,
+    /// Which of its pieces are live: one bit each, starting at the lowest bit of the first byte.
+    pub(super) live: Vec<u8>,
+    /// The checksum of its index; manifests of the first versions have none.
+    #[serde(default)]
+    pub(super) index_checksum: Option<u64>,
 }
 
 /// The epoch whose pack has this name.

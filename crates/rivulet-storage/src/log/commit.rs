@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::Shared;
 use super::frame::Frame;
 use super::segment::{self, Open, Segment};
+use super::shared::Shared;
 
 /// The pause before another attempt after the disk has refused.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);

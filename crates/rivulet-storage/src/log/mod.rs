@@ -14,9 +14,9 @@
 mod commit;
 mod frame;
 mod segment;
+mod shared;
 mod stats;
 
-use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,16 +26,17 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::Notify;
-use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{Disk, RealDisk, StorageError};
 use commit::Writer;
 use frame::{Frame, Part};
 use segment::{Open, Segment};
+use shared::{Gathering, Shared};
 use stats::Counters;
 
 pub use frame::Record;
 pub use segment::VERSION as FORMAT;
+pub use shared::LogSettings;
 pub use stats::{LogStats, SYNC_BOUNDS_US};
 
 /// The position of the first record of a log.
@@ -43,31 +44,6 @@ const FIRST: u64 = 1;
 
 /// How far beyond its limit a log grows for records that may exceed it: more than the size of all results in flight.
 const EXCESS_BYTES_MAX: u64 = 256 << 20;
-
-/// The bounds of a log.
-#[derive(Clone, Copy, Debug)]
-pub struct LogSettings {
-    /// The most bytes on disk. Beyond that nothing is accepted until old records are forgotten.
-    pub bytes_max: u64,
-    /// The size of a segment, up to one frame more or less.
-    pub segment_bytes: u64,
-    /// The most bytes pending in memory while the disk is busy or full.
-    pub gathered_bytes_max: usize,
-    /// The shortest time between two waits for the disk. Under load, records are gathered for this long.
-    pub commit_interval: Duration,
-}
-
-impl Default for LogSettings {
-    /// 8 GiB on disk in segments of 16 MiB, 16 MiB in memory, one millisecond.
-    fn default() -> Self {
-        Self {
-            bytes_max: 8 << 30,
-            segment_bytes: 16 << 20,
-            gathered_bytes_max: 16 << 20,
-            commit_interval: Duration::from_millis(1),
-        }
-    }
-}
 
 /// The answer to an offered record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,52 +112,6 @@ impl Drop for HeldLog {
     fn drop(&mut self) {
         self.shared.holds.fetch_sub(1, Ordering::AcqRel);
     }
-}
-
-/// State shared by the handle and the thread.
-struct Shared {
-    disk: Arc<dyn Disk>,
-    folder: PathBuf,
-    settings: LogSettings,
-    /// The seed of the salts of segments.
-    seed: u64,
-    gathering: Mutex<Gathering>,
-    /// Wakes the thread.
-    gathered: Condvar,
-    /// Wakes threads that wait for a position to be durable.
-    committed: Condvar,
-    /// The same for asynchronous tasks.
-    notify: Notify,
-    /// The position of the next record. It is stored once the record before it is in the frame, and read without a
-    /// lock, because the reader may hold a lock that [`Log::append`] waits for.
-    next: AtomicU64,
-    /// The highest position on disk.
-    durable: AtomicU64,
-    /// Oldest first; the last may be the one being written.
-    segments: Mutex<VecDeque<Segment>>,
-    disk_bytes: AtomicU64,
-    /// The number of [`HeldLog`]s; no file is deleted while there are any. It changes only with `segments` locked, so
-    /// that no file is deleted that was just held.
-    holds: AtomicUsize,
-    is_closing: AtomicBool,
-    /// Whether the last record offered would have exceeded the limit.
-    is_at_limit: AtomicBool,
-    counters: Counters,
-    /// Why nothing can be written at present, if so.
-    problem: Mutex<Option<String>>,
-}
-
-impl Shared {
-    /// The seed of the checksums in the segment with this first position.
-    fn salt_of(&self, first: u64) -> u64 {
-        xxh3_64_with_seed(&first.to_le_bytes(), self.seed)
-    }
-}
-
-struct Gathering {
-    frame: Frame,
-    /// The position of the next record.
-    next: u64,
 }
 
 impl Log {
