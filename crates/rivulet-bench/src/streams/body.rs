@@ -1,6 +1,6 @@
 //! A person's body (after PAMAP2): the current activity decides how the heart beats and how the chest moves.
 
-use super::{Reading, autoregressive};
+use super::reading::{Reading, autoregressive};
 use crate::random::Random;
 
 /// An activity of a person, with its mean heart rate and strength of motion.

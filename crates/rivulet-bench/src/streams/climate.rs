@@ -2,7 +2,7 @@
 
 use std::f32::consts::TAU;
 
-use super::{Reading, autoregressive};
+use super::reading::{Reading, autoregressive};
 use crate::random::Random;
 
 /// Room temperature (after the REFIT smart homes): autoregressive around 20.8 degrees, with a daily wave, and fires.

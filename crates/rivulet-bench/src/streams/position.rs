@@ -2,7 +2,7 @@
 //! (after the Maremma livestock data set). All move on a plane in metres around a reference point; at these distances
 //! the earth is flat.
 
-use super::Reading;
+use super::reading::Reading;
 use crate::random::Random;
 
 const METRES_PER_DEGREE: f64 = 111_195.0;

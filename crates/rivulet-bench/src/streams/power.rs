@@ -4,7 +4,7 @@
 //! The shares and strengths are fitted to two days of the real series: median 0.68, mean 1.01, 95th percentile 3.0,
 //! maximum 5.8 kW; voltage 241.04 with deviation 2.58.
 
-use super::{Reading, autoregressive};
+use super::reading::{Reading, autoregressive};
 use crate::random::Random;
 
 /// A household's meter.
