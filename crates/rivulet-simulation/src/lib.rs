@@ -27,131 +27,20 @@ pub mod plan;
 pub mod model;
 pub mod disk;
 mod objects;
+mod counts;
+mod defect;
 mod network;
 mod world;
 pub mod flows;
 pub mod shrink;
 
-use std::ops::AddAssign;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use disk::DiskFaults;
 use plan::Plan;
 use world::World;
 
-/// A deliberate defect, to test that it is noticed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Defect {
-    /// Messages are acknowledged when the log has them in memory only.
-    AcknowledgesBeforeSync,
-    /// Repeated messages are not recognised.
-    DuplicatesAreNew,
-    /// Syncs of the log's files do nothing.
-    LogIsNotSynced,
-    /// Syncs of the checkpoints' files do nothing: files get their names before their content.
-    CheckpointsAreNotSynced,
-    /// Syncs of folders do nothing.
-    NamesAreNotSynced,
-    /// The catalog forgets when queries were created, paused and resumed.
-    LifecycleLogIsForgotten,
-    /// The catalog forgets the earlier values of altered queries.
-    AlterationsAreForgotten,
-    /// Repeated results are not recognised by their identity.
-    ResultsHaveNoIdentity,
-}
-
-impl Defect {
-    /// All defects.
-    pub const ALL: [Self; 8] = [
-        Self::AcknowledgesBeforeSync,
-        Self::DuplicatesAreNew,
-        Self::LogIsNotSynced,
-        Self::CheckpointsAreNotSynced,
-        Self::NamesAreNotSynced,
-        Self::LifecycleLogIsForgotten,
-        Self::AlterationsAreForgotten,
-        Self::ResultsHaveNoIdentity,
-    ];
-
-    /// Its name on the command line.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AcknowledgesBeforeSync => "acknowledges-before-sync",
-            Self::DuplicatesAreNew => "duplicates-are-new",
-            Self::LogIsNotSynced => "log-is-not-synced",
-            Self::CheckpointsAreNotSynced => "checkpoints-are-not-synced",
-            Self::NamesAreNotSynced => "names-are-not-synced",
-            Self::LifecycleLogIsForgotten => "lifecycle-log-is-forgotten",
-            Self::AlterationsAreForgotten => "alterations-are-forgotten",
-            Self::ResultsHaveNoIdentity => "results-have-no-identity",
-        }
-    }
-}
-
-/// Counts of what happened in simulations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Steps.
-    pub steps: u64,
-    /// Events that devices sent.
-    pub events: u64,
-    /// Results that arrived, including repeated ones.
-    pub results: u64,
-    /// Messages that were acknowledged to their sender.
-    pub acknowledged: u64,
-    /// Repeated messages that were recognised.
-    pub recognised: u64,
-    /// How often there was no room for a message.
-    pub full: u64,
-    /// How often the engine started.
-    pub starts: u64,
-    /// How often it was stopped.
-    pub stops: u64,
-    /// How often its process was killed.
-    pub kills: u64,
-    /// How often power was lost.
-    pub power_losses: u64,
-    /// Connections that were lost.
-    pub disconnects: u64,
-    /// Queries that were created, altered, paused and resumed while others ran.
-    pub changes: u64,
-    /// Checkpoints.
-    pub checkpoints: u64,
-    /// Checkpoints that could not be made.
-    pub checkpoints_failed: u64,
-    /// Disk operations that change anything.
-    pub disk_operations: u64,
-    /// Faults of the disk.
-    pub faults: DiskFaults,
-}
-
-impl AddAssign for Counts {
-    fn add_assign(&mut self, other: Self) {
-        let pairs = [
-            (&mut self.steps, other.steps),
-            (&mut self.events, other.events),
-            (&mut self.results, other.results),
-            (&mut self.acknowledged, other.acknowledged),
-            (&mut self.recognised, other.recognised),
-            (&mut self.full, other.full),
-            (&mut self.starts, other.starts),
-            (&mut self.stops, other.stops),
-            (&mut self.kills, other.kills),
-            (&mut self.power_losses, other.power_losses),
-            (&mut self.disconnects, other.disconnects),
-            (&mut self.changes, other.changes),
-            (&mut self.checkpoints, other.checkpoints),
-            (&mut self.checkpoints_failed, other.checkpoints_failed),
-            (&mut self.disk_operations, other.disk_operations),
-            (&mut self.faults.full, other.faults.full),
-            (&mut self.faults.sync, other.faults.sync),
-            (&mut self.faults.cut_short, other.faults.cut_short),
-            (&mut self.faults.lost, other.faults.lost),
-            (&mut self.faults.torn, other.faults.torn),
-        ];
-        pairs.into_iter().for_each(|(sum, more)| *sum += more);
-    }
-}
+pub use counts::Counts;
+pub use defect::Defect;
 
 /// The outcome of a simulation.
 #[derive(Clone, Debug)]

@@ -17,7 +17,7 @@ use rivulet_connectors::mqtt::acknowledge::{Admission, Answer, DedupWindow, Dedu
 use rivulet_connectors::mqtt::{Pending, PublishBatch, Publisher, Received, RoomCallback, Router};
 use rivulet_dataflow::{Clock, LogPosition, Push};
 
-use crate::Defect;
+use crate::defect::Defect;
 
 /// The most messages of a client that wait for an acknowledgement.
 const UNACKNOWLEDGED_MAX: usize = 8;

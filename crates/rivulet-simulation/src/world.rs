@@ -31,12 +31,13 @@ use rivulet_storage::log::LogSettings;
 use rivulet_storage::{Disk, Place, Store};
 use serde_json::Value;
 
+use crate::counts::Counts;
+use crate::defect::Defect;
 use crate::disk::{Crash, Lies, SimulatedDisk};
 use crate::model::{Event, Kind, Model, is_same};
 use crate::network::{Client, Delivered, EventName, Side};
 use crate::objects::Objects;
 use crate::plan::{Plan, QueryPlan, Reads, Step, VALUE_END};
-use crate::{Counts, Defect};
 
 /// The file of the catalog.
 const CATALOG: &str = "catalog.redb";
