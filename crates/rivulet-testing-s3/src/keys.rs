@@ -1,7 +1,21 @@
 //! Keys, and the services that give temporary ones: for a role with a token, for a pod, and for a machine.
 
 use crate::http::{Answer, Request};
-use crate::{ACCESS_KEY_ID, POD_TOKEN, ROLE, SECRET_ACCESS_KEY, WEB_IDENTITY_TOKEN};
+
+/// The key that may do everything.
+pub const ACCESS_KEY_ID: &str = "test-key";
+
+/// Its secret.
+pub const SECRET_ACCESS_KEY: &str = "a secret / with + signs";
+
+/// The role that a token gives.
+pub const ROLE: &str = "arn:aws:iam::123456789012:role/of the test";
+
+/// The token that gives the role.
+pub const WEB_IDENTITY_TOKEN: &str = "header.claims+and/more=.signature";
+
+/// The token of a pod.
+pub const POD_TOKEN: &str = "of the pod";
 
 /// The token with which a client of the machine's service asks for credentials.
 const MACHINE_TOKEN: &str = "of the machine";

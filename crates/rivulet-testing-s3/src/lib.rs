@@ -21,26 +21,13 @@ use parking_lot::Mutex;
 use http::{Answer, Request};
 use keys::Key;
 
+pub use keys::{ACCESS_KEY_ID, POD_TOKEN, ROLE, SECRET_ACCESS_KEY, WEB_IDENTITY_TOKEN};
+
 /// The only bucket.
 pub const BUCKET: &str = "state";
 
 /// The region that signatures must be for.
 pub const REGION: &str = "eu-test-1";
-
-/// The key that may do everything.
-pub const ACCESS_KEY_ID: &str = "test-key";
-
-/// Its secret.
-pub const SECRET_ACCESS_KEY: &str = "a secret / with + signs";
-
-/// The role that a token gives.
-pub const ROLE: &str = "arn:aws:iam::123456789012:role/of the test";
-
-/// The token that gives the role.
-pub const WEB_IDENTITY_TOKEN: &str = "header.claims+and/more=.signature";
-
-/// The token of a pod.
-pub const POD_TOKEN: &str = "of the pod";
 
 /// The time at which all objects were written.
 const MOMENT: &str = "2026-01-02T03:04:05Z";
