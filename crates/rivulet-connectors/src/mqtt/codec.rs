@@ -5,13 +5,14 @@
 //! [`CodecError`], never a panic.
 
 use bytes::BytesMut;
-use rmqtt_codec::error::{DecodeError, EncodeError};
 use rmqtt_codec::{v3, v5};
 use tokio_util::codec::{Decoder, Encoder};
 
 use super::fields::Fields;
 pub use super::properties::PublishProperties;
 use super::properties::{Allowed, for_each_property};
+pub use super::wire::CodecError;
+use super::wire::{push_variable_length, split_prefixed, split_variable_length};
 
 /// The largest body the four length bytes of the protocol can express.
 const REMAINING_BYTES_MAX: usize = 268_435_455;
@@ -63,46 +64,6 @@ impl Qos {
             1 => Some(Self::AtLeastOnce),
             2 => Some(Self::ExactlyOnce),
             _ => None,
-        }
-    }
-}
-
-/// Why bytes are no packet, or a packet cannot be written.
-#[derive(Debug, thiserror::Error)]
-pub enum CodecError {
-    /// The bytes are no packet.
-    #[error("malformed MQTT packet: {0}")]
-    Malformed(&'static str),
-    /// The packet can be read but breaks the protocol.
-    #[error("MQTT packet against the protocol: {0}")]
-    Protocol(&'static str),
-    /// The packet is larger than the receiver allows.
-    #[error(
-        "MQTT packet of {packet_bytes} bytes, and at most {packet_bytes_max} are allowed\nhint: send smaller payloads, or raise the packet size limit"
-    )]
-    TooLarge {
-        /// Size of the packet.
-        packet_bytes: usize,
-        /// The limit in force.
-        packet_bytes_max: usize,
-    },
-    /// A control packet could not be read.
-    #[error("malformed MQTT packet: {0}")]
-    Decode(#[from] DecodeError),
-    /// A control packet could not be written.
-    #[error("MQTT packet cannot be written: {0}")]
-    Encode(#[from] EncodeError),
-}
-
-impl CodecError {
-    /// The reason to give in a DISCONNECT of version 5.
-    pub fn reason(&self) -> v5::DisconnectReasonCode {
-        match self {
-            Self::Malformed(_) => v5::DisconnectReasonCode::MalformedPacket,
-            Self::Protocol(_) => v5::DisconnectReasonCode::ProtocolError,
-            Self::TooLarge { .. } => v5::DisconnectReasonCode::PacketTooLarge,
-            Self::Decode(error) => v5::ToReasonCode::to_reason_code(error),
-            Self::Encode(_) => v5::DisconnectReasonCode::ImplementationSpecificError,
         }
     }
 }
@@ -277,28 +238,6 @@ impl<'a> Publish<'a> {
     }
 }
 
-/// Splits off a value with a length of two bytes in front.
-#[inline]
-pub(super) fn split_prefixed(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk::<2>()?;
-    rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))
-}
-
-/// Splits off a number of one to four bytes.
-#[inline]
-pub(super) fn split_variable_length(bytes: &[u8]) -> Option<(usize, &[u8])> {
-    let mut value = 0;
-    for index in 0..4 {
-        let byte = *bytes.get(index)?;
-        value |= usize::from(byte & 0x7f) << (7 * index);
-        if byte & 0x80 == 0 {
-            // A last byte of 0 is superfluous, and therefore forbidden.
-            return (byte > 0 || index == 0).then(|| (value, &bytes[index + 1..]));
-        }
-    }
-    None
-}
-
 fn variable_length_bytes(value: usize) -> usize {
     match value {
         0..=0x7f => 1,
@@ -306,15 +245,6 @@ fn variable_length_bytes(value: usize) -> usize {
         0x4000..=0x1f_ffff => 3,
         _ => 4,
     }
-}
-
-#[inline]
-pub(super) fn push_variable_length(mut value: usize, out: &mut Vec<u8>) {
-    while value > 0x7f {
-        out.push((value & 0x7f) as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }
 
 /// The topic of a PUBLISH, read without looking at the rest.

@@ -1,6 +1,6 @@
 //! The fields of a packet, read one after the other, each checked as the protocol requires.
 
-use super::codec::{CodecError, split_prefixed, split_variable_length};
+use super::wire::{CodecError, split_prefixed, split_variable_length};
 
 /// The rest of a packet's body, or of properties.
 #[derive(Clone, Copy, Debug)]

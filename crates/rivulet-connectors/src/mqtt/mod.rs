@@ -39,6 +39,7 @@
 //! - [`tls`]: certificates for both.
 
 pub mod codec;
+mod wire;
 pub mod topic;
 pub mod template;
 pub mod index;

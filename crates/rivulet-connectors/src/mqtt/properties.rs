@@ -1,7 +1,7 @@
 //! The properties of packets from clients, checked on receipt. Those of a PUBLISH are passed on unchanged.
 
-use super::codec::{CodecError, push_variable_length, split_prefixed, split_variable_length};
 use super::fields::check_text;
+use super::wire::{CodecError, push_variable_length, split_prefixed, split_variable_length};
 
 /// The properties of a message that Rivulet uses. The others are checked and passed on unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

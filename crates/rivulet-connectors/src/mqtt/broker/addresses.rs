@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 
-use super::core::SessionKey;
 use super::memory::{Memory, Share};
 use super::slab::Slab;
+
+/// The number of a session. It is reused when the session is gone.
+pub(super) type SessionKey = u32;
 
 /// The number of an address. It is reused when the address has no session any more.
 pub(super) type AddressKey = u32;

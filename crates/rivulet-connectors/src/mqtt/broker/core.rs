@@ -12,7 +12,7 @@ use rivulet_dataflow::LogPosition;
 use super::super::codec::{Publish, Qos, Version};
 use super::super::index::TopicIndex;
 use super::super::topic;
-use super::addresses::Addresses;
+use super::addresses::{Addresses, SessionKey};
 use super::memory::{Memory, Share, share_of};
 use super::message::{Delivery, Encoded, Manner};
 use super::options::BrokerOptions;
@@ -30,9 +30,6 @@ mod saving;
 
 pub use restore::{JournalContents, JournalSummary};
 pub(super) use saving::Rewritten;
-
-/// The number of a session. It is reused when the session is gone.
-pub(super) type SessionKey = u32;
 
 /// A session's subscription to a filter.
 #[derive(Clone, Copy, Debug)]

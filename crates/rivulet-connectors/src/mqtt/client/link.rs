@@ -14,8 +14,8 @@ use super::super::codec::{self, CodecError, PacketKind, Publish, Qos, Version};
 use super::super::intake::{DRAIN_MAX, Intake, READ_BYTES_BEFORE_YIELD, Sender, Step};
 use super::super::publisher::PublishBatch;
 use super::connect::{Connection, ConnectionError, Terms};
+use super::shared::{Count, Shared};
 use super::turn::{BrokerTurn, READ_AHEAD_BYTES_MAX, note_acknowledged};
-use super::{Count, Shared};
 
 /// The bytes gathered for one write, exceeded by one message at most.
 const WRITE_BYTES_AT_ONCE: usize = 256 << 10;

@@ -9,11 +9,12 @@ mod connect;
 mod in_flight;
 mod link;
 mod options;
+mod shared;
 mod subscriptions;
 mod turn;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -32,9 +33,9 @@ use super::supervise::{Supervisor, catch_panic};
 use super::tls::{self, TlsError};
 use super::topic::{self, TopicError};
 use backoff::{Backoff, GOOD_CONNECTION};
-use connect::ConnectionError;
 use in_flight::InFlight;
 use link::{End, Outgoing};
+use shared::{Count, Counters, Shared};
 use subscriptions::Subscriptions;
 
 pub(super) use options::random;
@@ -114,120 +115,6 @@ impl ClientStatus {
     pub fn problem(&self) -> Option<String> {
         let why = || self.last_error.clone().unwrap_or_else(|| "there is no connection to the broker yet".to_owned());
         (!self.connected).then(why)
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Count {
-    Connections,
-    Gaps,
-    MessagesIn,
-    BytesIn,
-    MessagesOut,
-    BytesOut,
-    LostMessages,
-    TooLargeMessages,
-    RefusedMessages,
-    DeadlockEvents,
-    CopiedMessages,
-    UnreadMessages,
-}
-
-#[derive(Default)]
-struct Counters([AtomicU64; 12]);
-
-impl Counters {
-    fn add(&self, what: Count, count: u64) {
-        if count > 0 {
-            self.0[what as usize].fetch_add(count, Ordering::Relaxed);
-        }
-    }
-
-    fn get(&self, what: Count) -> u64 {
-        self.0[what as usize].load(Ordering::Relaxed)
-    }
-}
-
-/// What the handle and the task share.
-struct Shared {
-    options: ClientOptions,
-    router: Arc<Router>,
-    clock: Arc<dyn Clock>,
-    outbound: Arc<Outbound>,
-    subscriptions: Mutex<Subscriptions>,
-    in_flight: Mutex<InFlight>,
-    /// PUBACKs for the writer.
-    acknowledgements: Mutex<Vec<u8>>,
-    dedup_windows: DedupWindows,
-    /// Whether results wait for PUBACKs of the broker, which come behind events that are not read yet.
-    waits_for_acknowledgements: AtomicBool,
-    /// Whether the broker may send a message once for each of several filters.
-    has_overlaps: AtomicBool,
-    supervisor: Supervisor,
-    /// The moment until which to send the rest and then stop; `None` while running.
-    stop: watch::Sender<Option<Instant>>,
-    state: Mutex<State>,
-    counters: Counters,
-}
-
-#[derive(Default)]
-struct State {
-    connected: bool,
-    since_us: i64,
-    last_error: Option<String>,
-}
-
-impl Shared {
-    /// Handles the broker's answer to a SUBSCRIBE.
-    fn subscribed(&self, packet_id: u16, answers: &[Option<String>]) -> Result<(), ConnectionError> {
-        let answer = self.subscriptions.lock().answered(packet_id, answers);
-        let answer = answer.ok_or(ConnectionError::Protocol("its SUBACK answers no SUBSCRIBE"))?;
-        if let Some((filter, reason)) = answer.refused.first() {
-            tracing::warn!(
-                broker = %self.options.address, filter, reason, refused = answer.refused.len(),
-                "the broker refuses subscriptions; queries that read from them get no events"
-            );
-        }
-        // More filters may have waited for this answer.
-        self.outbound.wake.notify_one();
-        Ok(())
-    }
-
-    /// Handles the broker's answer to an UNSUBSCRIBE.
-    fn unsubscribed(&self, packet_id: u16) -> Result<(), ConnectionError> {
-        if !self.subscriptions.lock().unsubscribed(packet_id) {
-            return Err(ConnectionError::Protocol("its UNSUBACK answers no UNSUBSCRIBE"));
-        }
-        // More filters may have waited for this answer.
-        self.outbound.wake.notify_one();
-        Ok(())
-    }
-
-    /// Notes that a panic cut the connection short; it is made again like any other that failed.
-    fn defect(&self, panic: String) -> ConnectionError {
-        self.supervisor.note("the connection to the broker", &panic);
-        ConnectionError::Defect(panic)
-    }
-
-    fn warn_of_overlap(&self, subscriptions: &Subscriptions) {
-        if let Some((a, b)) = subscriptions.partial_overlap() {
-            tracing::warn!(
-                broker = %self.options.address, a, b,
-                "two subscriptions overlap in part; without subscription identifiers (MQTT 5) the broker may send what \
-                 matches both twice"
-            );
-        }
-    }
-
-    fn set_state(&self, connected: bool, error: Option<String>) {
-        let mut state = self.state.lock();
-        if state.connected != connected || state.since_us == 0 {
-            state.connected = connected;
-            state.since_us = self.clock.now_us();
-        }
-        if error.is_some() {
-            state.last_error = error;
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use super::super::intake::{Fate, Stuck, Turn, Verdict};
 use super::super::publisher::Publisher;
 use super::super::router::Pending;
 use super::connect::ConnectionError;
-use super::{Count, Shared};
+use super::shared::{Count, Shared};
 
 /// The most bytes that are read behind an event for which the log has no room, to find acknowledgements of results:
 /// only when the results have left can a checkpoint be made, and only a checkpoint makes room.

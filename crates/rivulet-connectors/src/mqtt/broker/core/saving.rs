@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use rivulet_dataflow::{Clock, LogPosition};
 
+use super::super::addresses::SessionKey;
 use super::super::journal::{
     Body, Journal, Lasting, MessageNumber, Record, Room, SessionNumber, Subscribed, encode_acknowledged, encode_message,
 };
 use super::super::message::{Manner, Message};
 use super::super::retained::Retained;
-use super::{Core, SessionKey, Subscription};
+use super::{Core, Subscription};
 
 /// The number of acknowledgements that are written together; they need not be on disk soon.
 const ACKNOWLEDGED_MAX: usize = 256;
