@@ -1,6 +1,6 @@
 //! Errors of sources and sinks before their first row.
 
-use super::Direction;
+use super::option::Direction;
 use crate::formats::FormatError;
 
 /// Why a source or sink cannot be opened. It displays the problem and, on a line of its own, a hint.

@@ -21,6 +21,7 @@ pub mod error;
 pub mod health;
 pub mod registry;
 mod reference;
+pub mod option;
 pub mod options;
 pub mod spec;
 mod given_format;
@@ -36,14 +37,12 @@ mod kafka;
 mod http;
 mod mqtt;
 
-pub use description::{
-    ByRow, ConnectorDescription, Direction, DirectionDescription, Guarantee, MessagePlace, Messages, OptionDescription,
-    OptionKind,
-};
+pub use description::{ByRow, ConnectorDescription, DirectionDescription, Guarantee, MessagePlace, Messages};
 pub use error::{ConnectorError, whole_address};
 pub use file::{InferredFile, infer_file};
 pub use health::{Condition, Health, HealthReport};
 pub use mqtt::{MqttHost, publish_options};
+pub use option::{Direction, OptionDescription, OptionKind};
 pub use options::Options;
 pub use registry::Connectors;
 pub use spec::{FinalUpTo, FormatText, Host, OutputRows, PayloadCheck, SinkSpec, SourceSpec};

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use rivulet_dataflow::suggest::nearest;
 
-use super::{ConnectorDescription, ConnectorError, Direction, OptionDescription, OptionKind};
+use super::error::ConnectorError;
+use super::option::{Direction, OptionDescription, OptionKind};
 use crate::files::{Files, words};
 
 /// The longest time span, in microseconds: a hundred years.
@@ -40,12 +41,12 @@ enum Value {
 impl Options {
     /// Checks the options that were given to `connector` in this direction.
     pub(crate) fn check(
-        connector: &ConnectorDescription,
+        connector: &'static str,
         direction: Direction,
+        described: &'static [OptionDescription],
         given: &[(String, String)],
     ) -> Result<Self, ConnectorError> {
-        let described = connector.direction(direction).map_or(&[][..], |one| one.options);
-        let mut options = Self { connector: connector.name, values: BTreeMap::new(), by_beginning: Vec::new() };
+        let mut options = Self { connector, values: BTreeMap::new(), by_beginning: Vec::new() };
         for (name, text) in given {
             let name = name.trim().to_ascii_lowercase();
             let Some((option, rest)) = find(described, &name) else {
@@ -55,7 +56,7 @@ impl Options {
                     (None, true) => "it has none".into(),
                     (None, false) => format!("its options are {}", names().collect::<Vec<_>>().join(", ")),
                 };
-                return Err(ConnectorError::UnknownOption { connector: connector.name, direction, option: name, hint });
+                return Err(ConnectorError::UnknownOption { connector, direction, option: name, hint });
             };
             let is_twice = match rest {
                 Some(rest) => options.by_beginning.iter().any(|(other, key, _)| *other == option.name && key == rest),
@@ -292,8 +293,8 @@ pub fn shortened(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::DirectionDescription;
     use super::super::description::Opening;
+    use super::super::{ConnectorDescription, DirectionDescription};
     use super::*;
 
     const DESCRIPTION: ConnectorDescription = ConnectorDescription {
@@ -328,7 +329,7 @@ mod tests {
     fn check(given: &[(&str, &str)]) -> Result<Options, String> {
         let given: Vec<(String, String)> =
             given.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
-        Options::check(&DESCRIPTION, Direction::Source, &given).map_err(|error| error.to_string())
+        DESCRIPTION.check_options(Direction::Source, &given).map_err(|error| error.to_string())
     }
 
     #[test]

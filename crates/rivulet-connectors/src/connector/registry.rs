@@ -180,7 +180,7 @@ impl Connectors {
         format: Option<&FormatText>,
     ) -> Result<(&'static ConnectorDescription, Options), ConnectorError> {
         let connector = self.find(name, direction)?;
-        let options = Options::check(connector, direction, options)?;
+        let options = connector.check_options(direction, options)?;
         check_format(connector, direction, format)?;
         Ok((connector, options))
     }
@@ -280,7 +280,7 @@ mod tests {
                 assert!(cases.clone().filter(|case| case.is_empty()).count() <= 1, "{}: which is it?", connector.name);
                 assert!(connector.name == "blackhole" || cases.count() > 0, "{} promises nothing", connector.name);
                 // Defaults are parsed for options that are missing.
-                Options::check(connector, direction, &[]).unwrap();
+                connector.check_options(direction, &[]).unwrap();
                 for option in described.options {
                     assert!(option.help.ends_with('.') && option.name == option.name.to_ascii_lowercase());
                 }

@@ -8,7 +8,8 @@ use arrow::datatypes::SchemaRef;
 use rivulet_dataflow::carried;
 use serde::de::DeserializeOwned;
 
-use super::{ConnectorError, Health, MqttHost};
+use super::error::ConnectorError;
+use super::{Health, MqttHost};
 use crate::files::Files;
 use crate::reach::Reach;
 

@@ -168,7 +168,7 @@ mod tests {
 
     fn partitioning(by: &str) -> Result<Partitioning, String> {
         let options = [("partition_by".to_owned(), by.to_owned())];
-        let options = Options::check(&CONNECTOR, Direction::Sink, &options).unwrap();
+        let options = CONNECTOR.check_options(Direction::Sink, &options).unwrap();
         Partitioning::new(&options, &schema()).map(Option::unwrap).map_err(|error| error.to_string())
     }
 

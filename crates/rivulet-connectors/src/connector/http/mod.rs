@@ -412,7 +412,7 @@ mod tests {
     fn headers_that_frame_a_request_are_refused_by_name() {
         let headers = |name: &str| {
             let given = [(format!("headers.{name}"), "1".to_owned())];
-            let options = Options::check(&HTTP, super::super::Direction::Sink, &given).unwrap();
+            let options = HTTP.check_options(super::super::Direction::Sink, &given).unwrap();
             headers_of(&options).map_err(|error| error.to_string())
         };
         for name in FRAMING_HEADERS {

@@ -163,7 +163,7 @@ mod tests {
             output: None,
         };
         let given = if key.is_empty() { vec![] } else { vec![("key".to_owned(), key.to_owned())] };
-        let options = Options::check(&super::super::CONNECTOR, Direction::Sink, &given).unwrap();
+        let options = super::super::CONNECTOR.check_options(Direction::Sink, &given).unwrap();
         KeyEncoder::new(&spec, &options, false).map_err(|error| error.to_string())
     }
 

@@ -171,7 +171,7 @@ mod tests {
     ];
 
     fn check(name: &str, value: &str) -> Result<Options, ConnectorError> {
-        Options::check(&super::super::CONNECTOR, Direction::Sink, &[(full_name(name), value.to_owned())])
+        super::super::CONNECTOR.check_options(Direction::Sink, &[(full_name(name), value.to_owned())])
     }
 
     #[test]

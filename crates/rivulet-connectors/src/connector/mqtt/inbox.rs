@@ -188,7 +188,7 @@ mod tests {
 
     use super::super::CONNECTOR;
     use super::*;
-    use crate::connector::{Direction, Host, Options, SourceSpec};
+    use crate::connector::{Direction, Host, SourceSpec};
     use crate::files::Files;
     use crate::formats::RowFormat;
 
@@ -212,7 +212,7 @@ mod tests {
             host: Host::default(),
             resume: None,
         };
-        let options = Options::check(&CONNECTOR, Direction::Source, &given).unwrap();
+        let options = CONNECTOR.check_options(Direction::Source, &given).unwrap();
         let format = RowFormat::parse("JSON", [], &Files::default()).unwrap();
         let layout = Arc::new(Layout::new(&spec, &options, "room/+", &format).unwrap());
         let queue = Queue { bytes_max, overflow, ..Queue::default() };

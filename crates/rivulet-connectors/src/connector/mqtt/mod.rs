@@ -261,7 +261,7 @@ const OF_OUTPUTS: [&str; 3] = ["qos", "retain", "expiry"];
 /// # Errors
 /// There is no such option, or only sinks of big queries have it; or a value is invalid.
 pub fn publish_options(given: &[(String, String)], default: PublishOptions) -> Result<PublishOptions, ConnectorError> {
-    let options = Options::check(&CONNECTOR, super::Direction::Sink, given)?;
+    let options = CONNECTOR.check_options(super::Direction::Sink, given)?;
     let is_given = |wanted: &str| given.iter().any(|(name, _)| name == wanted);
     if let Some((name, _)) = given.iter().find(|(name, _)| !OF_OUTPUTS.contains(&name.as_str())) {
         let hint = "outputs of applications have qos, retain and expiry";
