@@ -6,8 +6,8 @@ use arrow::datatypes::{DataType, Field as ColumnField, Schema};
 use prost_reflect::{Kind, MessageDescriptor};
 use rivulet_dataflow::element_type;
 
-use super::ProtobufFormat;
 use super::field::{DEPTH_MAX, Scalar, WireType, is_timestamp, length_delimited};
+use super::format::ProtobufFormat;
 use crate::formats::array::{ArrayValues, type_of};
 use crate::formats::binary::{Bytes, Framing, push_time};
 use crate::formats::decode::PayloadParser;

@@ -4,8 +4,8 @@ use arrow::datatypes::{DataType, Field as ColumnField, Schema};
 use prost_reflect::{Cardinality, Kind, MessageDescriptor};
 use rivulet_dataflow::{Batch, element_type, is_json};
 
-use super::ProtobufFormat;
 use super::field::{DEPTH_MAX, Scalar, WireType, is_timestamp};
+use super::format::ProtobufFormat;
 use crate::formats::array::{each_element, type_of};
 use crate::formats::binary::append_varint;
 use crate::formats::cells::{Cell, Cells, written_as};

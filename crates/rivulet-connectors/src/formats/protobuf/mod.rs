@@ -10,6 +10,7 @@
 mod decoder;
 mod encoder;
 mod field;
+mod format;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,18 +22,11 @@ use prost_reflect::MessageDescriptor;
 use protox::Compiler;
 use protox::file::{File, FileResolver, GoogleFileResolver};
 
-use super::binary::{Bytes, Framing, append_zigzag};
-use super::fault::{Fault, Problem};
+use super::binary::Framing;
 use super::{Encoder, FormatError};
 use crate::files::{Files, words};
 pub(crate) use decoder::ProtobufParser;
-
-/// A type of messages, and how payloads are framed.
-#[derive(Clone, Debug)]
-pub struct ProtobufFormat {
-    message: MessageDescriptor,
-    framing: Framing,
-}
+pub use format::ProtobufFormat;
 
 const NAME: &str = "PROTOBUF";
 
@@ -80,40 +74,6 @@ impl ProtobufFormat {
         let encoder = encoder::ProtobufEncoder::new(self, columns)
             .map_err(|problem| setting(problem, "a column is a field with the same name and a type that suits"))?;
         Ok(Box::new(encoder))
-    }
-
-    /// Skips the frame of a message.
-    fn skip_frame(framing: Framing, bytes: &mut Bytes<'_>) -> Result<(), Fault> {
-        framing.skip(bytes)?;
-        if framing == Framing::None {
-            return Ok(());
-        }
-        // The frame says which message of the file it is; it is assumed to be the given one.
-        let at = bytes.at();
-        let count = bytes.zigzag()?;
-        if !(0..=64).contains(&count) {
-            return Err(Fault::new(Problem::BinaryFrame, at));
-        }
-        (0..count).try_for_each(|_| bytes.zigzag().map(|_| ()))
-    }
-
-    /// The frame of a message.
-    fn frame(&self) -> Vec<u8> {
-        let mut frame = Vec::new();
-        self.framing.append(&mut frame);
-        if self.framing != Framing::None {
-            // The path in the file's descriptor has a field number before each index.
-            let indices: Vec<i32> = self.message.path().iter().skip(1).step_by(2).copied().collect();
-            match indices.as_slice() {
-                // The index of the first message of a file has a short form.
-                [0] => append_zigzag(0, &mut frame),
-                indices => {
-                    append_zigzag(indices.len() as i64, &mut frame);
-                    indices.iter().for_each(|&index| append_zigzag(i64::from(index), &mut frame));
-                }
-            }
-        }
-        frame
     }
 }
 
