@@ -16,7 +16,7 @@ use crate::balance::{self, Step, TaskLoad};
 use crate::host::{Deadlines, Host, Relief, WorkerLoad};
 use crate::labels::Labels;
 use crate::numa::Stands;
-use crate::scheduler::{Budget, Closing, Policy, Runnable, Stepped, Surroundings, ThreadLimit};
+use crate::scheduler::{Budget, Closing, Policy, Runnable, SchedulerSetup, Stepped, ThreadLimit};
 use crate::spill::{SWEEPS, Spill};
 use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Numa, Task, Topology};
 
@@ -145,13 +145,13 @@ impl Workers {
             };
             let closing = Arc::<Closing>::default();
             let time_slice = settings.time_slice;
-            let surroundings = Surroundings { closing: closing.clone(), nodes, time_slice };
+            let setup = SchedulerSetup { closing: closing.clone(), nodes, time_slice };
             Shared {
                 settings,
                 host: Arc::new(Host {
                     clock,
                     policy: settings.policy,
-                    scheduler: (settings.policy.make)(surroundings),
+                    scheduler: (settings.policy.make)(setup),
                     closing,
                     scheduled: AtomicUsize::new(0),
                     blocked: Mutex::default(),

@@ -23,7 +23,7 @@ pub(super) static CONGESTION: Policy = Policy {
     help: "most events waiting",
     belonging: Belonging::Nobody,
     follows_pending: true,
-    make: |surroundings| Box::new(Shared::<Longest>::new(surroundings)),
+    make: |setup| Box::new(Shared::<Longest>::new(setup)),
 };
 
 /// Ready tasks, ordered by the number of waiting events and by arrival.

@@ -20,7 +20,7 @@ mod stepped;
 use std::str::FromStr;
 
 pub use owned::Owned;
-pub use policy::{Belonging, Closing, Policy, Scheduler, Surroundings, ThreadLimit};
+pub use policy::{Belonging, Closing, Policy, Scheduler, SchedulerSetup, ThreadLimit};
 pub use runnable::{Activation, Budget, Runnable, level};
 pub use shared::{Shared, Waiting};
 pub use standing::Standing;
@@ -96,7 +96,7 @@ mod tests {
     fn schedulers() -> impl Iterator<Item = (&'static Policy, Box<dyn Scheduler>)> {
         Policy::ALL.into_iter().chain([&STEPPED]).map(|policy| {
             let time_slice = Duration::from_millis(7);
-            let scheduler = (policy.make)(Surroundings { closing: Arc::default(), nodes: Vec::new(), time_slice });
+            let scheduler = (policy.make)(SchedulerSetup { closing: Arc::default(), nodes: Vec::new(), time_slice });
             assert_eq!(scheduler.add_worker(), 0, "{policy:?}");
             (policy, scheduler)
         })

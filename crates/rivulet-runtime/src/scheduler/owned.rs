@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Belonging, Budget, Closing, Policy, Runnable, Scheduler, Surroundings};
+use super::{Belonging, Budget, Closing, Policy, Runnable, Scheduler, SchedulerSetup};
 
 /// Each task belongs to a worker, which runs its tasks first in, first out. An idle worker helps the others.
 pub(super) static GROUP: Policy = Policy {
@@ -15,7 +15,7 @@ pub(super) static GROUP: Policy = Policy {
     help: "its own first, then those of others",
     belonging: Belonging::Balanced,
     follows_pending: false,
-    make: |surroundings| Box::new(Owned::new(true, surroundings)),
+    make: |setup| Box::new(Owned::new(true, setup)),
 };
 
 /// The same, but no worker runs a task of another: only the balancer evens out the load.
@@ -24,7 +24,7 @@ pub(super) static PINNED: Policy = Policy {
     help: "its own only",
     belonging: Belonging::Balanced,
     follows_pending: false,
-    make: |surroundings| Box::new(Owned::new(false, surroundings)),
+    make: |setup| Box::new(Owned::new(false, setup)),
 };
 
 /// With this many waiting tasks, a push wakes another worker to help. A single task is run sooner by its owner than by
@@ -70,7 +70,7 @@ impl State {
 
 impl Owned {
     /// A scheduler without workers yet. `helps` says whether idle workers take tasks of others.
-    pub fn new(helps: bool, Surroundings { closing, nodes, time_slice }: Surroundings) -> Self {
+    pub fn new(helps: bool, SchedulerSetup { closing, nodes, time_slice }: SchedulerSetup) -> Self {
         Self { queues: boxcar::Vec::new(), helps, nodes, asleep: AtomicUsize::new(0), time_slice, closing }
     }
 

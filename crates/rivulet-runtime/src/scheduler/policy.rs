@@ -22,7 +22,7 @@ pub struct Policy {
     /// magnitude rises.
     pub follows_pending: bool,
     /// Makes its scheduler.
-    pub make: fn(Surroundings) -> Box<dyn Scheduler>,
+    pub make: fn(SchedulerSetup) -> Box<dyn Scheduler>,
 }
 
 /// Whether a task belongs to a worker.
@@ -46,8 +46,8 @@ pub struct ThreadLimit {
     pub bounded_by: &'static str,
 }
 
-/// The environment of a scheduler.
-pub struct Surroundings {
+/// What a scheduler is made with.
+pub struct SchedulerSetup {
     /// Whether the process is stopping.
     pub closing: Arc<Closing>,
     /// The memory nodes of the workers, where there is more than one node.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Budget, Closing, Runnable, Scheduler, Surroundings};
+use super::{Budget, Closing, Runnable, Scheduler, SchedulerSetup};
 
 /// The ready tasks of all workers, and the order in which they are taken.
 pub trait Waiting: Default + Send {
@@ -38,7 +38,7 @@ struct State<W> {
 
 impl<W: Waiting> Shared<W> {
     /// A scheduler without tasks and workers.
-    pub fn new(Surroundings { closing, time_slice, .. }: Surroundings) -> Self {
+    pub fn new(SchedulerSetup { closing, time_slice, .. }: SchedulerSetup) -> Self {
         Self { state: Mutex::default(), came: Condvar::new(), workers: AtomicUsize::new(0), time_slice, closing }
     }
 }

@@ -18,7 +18,7 @@ static STACK: Policy = Policy {
     help: "last in, first out",
     belonging: Belonging::Nobody,
     follows_pending: true,
-    make: |surroundings| Box::new(Shared::<Stack>::new(surroundings)),
+    make: |setup| Box::new(Shared::<Stack>::new(setup)),
 };
 
 /// A thread for each task, as long as there are less than so many.
@@ -27,7 +27,7 @@ static FEW_THREADS: Policy = Policy {
     help: "a thread for each of the first tasks",
     belonging: Belonging::Own(|| ThreadLimit { threads_max: 15, bounded_by: "the test" }),
     follows_pending: false,
-    make: |surroundings| Box::new(Owned::new(false, surroundings)),
+    make: |setup| Box::new(Owned::new(false, setup)),
 };
 
 #[derive(Default)]
@@ -57,7 +57,7 @@ static STEPS: Policy = Policy {
     help: "a step of each in turn",
     belonging: Belonging::Nobody,
     follows_pending: true,
-    make: |surroundings| Box::new(Shared::<Steps>::new(surroundings)),
+    make: |setup| Box::new(Shared::<Steps>::new(setup)),
 };
 
 static WITH_WORK: AtomicUsize = AtomicUsize::new(0);

@@ -19,7 +19,7 @@ pub static POOL: Policy = Policy {
     help: "first in, first out",
     belonging: Belonging::Nobody,
     follows_pending: false,
-    make: |surroundings| Box::new(Shared::<Queue>::new(surroundings)),
+    make: |setup| Box::new(Shared::<Queue>::new(setup)),
 };
 
 /// A thread for each task.
@@ -28,7 +28,7 @@ pub static DEDICATED: Policy = Policy {
     help: "a thread for each task",
     belonging: Belonging::Own(of_this_process),
     follows_pending: false,
-    make: |surroundings| Box::new(Owned::new(false, surroundings)),
+    make: |setup| Box::new(Owned::new(false, setup)),
 };
 
 /// Tasks in the order in which they came.
