@@ -39,7 +39,7 @@ use checkpoint::{CheckpointError, Gathered};
 use exchange::Outputs;
 use peer::Peer;
 use state::{FlowState, Phase};
-use task::{FlowParts as TaskParts, FlowTask};
+use task::{FlowTask, FlowTaskParts};
 
 pub use exchange::{Letters, Tap};
 pub use feed::Partition;
@@ -124,7 +124,7 @@ impl Flow {
                     ..StageSnapshot::default()
                 };
                 made[index].push(FlowTask::new(
-                    TaskParts {
+                    FlowTaskParts {
                         stage: index,
                         instance,
                         worker,

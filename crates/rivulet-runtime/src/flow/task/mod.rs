@@ -44,8 +44,8 @@ const SOURCES_READY: i64 = i64::MIN;
 /// Makes rows of refusals, with the sources that the rows of a task come from.
 type OwnLetters = (Arc<dyn Letters>, Arc<[usize]>);
 
-/// The parts of a task.
-pub(super) struct FlowParts {
+/// The parts of a task of a flow.
+pub(super) struct FlowTaskParts {
     pub(super) stage: usize,
     pub(super) instance: usize,
     pub(super) worker: usize,
@@ -156,7 +156,11 @@ impl FlowTask {
     ///
     /// # Errors
     /// The restored state belongs to other operators.
-    pub(super) fn new(mut parts: FlowParts, flow: Arc<FlowState>, host: Arc<Host>) -> Result<Arc<Self>, StateError> {
+    pub(super) fn new(
+        mut parts: FlowTaskParts,
+        flow: Arc<FlowState>,
+        host: Arc<Host>,
+    ) -> Result<Arc<Self>, StateError> {
         let measured: Vec<Arc<OperatorCounters>> =
             if parts.measures { parts.operators.iter().map(|_| Arc::default()).collect() } else { Vec::new() };
         let operators = match parts.measures {
