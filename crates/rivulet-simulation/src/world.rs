@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 use rivulet::catalog::Catalog;
 use rivulet::config::{CheckpointConfig, Config, DurabilityConfig, Sources};
 use rivulet::engine::Engine;
-use rivulet::engine::stepped::Surroundings;
+use rivulet::engine::stepped::Environment;
 use rivulet::service::{Caller, ErrorKind, QueryState, Service, ServiceError};
 use rivulet_dataflow::{Clock, LogPosition, ManualClock};
 use rivulet_sql::Durability;
@@ -353,7 +353,7 @@ impl World {
         let root = Some((Arc::new(self.disk.clone()) as Arc<_>, folder.to_owned()));
         let store = Store::over(Arc::new(objects), root, "checkpoints".into()).map_err(|error| error.to_string())?;
         let log = LogSettings { segment_bytes: self.plan.segment_bytes, ..LogSettings::default() };
-        let surroundings = Surroundings {
+        let environment = Environment {
             clock: self.clock.clone(),
             disk: Arc::new(self.disk.clone()),
             log,
@@ -361,7 +361,7 @@ impl World {
             catalog,
             network: self.side.clone(),
         };
-        Engine::stepped(self.config.clone(), surroundings).map_err(|error| error.to_string())
+        Engine::stepped(self.config.clone(), environment).map_err(|error| error.to_string())
     }
 
     /// Ends the engine's process; everything in memory is lost.

@@ -28,8 +28,8 @@ use crate::service::{ServiceError, StatementResult, Tenant};
 
 pub use super::messaging::Network;
 
-/// The surroundings of a stepped engine.
-pub struct Surroundings {
+/// The environment of a stepped engine.
+pub struct Environment {
     /// Its time.
     pub clock: Arc<dyn Clock>,
     /// The disk of the log, which is in the folder `log` of the configured one.
@@ -50,8 +50,8 @@ impl Engine {
     ///
     /// # Errors
     /// The data on the disk cannot be used.
-    pub fn stepped(config: Config, surroundings: Surroundings) -> Result<Arc<Self>, ServiceError> {
-        let Surroundings { clock, disk, log, store, catalog, network } = surroundings;
+    pub fn stepped(config: Config, environment: Environment) -> Result<Arc<Self>, ServiceError> {
+        let Environment { clock, disk, log, store, catalog, network } = environment;
         let parts = Parts {
             extensions: Extensions::default(),
             messaging: Messaging::stepped(network, &config),
@@ -201,7 +201,7 @@ mod tests {
             ..loaded
         };
         let network = Arc::<Results>::default();
-        let surroundings = Surroundings {
+        let environment = Environment {
             clock: Arc::new(ManualClock::new(0)),
             disk: Arc::new(Below(folder.to_owned())),
             log: LogSettings::default(),
@@ -209,7 +209,7 @@ mod tests {
             catalog: Catalog::open(folder).expect("a catalog"),
             network: network.clone(),
         };
-        (Engine::stepped(config, surroundings).expect("an engine"), network)
+        (Engine::stepped(config, environment).expect("an engine"), network)
     }
 
     fn run(engine: &Engine, script: &str) {

@@ -32,7 +32,7 @@ use rivulet_storage::log::LogSettings;
 
 use crate::catalog::Catalog;
 use crate::config::{self, Baseline, Config, FilesConfig, Sources};
-use crate::engine::stepped::Surroundings;
+use crate::engine::stepped::Environment;
 use crate::engine::{Engine, check_outputs};
 use crate::run::CONNECTORS;
 use crate::service::{Caller, ErrorKind, Parameter, QueryRequest, ServiceError, Session};
@@ -100,7 +100,7 @@ impl Trial {
     pub fn new() -> Result<Self, ServiceError> {
         let clock = Arc::new(ManualClock::new(0));
         let results = Arc::<Results>::default();
-        let surroundings = Surroundings {
+        let environment = Environment {
             clock: clock.clone(),
             disk: Arc::new(NoDisk),
             log: LogSettings::default(),
@@ -108,7 +108,7 @@ impl Trial {
             catalog: Catalog::in_memory()?,
             network: results.clone(),
         };
-        let engine = Engine::stepped(config()?, surroundings)?;
+        let engine = Engine::stepped(config()?, environment)?;
         engine.replay_some(u64::MAX, true);
         Ok(Self {
             engine,
