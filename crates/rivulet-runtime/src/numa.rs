@@ -30,7 +30,7 @@ pub enum Numa {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Stands {
     topology: Topology,
-    places: Vec<Place>,
+    places: Vec<WorkerCore>,
 }
 
 impl Stands {
@@ -97,9 +97,9 @@ pub struct Node {
     pub distances: Vec<u32>,
 }
 
-/// The place of a worker.
+/// The core of a worker, and its memory node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct WorkerCore {
     /// Its core.
     pub core: usize,
     /// The index of its node in the topology.
@@ -175,10 +175,10 @@ impl Topology {
 
     /// The places of this many workers: one core each while there are free cores, on as few nodes as can hold them, as
     /// near to each other as possible. Further workers share the cores evenly.
-    pub fn places(&self, workers: usize) -> Vec<Place> {
+    pub fn places(&self, workers: usize) -> Vec<WorkerCore> {
         let mut places = Vec::with_capacity(workers);
         for node in self.nearest_nodes(workers, &vec![0.0; self.nodes.len()], |node| self.nodes[node].cores.len()) {
-            places.extend(self.nodes[node].cores.iter().map(|&core| Place { core, node }));
+            places.extend(self.nodes[node].cores.iter().map(|&core| WorkerCore { core, node }));
         }
         let cores = places.len();
         places.truncate(workers);
@@ -189,7 +189,7 @@ impl Topology {
     /// The worker, among those at `places`, for each parallel instance of a dataflow: all on one node if one has enough
     /// workers (the least loaded such node), otherwise on nodes near to each other. `load` is the present load of each
     /// worker.
-    pub fn workers_for(&self, instances: usize, places: &[Place], load: &[f64]) -> Vec<usize> {
+    pub fn workers_for(&self, instances: usize, places: &[WorkerCore], load: &[f64]) -> Vec<usize> {
         let of_node = |node: usize| (0..places.len()).filter(move |&worker| places[worker].node == node);
         let load_of = |worker: usize| load.get(worker).copied().unwrap_or(0.0);
         let node_load: Vec<f64> = (0..self.nodes.len())
@@ -282,7 +282,7 @@ mod tests {
         Topology::read(&folder, &usable.into_iter().collect())
     }
 
-    fn nodes_of(topology: &Topology, workers: &[usize], places: &[Place]) -> Vec<usize> {
+    fn nodes_of(topology: &Topology, workers: &[usize], places: &[WorkerCore]) -> Vec<usize> {
         let mut nodes: Vec<usize> = workers.iter().map(|&worker| topology.nodes()[places[worker].node].id).collect();
         nodes.dedup();
         nodes
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(one.nodes().len(), 1);
         assert_eq!(one.places(3).iter().map(|place| place.core).collect::<Vec<_>>(), [0, 1, 0]);
         let unknown = Topology::read(Path::new("/nowhere"), &[4, 6].into());
-        assert_eq!(unknown.places(2), [Place { core: 4, node: 0 }, Place { core: 6, node: 0 }]);
+        assert_eq!(unknown.places(2), [WorkerCore { core: 4, node: 0 }, WorkerCore { core: 6, node: 0 }]);
         assert_eq!(unknown.nodes()[0].distances, [10]);
         assert_eq!(Topology::read(Path::new("/nowhere"), &BTreeSet::new()).cores(), 1);
         assert!(Topology::of_this_machine().cores() > 0);
