@@ -9,7 +9,7 @@ use crate::address::parse_address;
 use crate::parse::span;
 use crate::plan::query::{check_letters, plan_computed, plan_view};
 use crate::scope::{Relation, connector_of, rest_of};
-use crate::statement::{ColumnDeclaration, CreateSink, CreateSource, CreateView, Name};
+use crate::statement::{ColumnDeclaration, CreateSink, CreateSource, CreateView, FormatSpec, Name};
 use crate::value::{TIMESTAMP, type_name};
 use crate::{Literal, Position, Scope, SinkDeclaration, SourceDeclaration, SqlError, View, suggest};
 
@@ -73,6 +73,11 @@ impl CreateSource {
                 }
                 "lateness" => lateness_us = span(name, literal, *position, 0)?,
                 "idle_timeout" => idle_timeout_us = Some(span(name, literal, *position, 1)?),
+                "future_limit" if self.format.as_ref().is_some_and(FormatSpec::has_changes) => {
+                    return Err(SqlError::new(name.position, "future_limit does not go with FORMAT DEBEZIUM").hint(
+                        "leave it out: a row that is refused now may be within the limit when it is taken back later",
+                    ));
+                }
                 "future_limit" => future_limit_us = Some(span(name, literal, *position, 0)?),
                 _ => options.push((name.clone(), literal.clone(), *position)),
             }

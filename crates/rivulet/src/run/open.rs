@@ -133,7 +133,8 @@ pub(super) fn source(
 pub(super) fn partition(source: Box<dyn Source>, planned: &PlannedSource, newest_us: Option<i64>) -> Partition {
     let declaration = &planned.declaration;
     // History may have any time, for example that of a simulation; live rows have times near to now.
-    let live_limit = source.is_live().then_some(FUTURE_LIMIT_US);
+    // Of a row that changes, its retraction comes later, and would be taken where the row itself was refused.
+    let live_limit = (source.is_live() && !declaration.changes()).then_some(FUTURE_LIMIT_US);
     Partition {
         future_limit_us: declaration.future_limit_us.or(live_limit),
         source: match &planned.computed {
