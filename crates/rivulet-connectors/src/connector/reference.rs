@@ -108,17 +108,18 @@ const FORMATS: &str = "
 ## Formats
 
 - `FORMAT JSON`: an object a row, or an array of objects. A column `a.b` is the field `b` of the object in field `a`.
-- `FORMAT DEBEZIUM`: changes of rows, as Debezium writes them in JSON: an object with `op`, `before` and `after`, which \
-  may be the `payload` beside a `schema`. As a source see [Tables that change](../sql/big-queries.md#tables-that-change); \
-  a sink writes `c` for a row that came and `d` for one that was taken back, an update as both.
+- `FORMAT DEBEZIUM`: changes of rows, as Debezium writes them in JSON: an object with `op`, `before` and `after`, \
+  which may be the `payload` beside a `schema`. As a source see \
+  [Tables that change](../sql/big-queries.md#tables-that-change); a sink writes `c` for a row that came \
+  and `d` for one that was taken back, an update as both.
 - `FORMAT CSV (delimiter => ';', header => true)`: fields in column order (RFC 4180); an empty field is null. With \
   `header`, in files and standard streams, the first line has names, by which columns are found.
 - `FORMAT TEXT`: one bare value: a number, a boolean or text.
 - `FORMAT RAW (encoding => 'hex')`: the bytes as they are, in one TEXT column: `utf8`, `hex` or `base64`.
 - `FORMAT SENML`, `FORMAT SENML_PIVOT`: SenML in JSON (RFC 8428): a row for each record, or a row for each pack.
 - `FORMAT AVRO (schema_file => 'bid.avsc')`: a record in Avro's binary encoding. Columns are found by name, `a.b` in \
-  nested records. An array is an array there. The schema is `schema` or `schema_file`. `framing` is `none` or `registry`, which needs a `schema_id` \
-  to be written.
+  nested records. An array is an array there. The schema is `schema` or `schema_file`. `framing` is `none` or \
+  `registry`, which needs a `schema_id` to be written.
 - `FORMAT PROTOBUF (schema_file => 'bid.proto', message => 'Bid')`: a message of Protocol Buffers. Columns are found by \
   name, `a.b` in nested messages, and arrays are repeated fields; `framing` and `schema_id` as above.
 - `FORMAT PARQUET`: Apache Parquet, whole files.

@@ -10,7 +10,8 @@ use super::rows::Rows;
 /// Turns one payload into rows.
 pub(crate) trait PayloadParser: Send {
     /// Appends the rows of `payload` to `rows`, each finished: at least one, unless the payload says that there is
-    /// none. After a fault the caller takes back whatever was appended. `arrival_us` is when the event reached the engine, microseconds since the epoch.
+    /// none. After a fault the caller takes back whatever was appended. `arrival_us` is when the event reached the
+    /// engine, microseconds since the epoch.
     fn parse(&mut self, payload: &[u8], arrival_us: i64, rows: &mut Rows) -> Result<(), Fault>;
 
     /// Whether a payload without a byte can be a row.

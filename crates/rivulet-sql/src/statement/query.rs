@@ -11,7 +11,8 @@ use super::parts::{ColumnDeclaration, Name, SealedComputed, StateWish};
 use crate::application::FormatSpec;
 use crate::{Literal, Position, SqlError};
 
-/// `CREATE SOURCE name [(column TYPE, column AS expression, PRIMARY KEY (column), ...)] FROM 'connector:rest' [FORMAT ...] [WITH (...)]`
+/// `CREATE SOURCE name [(column TYPE, column AS expression, ..., PRIMARY KEY (column))] FROM 'connector:rest'
+/// [FORMAT ...] [WITH (...)]`
 #[derive(Clone, Debug)]
 pub struct CreateSource {
     /// The name of the source.

@@ -56,7 +56,9 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     source: Some(DirectionDescription {
         help: "Files of lines are cut into pieces of 4 MiB and Parquet files into row groups; these are dealt to parallel readers. Where rows have an \
                event time, each file is a partition with a watermark of its own, and that which is furthest behind is read first; without one, \
-               files are read in the order of their names. Files of FORMAT DEBEZIUM are not cut, and read one after the other. At most 64 files are kept open; of more, each is opened anew for each read. Columns that the query does not \
+               files are read in the order of their names. Files of FORMAT DEBEZIUM are not cut, and read one after \
+               the other. At most 64 files are kept open; of more, each is opened anew for each read. Columns that the query \
+               does not \
                use are neither decoded nor checked. Columns of \
                Parquet and Avro files, and of CSV files with a header, are found by name; an Avro file brings its schema. Values of Parquet files that \
                do not fit the declared type are refused: a text that is no number, a number with a fraction as BIGINT.",

@@ -49,7 +49,8 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     source: Some(DirectionDescription {
         help: "Each partition of the topic is one of the source, with a watermark of its own; with a group, whose member the query is, those that \
                others read are not waited for. One that is ours and has no messages is, unless the source has an `idle_timeout`. \
-               Of a partition of which much waits to be processed, up to 4 MiB, nothing is read. Messages without a value are refused, except tombstones of FORMAT DEBEZIUM, which are passed over.",
+               Of a partition of which much waits to be processed, up to 4 MiB, nothing is read. Messages without a \
+               value are refused, except tombstones of FORMAT DEBEZIUM, which are passed over.",
         formats: FORMATS,
         guarantees: &[("", Guarantee::ExactlyOnce)],
         options: &[
@@ -103,8 +104,9 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     sink: Some(DirectionDescription {
         help: "One message a row, in order for each key, written once even if a batch has to be sent again. A message that the broker does \
                not take in the end ends the query. A result that changes needs a key: the newest row of each key is written, and a \
-               message without value when there is none any more. As FORMAT DEBEZIUM all of its changes are written: `c` for a row that came, `d` for one that \
-               was taken back; where the result has no key, `key` says by which columns they stay in order.",
+               message without value when there is none any more. As FORMAT DEBEZIUM all of its changes are \
+               written: `c` for a row that came, `d` for one that was taken back; where the result has no key, `key` \
+               says by which columns they stay in order.",
         formats: FORMATS,
         guarantees: &[("`delivery => 'exactly_once'`", Guarantee::ExactlyOnce), ("", Guarantee::AtLeastOnce)],
         options: &[

@@ -106,7 +106,8 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     sink: Some(DirectionDescription {
         help: "A message for each row, in order. Columns in the topic are not in the payload as well unless that is asked for. Rows of a result that \
-               changes say in `op` whether they came (`+`) or were taken back (`-`), as FORMAT DEBEZIUM in its own way. While too much waits for the broker, the query does.",
+               changes say in `op` whether they came (`+`) or were taken back (`-`), as FORMAT DEBEZIUM in its \
+               own way. While too much waits for the broker, the query does.",
         formats: FORMATS,
         guarantees: &[("`qos => 1`", Guarantee::AtLeastOnce), ("`qos => 0`", Guarantee::None)],
         options: &[
