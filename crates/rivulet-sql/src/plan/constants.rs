@@ -1,5 +1,5 @@
-//! Constants in expressions. Arithmetic over them is computed when the query is planned. Constant arguments with which a
-//! call would fail at every row are refused: an unknown unit of time, or a regular expression that cannot be read.
+//! Constants in expressions. Arithmetic over them is computed when the query is planned. Constant arguments with which
+//! a call would fail at every row are refused: an unknown unit of time, or a regular expression that cannot be read.
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::Schema;

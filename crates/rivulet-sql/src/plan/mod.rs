@@ -4,17 +4,17 @@
 //! windows and aggregates ourselves, because relational plans know neither parameters that differ by row nor a clock
 //! for each query.
 //!
-//! In reading order, where each file uses those behind it: `select`: the clauses one after the other; `behind`: what the
-//! SELECT around it needs to know of its results; `steps`: the operators of its clauses; `matching`: the part of WHERE
-//! that finds queries by an index; `written` and `group_keys`: its parts as written; `ranks` and `history`: functions
-//! over several rows; `pattern`: MATCH_RECOGNIZE; `planner`: what all of these are planned with; `unnest` and `lookup`:
-//! several rows from one, and reference tables; `source`: what FROM reads; `items`: columns as written; `results`: those
-//! of a subquery; `operators`: what runs; `join_bounds`, `window_results`, `window` and `aggregate`: bounds of a join,
-//! and what GROUP BY makes of rows; `declarations`: parameters, inputs, outputs; `check`: names and constructs, refused
-//! by name; `expression`: expressions and their errors; `time_constants`, `constants` and `arithmetic`: what is computed
-//! and refused when a query is planned, and how rows are; `functions`, `haversine`, `scalars` and `bounded`: the
-//! functions; `types`, `message`, `walk` and `call`: types of results, errors in our words, and the parts of an
-//! expression.
+//! In reading order, where each file uses those behind it: `select`: the clauses one after the other; `behind`: what
+//! the SELECT around it needs to know of its results; `steps`: the operators of its clauses; `matching`: the part of
+//! WHERE that finds queries by an index; `written` and `group_keys`: its parts as written; `ranks` and `history`:
+//! functions over several rows; `pattern`: MATCH_RECOGNIZE; `planner`: what all of these are planned with; `unnest`
+//! and `lookup`: several rows from one, and reference tables; `source`: what FROM reads; `items`: columns as written;
+//! `results`: those of a subquery; `operators`: what runs; `join_bounds`, `window_results`, `window` and `aggregate`:
+//! bounds of a join, and what GROUP BY makes of rows; `declarations`: parameters, inputs, outputs; `check`: names and
+//! constructs, refused by name; `expression`: expressions and their errors; `time_constants`, `constants` and
+//! `arithmetic`: what is computed and refused when a query is planned, and how rows are; `functions`, `haversine`,
+//! `scalars` and `bounded`: the functions; `types`, `message`, `walk` and `call`: types of results, errors in our
+//! words, and the parts of an expression.
 //!
 //! `query` has the same for big queries, over `source::computed` and what stands behind it.
 

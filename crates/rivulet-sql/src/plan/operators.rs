@@ -1,5 +1,5 @@
-//! The operators that run, in the order in which they are planned: what each does, and how they can be divided. The last
-//! one chooses the outputs.
+//! The operators that run, in the order in which they are planned: what each does, and how they can be divided. The
+//! last one chooses the outputs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
