@@ -117,23 +117,22 @@ impl SlotTable {
             })
             .collect();
         for (column, values) in self.columns.iter_mut().zip(parameters.columns()) {
-            column.write(&slots, values);
+            column.write(slots.iter().copied().zip(0..), values);
         }
         self.live += slots.len();
         slots
     }
 
-    /// Gives a query in a slot the parameter values of one row of `parameters`. The query may be any of those that
-    /// share the slot. Returns whether it was in the slot.
-    pub fn set(&mut self, slot: Slot, query: QueryId, parameters: &RecordBatch, row: usize) -> bool {
-        let values = parameters.slice(row, 1);
-        if self.query(slot) != Some(query) {
-            return self.set_further(slot, query, &values);
+    /// Gives queries the values of rows of `parameters`: each with its slot, its number and the row. A query may be any
+    /// of those that share the slot. Returns how many of the queries were in their slots.
+    pub fn set(&mut self, changes: &[(Slot, QueryId, usize)], parameters: &RecordBatch) -> usize {
+        let is_first = |change: &(Slot, QueryId, usize)| self.query(change.0) == Some(change.1);
+        let (first, further): (Vec<_>, Vec<_>) = changes.iter().copied().partition(is_first);
+        for (column, values) in self.columns.iter_mut().zip(parameters.columns()) {
+            column.write(first.iter().map(|&(slot, _, row)| (slot, row)), values);
         }
-        for (column, values) in self.columns.iter_mut().zip(values.columns()) {
-            column.write(&[slot], values);
-        }
-        true
+        let further = further.into_iter().filter(|&(slot, query, row)| self.set_further(slot, query, parameters, row));
+        first.len() + further.count()
     }
 
     /// Retires slots: all their queries are removed, and their numbers are not free yet.
@@ -277,13 +276,13 @@ impl SlotTable {
         Some((table, row))
     }
 
-    /// Gives a further query in a slot the values of the one row of `parameters`. Returns whether it was in the slot.
-    fn set_further(&mut self, slot: Slot, query: QueryId, parameters: &RecordBatch) -> bool {
+    /// Gives a further query in a slot the values of a row of `parameters`. Returns whether it was in the slot.
+    fn set_further(&mut self, slot: Slot, query: QueryId, parameters: &RecordBatch, row: usize) -> bool {
         let Some(further) = &mut self.further else { return false };
-        let mut rows = further.rows.get(&slot).into_iter().flatten().copied();
-        let Some(row) = rows.find(|&row| further.table.query(row) == Some(query)) else { return false };
+        let mut own = further.rows.get(&slot).into_iter().flatten().copied();
+        let Some(own) = own.find(|&own| further.table.query(own) == Some(query)) else { return false };
         for (column, values) in further.table.columns.iter_mut().zip(parameters.columns()) {
-            column.write(&[row], values);
+            column.write(std::iter::once((own, row)), values);
         }
         true
     }
@@ -319,7 +318,7 @@ impl SlotTable {
         if self.queries[slot as usize] == query {
             self.queries[slot as usize] = further.table.queries[row as usize];
             for (parameter, column) in self.columns.iter_mut().enumerate() {
-                column.write(&[slot], &further.table.gather(parameter, &[row]));
+                column.write(std::iter::once((slot, 0)), &further.table.gather(parameter, &[row]));
             }
         }
         further.free(row);
@@ -406,10 +405,10 @@ mod tests {
         let mut table = table();
         table.add(&[7, 8], &rows(&["a", "b"], &[None, Some(2.0)]));
         let other = rows(&["a", "c"], &[Some(5.0), None]);
-        assert!(table.set(0, 7, &other, 0) && table.set(1, 8, &other, 1) && !table.set(1, 9, &other, 1));
+        assert_eq!(table.set(&[(1, 8, 1), (0, 7, 0), (1, 9, 0)], &other), 2, "the third is nowhere");
         assert_eq!(table.parameters(&[0, 1]), other);
         table.share(0, &[10], &rows(&["a"], &[Some(1.0)]));
-        assert!(table.set(0, 10, &other, 1));
+        assert_eq!(table.set(&[(0, 10, 1)], &other), 1);
         assert_eq!(table.further_queries(0), Some((vec![10], other.slice(1, 1))));
         assert_eq!(table.parameters(&[0]), other.slice(0, 1));
     }

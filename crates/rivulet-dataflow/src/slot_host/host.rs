@@ -127,13 +127,13 @@ impl SlotHost {
         self.slots.leave(slot, query)
     }
 
-    /// Gives a query the parameters of a row, by the change of this number; 0 if a restart need not know the change.
-    /// Operators keep their state.
-    pub fn set(&mut self, slot: Slot, query: QueryId, parameters: &RecordBatch, row: usize, number: u64) {
-        self.slots.set(slot, query, parameters, row);
-        if let Some(progress) = self.progress.as_mut().filter(|_| number > 0) {
-            progress.alter(slot, number);
-        }
+    /// Gives queries the parameters of rows: each with its slot, its number and the row. `numbers` has the number of
+    /// each change; 0 if a restart need not know it. Operators keep their state.
+    pub fn set(&mut self, changes: &[(Slot, QueryId, usize)], numbers: &[u64], parameters: &RecordBatch) {
+        self.slots.set(changes, parameters);
+        let Some(progress) = &mut self.progress else { return };
+        let noted = changes.iter().zip(numbers).filter(|(_, number)| **number > 0);
+        noted.for_each(|((slot, ..), number)| progress.alter(*slot, *number));
     }
 
     /// Removes events that are already in the state of their slots, and those that fall into an absence of their query:

@@ -45,9 +45,14 @@ impl Column {
         Self { values, nulls: Vec::new() }
     }
 
-    pub(super) fn write(&mut self, slots: &[Slot], array: &ArrayRef) {
-        fn put<T: Clone + Default>(values: &mut Vec<T>, slots: &[Slot], value: impl Fn(usize) -> T) {
-            for (row, &slot) in slots.iter().enumerate() {
+    /// Writes values of an array: for each its slot and its row in the array.
+    pub(super) fn write(&mut self, places: impl Iterator<Item = (Slot, usize)> + Clone, array: &ArrayRef) {
+        fn put<T: Clone + Default>(
+            values: &mut Vec<T>,
+            places: impl Iterator<Item = (Slot, usize)>,
+            value: impl Fn(usize) -> T,
+        ) {
+            for (slot, row) in places {
                 let slot = slot as usize;
                 if slot >= values.len() {
                     values.resize(slot + 1, T::default());
@@ -56,19 +61,21 @@ impl Column {
             }
         }
         match &mut self.values {
-            Values::Boolean(values) => put(values, slots, |row| array.as_boolean().value(row)),
-            Values::Int64(values) => put(values, slots, |row| array.as_primitive::<Int64Type>().value(row)),
-            Values::Float64(values) => put(values, slots, |row| array.as_primitive::<Float64Type>().value(row)),
+            Values::Boolean(values) => put(values, places.clone(), |row| array.as_boolean().value(row)),
+            Values::Int64(values) => put(values, places.clone(), |row| array.as_primitive::<Int64Type>().value(row)),
+            Values::Float64(values) => {
+                put(values, places.clone(), |row| array.as_primitive::<Float64Type>().value(row))
+            }
             Values::Timestamp(values) => {
-                put(values, slots, |row| array.as_primitive::<TimestampMicrosecondType>().value(row));
+                put(values, places.clone(), |row| array.as_primitive::<TimestampMicrosecondType>().value(row));
             }
             Values::Interval(values) => {
-                put(values, slots, |row| array.as_primitive::<IntervalMonthDayNanoType>().value(row));
+                put(values, places.clone(), |row| array.as_primitive::<IntervalMonthDayNanoType>().value(row));
             }
-            Values::Text(values) => put(values, slots, |row| array.as_string::<i32>().value(row).into()),
+            Values::Text(values) => put(values, places.clone(), |row| array.as_string::<i32>().value(row).into()),
         }
         if array.null_count() > 0 || !self.nulls.is_empty() {
-            put(&mut self.nulls, slots, |row| array.is_null(row));
+            put(&mut self.nulls, places, |row| array.is_null(row));
         }
     }
 

@@ -61,18 +61,19 @@ impl Group {
             let mut core = task.lock();
             // Queries that reset the same operators are changed together.
             let mut resets: BTreeMap<*const StateMap, Vec<(Slot, &Alter<'_>)>> = BTreeMap::new();
+            let mut keeps = Vec::new();
             for (place, change) in of_task {
                 match change.map {
-                    None => change.set(&mut core.host, place.slot, parameters),
-                    Some(map) => resets.entry(map).or_default().push((place.slot, change)),
+                    None => keeps.push((place.slot, *change)),
+                    Some(map) => resets.entry(map).or_default().push((place.slot, *change)),
                 }
             }
+            set(&mut core.host, &keeps, parameters);
             for changes in resets.into_values() {
                 let map = changes.first().and_then(|(_, change)| change.map).expect("changes of state have a map");
                 let mut slots: Vec<Slot> = changes.iter().map(|(slot, _)| *slot).collect();
                 slots.sort_unstable();
-                let set = |host: &mut SlotHost| changes.iter().for_each(|(slot, one)| one.set(host, *slot, parameters));
-                done = done.and(task.reset(&mut core, slots, map, set));
+                done = done.and(task.reset(&mut core, slots, map, |host| set(host, &changes, parameters)));
             }
             let now_us = self.host.clock.now_us();
             of_task.iter().for_each(|(place, _)| core.host.tally_change(place.slot, now_us));
@@ -94,8 +95,9 @@ impl Group {
     }
 }
 
-impl Alter<'_> {
-    fn set(&self, host: &mut SlotHost, slot: Slot, parameters: &RecordBatch) {
-        host.set(slot, self.query, parameters, self.row, self.number);
-    }
+/// Gives queries in these slots of a task their parameters.
+fn set(host: &mut SlotHost, changes: &[(Slot, &Alter<'_>)], parameters: &RecordBatch) {
+    let rows: Vec<(Slot, QueryId, usize)> = changes.iter().map(|(slot, one)| (*slot, one.query, one.row)).collect();
+    let numbers: Vec<u64> = changes.iter().map(|(_, one)| one.number).collect();
+    host.set(&rows, &numbers, parameters);
 }

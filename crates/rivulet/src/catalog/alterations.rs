@@ -6,11 +6,12 @@
 //! which the state of the query has too, and a row here until no checkpoint needs it ([`Catalog::forget_alterations`]).
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use redb::ReadableTable;
 use rivulet_dataflow::{LogPosition, QueryId};
 
-use super::record::{QueryHead, read_query, write_query};
+use super::record::{QueryHead, read_name, read_query, write_query};
 use super::storage::Failure;
 use super::tables::{ALTERATIONS, META, META_ALTERATION_NEXT, QUERIES};
 use super::{ApplicationNumber, Catalog, CatalogError, NewQuery};
@@ -91,6 +92,7 @@ impl Catalog {
                 meta.insert(META_ALTERATION_NEXT, first + noted)?;
             }
             let (mut table, mut notes) = (transaction.open_table(QUERIES)?, transaction.open_table(ALTERATIONS)?);
+            let mut end = notes.upper_bound_mut(Bound::<u64>::Unbounded)?;
             let (mut number, mut buffer, mut before) = (first, Vec::with_capacity(256), Vec::with_capacity(256));
             for AlteredQuery { id, parameters, label, noted_at } in queries {
                 before.clear();
@@ -98,15 +100,15 @@ impl Catalog {
                     Some(record) => before.extend_from_slice(record.value()),
                     None => return Err(Failure::Damage(format!("the query {id} is not stored"))),
                 }
-                let mut unused = Vec::new();
-                let QueryHead { application, name, .. } = read_query(&before, &mut unused)?;
+                let (application, name) = read_name(&before)?;
                 write_query(&mut buffer, &NewQuery { application, name, parameters, label: *label });
                 table.insert(id, buffer.as_slice())?;
                 if let Some(position) = noted_at {
-                    notes.insert(number, (*position, *id, before.as_slice()))?;
+                    end.insert_before(number, (*position, *id, before.as_slice()))?;
                     number += 1;
                 }
             }
+            end.close()?;
             Ok(first)
         })
     }
@@ -202,8 +204,7 @@ impl Catalog {
 }
 
 fn application_of(record: &[u8]) -> Result<ApplicationNumber, Failure> {
-    let mut unused = Vec::new();
-    Ok(read_query(record, &mut unused)?.application)
+    Ok(read_name(record)?.0)
 }
 
 fn owned(parameters: Vec<Parameter<'_>>) -> Vec<Parameter<'static>> {

@@ -91,6 +91,13 @@ pub(super) struct QueryHead<'a> {
     pub(super) label: Option<&'a str>,
 }
 
+/// Reads the application and the name from the record of a query.
+pub(super) fn read_name(bytes: &[u8]) -> Result<(ApplicationNumber, &str), RecordError> {
+    let mut reader = Reader { bytes };
+    let application = ApplicationNumber::try_from(reader.number()?).map_err(|_| RecordError::Number)?;
+    Ok((application, reader.text()?))
+}
+
 /// Reads the record of a query; `parameters` is replaced by its parameters.
 pub(super) fn read_query<'a>(
     bytes: &'a [u8],

@@ -48,6 +48,14 @@ const WAIT_MIN: Duration = Duration::from_millis(10);
 /// An answer for each change, once it is known.
 type Answers = [Option<Result<Alteration, ServiceError>>];
 
+/// Applications that were looked up for changes of one call.
+#[derive(Default)]
+struct Known<'c> {
+    numbered: HashMap<ApplicationNumber, Arc<Running>, RandomState>,
+    /// By the name or id that a change gives.
+    named: HashMap<&'c str, Arc<Running>, RandomState>,
+}
+
 /// A query that is to get other values.
 struct Wanted<'c> {
     /// The index of its change among the changes.
@@ -139,9 +147,10 @@ impl Queries {
         let mut found: BTreeMap<ApplicationNumber, Vec<(usize, QueryId)>> = BTreeMap::new();
         {
             let state = self.state.lock();
+            let mut known = Known::default();
             for (index, change) in changes.iter().enumerate() {
-                match self.find_altered(tenant, &state, change) {
-                    Ok((id, running)) => found.entry(running.number).or_default().push((index, id)),
+                match self.find_altered(tenant, &state, &mut known, change) {
+                    Ok((id, application)) => found.entry(application).or_default().push((index, id)),
                     Err(error) => answers[index] = Some(Err(error)),
                 }
             }
@@ -226,30 +235,41 @@ impl Queries {
         Ok((wanted, chunk))
     }
 
-    fn find_altered(
+    fn find_altered<'c>(
         &self,
         tenant: &Tenant,
         state: &State,
-        change: &QueryChange<'_>,
-    ) -> Result<(QueryId, Arc<Running>), ServiceError> {
-        let (name, full_name) = (change.name, tenant.named(change.name));
-        if state.big_query_names.contains(&full_name) {
+        known: &mut Known<'c>,
+        change: &QueryChange<'c>,
+    ) -> Result<(QueryId, ApplicationNumber), ServiceError> {
+        let name = change.name;
+        if !state.big_query_names.is_empty() && state.big_query_names.contains(&tenant.named(name)) {
             return Err(ServiceError::invalid(format!("'{name}' is a big query, which has no values")).with_hint(
                 format!("CREATE OR REPLACE QUERY {} AS ... gives it another text", rivulet_sql::name_in_sql(name)),
             ));
         }
-        let id = state.query(&full_name)?;
-        let (running, _) = self.place(state, id)?;
+        let id = match state.registry.id_of(tenant, name) {
+            Some(id) => id,
+            None => state.query(&tenant.named(name))?,
+        };
+        let entry = state.registry.get(id).expect("the query was found by name");
+        let application = entry.application;
+        if entry.life.slot().is_none() || !known.numbered.contains_key(&application) {
+            known.numbered.insert(application, self.place(state, id)?.0);
+        }
         check_label(change.label.flatten())?;
-        let other =
-            change.whole_of.map(|application| self.applications.find(&tenant.named(application))).transpose()?;
-        if let Some(other) = other.filter(|other| other.number != running.number) {
+        let Some(given) = change.whole_of else { return Ok((id, application)) };
+        if !known.named.contains_key(given) {
+            known.named.insert(given, self.applications.find(&tenant.named(given))?);
+        }
+        let (running, other) = (&known.numbered[&application], &known.named[given]);
+        if other.number != application {
             let (own, other) = (&running.application.name, &other.application.name);
             let message = format!("the query '{name}' is one of the application '{own}', not of '{other}'");
             return Err(ServiceError::new(ErrorKind::Conflict, message)
                 .with_hint(format!("drop it first: DROP QUERY {}", rivulet_sql::name_in_sql(name))));
         }
-        Ok((id, running))
+        Ok((id, application))
     }
 
     /// Checks values, and finds out what they change.
