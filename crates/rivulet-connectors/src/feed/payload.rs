@@ -25,16 +25,15 @@ pub(super) fn for_each_object<'p>(payload: &'p str, mut each: impl FnMut(&'p str
 /// Fails if a payload is no JSON, or if an object in it has no [key](key_in) in this field. The error says what is
 /// wrong.
 pub(super) fn check_keys(payload: &str, field: &str) -> Result<(), String> {
-    serde_json::from_str::<IgnoredAny>(payload).map_err(|error| format!("it is no JSON: {error}"))?;
-    let (mut objects, mut without_key) = (0, None);
-    for_each_object(payload, |object| {
-        objects += 1;
-        if key_in(object, field).is_none_or(|key| key.is_empty()) {
-            without_key.get_or_insert(objects);
-        }
-    });
-    let Some(place) = without_key else { return Ok(()) };
-    let what = if payload.trim_start().starts_with('[') { format!("element {place}") } else { "it".into() };
+    let mut deserializer = serde_json::Deserializer::from_str(payload);
+    let walked = Walk::FieldOfEach(field).deserialize(&mut deserializer);
+    let walked = walked.and_then(|walked| deserializer.end().map(|()| walked));
+    let what = match walked.map_err(|error| format!("it is no JSON: {error}"))? {
+        Walked::WithoutField(None) => return Ok(()),
+        Walked::WithoutField(Some(place)) => format!("element {place}"),
+        one if one.has_key() => return Ok(()),
+        _ => "it".into(),
+    };
     Err(format!("{what} has no field '{field}' with a text, a number or a truth value, which is the key of its query"))
 }
 
@@ -50,6 +49,8 @@ pub(super) fn key_in<'p>(payload: &'p str, field: &str) -> Option<Cow<'p, str>> 
 enum Walk<'f> {
     /// Looks for the field of an object with this name.
     FieldOf(&'f str),
+    /// The same; in an array it looks for the first element without this field.
+    FieldOfEach(&'f str),
     /// Checks whether a name is this one.
     Is(&'f str),
     /// Looks for the text of a value.
@@ -61,7 +62,7 @@ impl Walk<'_> {
     fn plain<'de>(self, value: impl ToString) -> Walked<'de> {
         match self {
             Self::Text => Walked::Text(value.to_string().into()),
-            Self::FieldOf(_) | Self::Is(_) => Walked::Nothing,
+            Self::FieldOf(_) | Self::FieldOfEach(_) | Self::Is(_) => Walked::Nothing,
         }
     }
 }
@@ -69,6 +70,8 @@ impl Walk<'_> {
 enum Walked<'de> {
     Text(Cow<'de, str>),
     Is(bool),
+    /// Of an array: the place of the first element without a key, from 1.
+    WithoutField(Option<usize>),
     Nothing,
 }
 
@@ -76,8 +79,12 @@ impl<'de> Walked<'de> {
     fn text(self) -> Option<Cow<'de, str>> {
         match self {
             Self::Text(text) => Some(text),
-            Self::Is(_) | Self::Nothing => None,
+            Self::Is(_) | Self::WithoutField(_) | Self::Nothing => None,
         }
+    }
+
+    fn has_key(&self) -> bool {
+        matches!(self, Self::Text(text) if !text.is_empty())
     }
 }
 
@@ -97,7 +104,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let Self::FieldOf(field) = self else {
+        let (Self::FieldOf(field) | Self::FieldOfEach(field)) = self else {
             while map.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
             return Ok(Walked::Nothing);
         };
@@ -112,15 +119,25 @@ impl<'de> Visitor<'de> for Walk<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Self::Value, A::Error> {
-        while seq.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Walked::Nothing)
+        let Self::FieldOfEach(field) = self else {
+            while seq.next_element::<IgnoredAny>()?.is_some() {}
+            return Ok(Walked::Nothing);
+        };
+        let (mut elements, mut without) = (0, None);
+        while let Some(element) = seq.next_element_seed(Walk::FieldOf(field))? {
+            elements += 1;
+            if !element.has_key() {
+                without.get_or_insert(elements);
+            }
+        }
+        Ok(Walked::WithoutField(without))
     }
 
     fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
         Ok(match self {
             Self::Is(name) => Walked::Is(text == name),
             Self::Text => Walked::Text(text.into()),
-            Self::FieldOf(_) => Walked::Nothing,
+            Self::FieldOf(_) | Self::FieldOfEach(_) => Walked::Nothing,
         })
     }
 
@@ -128,7 +145,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
         Ok(match self {
             Self::Is(name) => Walked::Is(text == name),
             Self::Text => Walked::Text(text.to_owned().into()),
-            Self::FieldOf(_) => Walked::Nothing,
+            Self::FieldOf(_) | Self::FieldOfEach(_) => Walked::Nothing,
         })
     }
 
@@ -150,5 +167,29 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
     fn visit_unit<E>(self) -> Result<Self::Value, E> {
         Ok(Walked::Nothing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_post_is_told_which_element_has_no_key() {
+        let check = |payload: &str| check_keys(payload, "k").map_err(|error| error[..9].to_owned());
+        for fits in [r#"{"k":"a"}"#, r#" [{"k":1},{"x":[{}],"k":true}] "#, "[]", r#"{"k":"","k":"b"}"#] {
+            assert_eq!(check(fits), Ok(()), "{fits}");
+        }
+        let element = |place: usize| Err(format!("element {place}"));
+        for (payload, expected) in [
+            (r#"[{"k":"a"},{"k":""},3]"#, element(2)),
+            (r#"[[{"k":"a"}]]"#, element(1)),
+            (r#"{"k":{}}"#, Err("it has no".into())),
+            ("7", Err("it has no".into())),
+            (r#"[{"k":"a"}"#, Err("it is no ".into())),
+            (r#"{"k":"a"} x"#, Err("it is no ".into())),
+        ] {
+            assert_eq!(check(payload), expected, "{payload}");
+        }
     }
 }
