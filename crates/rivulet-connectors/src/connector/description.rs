@@ -62,6 +62,8 @@ pub struct ByRow {
     pub value: fn(&str, &mut String) -> Result<(), &'static str>,
     /// Fails if the address of a row is invalid, or may not be reached.
     pub check: fn(&SinkSpec) -> Result<(), ConnectorError>,
+    /// The number of rows in what the sink has prepared for a checkpoint; 0 if that is not understood.
+    pub prepared_rows: fn(&str) -> usize,
 }
 
 /// What the messages of a source have beside their payload: the options that name columns for it.

@@ -72,6 +72,13 @@ impl Connectors {
         Ok(Box::new(Noted::new(sink, spec.host.health.clone())))
     }
 
+    /// The number of rows in what a sink of a connector has prepared for a checkpoint, if its rows have addresses of
+    /// their own; 0 otherwise.
+    pub fn prepared_rows(self, connector: &str, prepared: &str) -> usize {
+        let by_row = self.by_name(connector).and_then(|connector| connector.open.by_row);
+        by_row.map_or(0, |by_row| (by_row.prepared_rows)(prepared))
+    }
+
     /// Checks the declaration of a source, without opening it.
     ///
     /// # Errors

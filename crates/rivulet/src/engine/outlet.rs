@@ -355,7 +355,11 @@ impl Outlet {
 
     /// Nothing is delivered any more, for this reason: what is left is lost, and counted.
     pub(super) fn give_up(&self, why: &str) {
-        let rows = self.state.lock().backlog.iter().map(Batch::rows).sum::<usize>();
+        let rows = {
+            let state = self.state.lock();
+            let prepared = state.prepared.iter().map(|one| CONNECTORS.prepared_rows(&self.spec.connector, one));
+            state.backlog.iter().map(Batch::rows).chain(prepared).sum::<usize>()
+        };
         self.lose(rows.saturating_add(self.waiting_rows()), why);
         self.end();
     }

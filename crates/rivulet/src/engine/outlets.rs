@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::outlet::{LOOK_PERIOD, Outlet, SavedOutlet};
 use super::threads::Threads;
 use crate::catalog::ApplicationNumber;
+use crate::run::CONNECTORS;
 
 /// How often sinks get the chance to deliver rows.
 const TICK: Duration = Duration::from_millis(20);
@@ -193,11 +194,12 @@ fn deliver_left(number: ApplicationNumber, outlets: &[Arc<Outlet>], left: SavedO
     match (of_connector.next(), of_connector.next()) {
         (Some(only), None) => only.take_over(left),
         _ => {
-            let SavedOutlet { output, connector, .. } = left;
+            let SavedOutlet { output, connector, prepared } = left;
             tracing::error!(
                 application = number,
                 output,
                 connector,
+                rows = CONNECTORS.prepared_rows(&connector, &prepared),
                 "rows that wait are lost: the application has no such output any more, and none that must have taken \
                  its place"
             );
@@ -242,21 +244,24 @@ mod tests {
         named(None)
     }
 
-    fn named(name: Option<&str>) -> Arc<Outlet> {
-        let schema = Arc::new(Schema::empty());
-        let spec = SinkSpec {
+    fn spec() -> SinkSpec {
+        SinkSpec {
             connector: "kafka".into(),
             address: "127.0.0.1:1/x".into(),
             format: None,
-            schema: schema.clone(),
+            schema: Arc::new(Schema::empty()),
             changes: false,
             key: None,
             options: Vec::new(),
             host: Host::default(),
             checkpoints: None,
             output: None,
-        };
-        let outlet = Arc::new(Outlet::new("hooks", name, spec, true));
+        }
+    }
+
+    fn named(name: Option<&str>) -> Arc<Outlet> {
+        let schema = Arc::new(Schema::empty());
+        let outlet = Arc::new(Outlet::new("hooks", name, spec(), true));
         outlet.write(Batch {
             slots: vec![0].into(),
             event_time_us: vec![0].into(),
@@ -302,6 +307,16 @@ mod tests {
         assert_eq!(prepared(&["b"], both.clone()), [["rows of b", "rows of a"]]);
         // Which of several outputs has its place is not known, and each may have secrets of its own.
         assert_eq!(prepared(&["b", "c"], both), [vec!["rows of b".to_owned()], vec![]]);
+    }
+
+    #[test]
+    fn rows_that_only_a_checkpoint_has_are_counted_when_they_are_given_up() {
+        let request = r#"{"url":"http://127.0.0.1:1/x","rows":3,"key":"k","body":"{}"}"#;
+        let prepared = format!(r#"{{"version":1,"requests":[{request},{request}]}}"#);
+        let outlet = Outlet::new("hooks", None, SinkSpec { connector: "http".into(), ..spec() }, true);
+        outlet.resume(&mut vec![SavedOutlet { output: String::new(), connector: "http".into(), prepared }]);
+        outlet.give_up("its application is dropped");
+        assert_eq!(outlet.health.report().left_out, 6);
     }
 
     #[test]

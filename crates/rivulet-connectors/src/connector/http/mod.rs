@@ -225,7 +225,8 @@ fn has_many_receivers(spec: &SinkSpec) -> bool {
 const SHARED_CONNECTIONS: usize = 32;
 
 /// How addresses are made from parameters.
-const BY_ROW: ByRow = ByRow { value: push_value, check: |spec| checked_url(spec).map(drop) };
+const BY_ROW: ByRow =
+    ByRow { value: push_value, check: |spec| checked_url(spec).map(drop), prepared_rows: pending::rows };
 
 /// Appends a value as a part of a URL: characters with a meaning in URLs are percent-encoded, as in `%2F`.
 fn push_value(value: &str, url: &mut String) -> Result<(), &'static str> {

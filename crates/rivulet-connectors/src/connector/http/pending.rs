@@ -66,6 +66,11 @@ pub(super) fn read(text: &str) -> Result<Vec<Request>, SinkError> {
     pending.requests.into_iter().map(request).collect()
 }
 
+/// The number of rows in such a text; 0 if it is not understood.
+pub(super) fn rows(text: &str) -> usize {
+    read(text).map_or(0, |requests| requests.iter().map(|request| request.rows).sum())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -162,7 +162,7 @@ fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorErr
 }
 
 /// How topics are made from parameters.
-const BY_ROW: ByRow = ByRow { value: push_value, check: check_address };
+const BY_ROW: ByRow = ByRow { value: push_value, check: check_address, prepared_rows: |_| 0 };
 
 fn check_address(spec: &SinkSpec) -> Result<(), ConnectorError> {
     parse_address(&spec.address).map(drop)
