@@ -11,6 +11,7 @@
 //! closes its intake until they are processed. A replay makes the change at the same position
 //! ([`Queries::make_changes`]).
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -62,7 +63,7 @@ struct Wanted<'c> {
     index: usize,
     id: QueryId,
     before: StoredValues,
-    parameters: Vec<Parameter<'c>>,
+    parameters: Cow<'c, [Parameter<'c>]>,
     label: Option<String>,
 }
 
@@ -214,8 +215,8 @@ impl Queries {
             };
             let change = &changes[index];
             let parameters = match change.whole_of {
-                Some(_) => change.parameters.to_vec(),
-                None => merged(&before.parameters, change.parameters),
+                Some(_) => Cow::Borrowed(change.parameters),
+                None => merged(&before.parameters, change.parameters).into(),
             };
             let label = change.label.map_or_else(|| before.label.clone(), |label| label.map(str::to_owned));
             // A query that is named more than once may have others by then.
@@ -282,7 +283,7 @@ impl Queries {
         let ids: Vec<QueryId> = checked.queries.iter().map(|&place| wanted[place].id).collect();
         let last: HashMap<QueryId, usize, RandomState> = ids.iter().enumerate().map(|(row, id)| (*id, row)).collect();
         let mut overtaken = checked.take_out(|row| last[&ids[row]] != row);
-        let mut known: HashMap<Vec<usize>, Arc<Effect>> = HashMap::new();
+        let mut known: HashMap<Vec<usize>, Arc<Effect>, RandomState> = HashMap::default();
         let mut effects_of = |checked: &mut Checked<usize>| {
             let mut before = ParameterRows::new(&running.application);
             let bind = |_, place: usize, _: &mut Vec<String>| {
