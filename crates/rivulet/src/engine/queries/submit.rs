@@ -222,7 +222,8 @@ impl Queries {
 
     /// Gives new queries slots, in which they get no event of the log before `since`.
     fn join(&self, running: &Running, queries: &[QueryId], rows: &RecordBatch, since: LogPosition) -> Vec<Joined> {
-        // Queries that exist already may have yet to get earlier events: from the replay, or from a topic that they share.
+        // Queries that exist already may have yet to get earlier events: from the replay, or from a topic that many
+        // queries read.
         let is_replayed = running.reads_log() && self.event_log.is_replaying();
         let is_behind = self.routing.shared_group_of(running).is_some_and(|shared| !shared.is_idle());
         if !is_replayed && !is_behind {

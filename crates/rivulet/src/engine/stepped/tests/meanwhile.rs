@@ -1,5 +1,6 @@
 //! Statements that are carried out while events come. What must hold: after a crash each query has exactly the events
-//! that it had before the crash, though the log has further ones from just before its creation or just behind its pause.
+//! that it had before the crash, though the log has further ones from just before its creation, or just behind its
+//! pause.
 
 use std::collections::BTreeMap;
 use std::path::Path;
