@@ -23,7 +23,7 @@ use rivulet_sql::StateWish;
 
 use super::checkpoints::Paused;
 use super::lifecycle::Lifecycle;
-use super::queries::submit::LOAD_BATCH;
+use super::queries::checked::LOAD_BATCH;
 use super::queries::{Queries, State};
 use super::registry::Entry;
 use super::resting::{REST_WAIT_MAX, Resting};

@@ -25,10 +25,9 @@ use rivulet_operators::application::{self, Application};
 use rivulet_runtime::Alter;
 use rivulet_sql::ParameterRows;
 
-use super::checked::{Checked, ReplayedChange};
+use super::checked::{Checked, Chunk, LOAD_BATCH, ReplayedChange, bind_error, check_label, param_value};
 use super::lifecycle_log::behind;
 use super::nulls::{compared_with, silence};
-use super::submit::{Chunk, LOAD_BATCH, bind_error, check_label, param_value};
 use super::{Queries, State};
 use crate::catalog::{Alteration as StoredAlteration, AlteredQuery, ApplicationNumber, StoredValues};
 use crate::engine::checkpoints::SavedStates;

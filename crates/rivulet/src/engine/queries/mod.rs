@@ -7,11 +7,11 @@
 //! other wait for anything outside the process.
 //!
 //! In reading order: [`submit`] (queries are created, paused, resumed and dropped), [`alter`] (they get other values),
-//! [`lifecycle_log`] (what each gets of the log after a restart), [`list`] (how they are shown), [`activity`] and
-//! [`why`] (what becomes of the events of one).
+//! [`checked`] (values are bound and checked for both), [`lifecycle_log`] (what each gets of the log after a restart),
+//! [`list`] (how they are shown), [`activity`] and [`why`] (what becomes of the events of one).
 
 mod alter;
-mod checked;
+pub(super) mod checked;
 pub(super) mod lifecycle_log;
 mod activity;
 mod list;
@@ -93,6 +93,19 @@ impl Queries {
                     ),
                 ))
             }
+        }
+    }
+
+    /// Tells the companion that queries read these topics: for each query one per input.
+    fn companion_begins(&self, queries: &[QueryId], topics: &[Vec<String>]) {
+        if let Some(companion) = &self.companion {
+            companion.begin(queries, topics);
+        }
+    }
+
+    fn companion_ends(&self, queries: &[QueryId]) {
+        if let Some(companion) = &self.companion {
+            companion.end(queries);
         }
     }
 

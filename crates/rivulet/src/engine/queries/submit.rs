@@ -5,17 +5,15 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use arrow::array::{BooleanArray, RecordBatch};
-use arrow::compute::filter_record_batch;
+use arrow::array::RecordBatch;
 use foldhash::fast::RandomState;
 use rivulet_connectors::mqtt::ROUTES_AT_ONCE;
 use rivulet_dataflow::{LogPosition, QueryId, Slot};
-use rivulet_operators::application::BindError;
 use rivulet_runtime::Joined;
-use rivulet_sql::{ParamValue, ParameterRows};
+use rivulet_sql::ParameterRows;
 
 use super::alter::check_not_replaced;
-use super::checked::Checked;
+use super::checked::{Checked, Chunk, LOAD_BATCH, bind_error, check_label, param_value};
 use super::lifecycle_log::{LifecycleLog, Loading, came_at};
 use super::{Queries, State};
 use crate::catalog::{ApplicationNumber, NewQuery, StoredQuery};
@@ -25,26 +23,10 @@ use crate::engine::registry::Entry;
 use crate::engine::resting::Resting;
 use crate::engine::running::{Running, topics_of};
 use crate::engine::taps::Watched;
-use crate::service::{
-    ErrorKind, FullName, Parameter, ParameterValue, QueryRequest, ServiceError, Tenant, generated_id,
-};
+use crate::service::{ErrorKind, FullName, Parameter, QueryRequest, ServiceError, Tenant, generated_id};
 
 /// The longest name of a query, in bytes.
 const NAME_BYTES_MAX: usize = 255;
-
-/// The longest label, in bytes.
-const LABEL_BYTES_MAX: usize = 255;
-
-/// The number of queries that are started together when the catalog is loaded.
-pub(in crate::engine) const LOAD_BATCH: usize = 4_096;
-
-/// Queries of one application whose values were bound.
-pub(super) struct Chunk<Q> {
-    running: Arc<Running>,
-    pub(super) values: ParameterRows,
-    /// What each row is for: the index of a request in its batch, or a query that is loaded.
-    pub(super) queries: Vec<Q>,
-}
 
 /// An answer for each request, once it is known.
 type Answers = [Option<Result<QueryId, ServiceError>>];
@@ -92,19 +74,6 @@ impl Queries {
         }
         self.start(&mut state, &chunks, requests, &mut answers);
         answers.into_iter().map(|answer| answer.expect("every request was answered")).collect()
-    }
-
-    /// Tells the companion that queries read these topics: for each query one per input.
-    pub(super) fn companion_begins(&self, queries: &[QueryId], topics: &[Vec<String>]) {
-        if let Some(companion) = &self.companion {
-            companion.begin(queries, topics);
-        }
-    }
-
-    pub(super) fn companion_ends(&self, queries: &[QueryId]) {
-        if let Some(companion) = &self.companion {
-            companion.end(queries);
-        }
     }
 
     /// Sorts requests by application and binds their parameters. A request that cannot be bound is answered.
@@ -543,71 +512,6 @@ fn note_values_skipped(query: QueryId, error: &ServiceError) {
     tracing::warn!(query, "its values before a change do not fit, and those behind it count from the start: {error}");
 }
 
-impl<Q: Copy> Chunk<Q> {
-    pub(super) fn new(running: Arc<Running>) -> Self {
-        Self { values: ParameterRows::new(&running.application), running, queries: Vec::new() }
-    }
-
-    /// Checks the values together and binds the topics. The chunk is empty afterwards. Queries that do not fit are
-    /// refused.
-    pub(super) fn take_checked(&mut self, refuse: impl FnMut(Q, ServiceError)) -> Checked<Q> {
-        let running = self.running.clone();
-        let (rows, queries) = (self.values.finish(), std::mem::take(&mut self.queries));
-        let mut values = running.application.check(&rows).into_iter();
-        let topics = running.topics.bind(&rows);
-        let inputs = vec![Vec::new(); queries.len()];
-        let mut checked = Checked { running: running.clone(), rows: rows.clone(), inputs, queries };
-        let check = |row, _, input: &mut Vec<String>| -> Result<(), ServiceError> {
-            values.next().expect("a check of each row").map_err(bind_error)?;
-            *input = topics(row)?;
-            Ok(())
-        };
-        checked.retain(check, refuse);
-        checked
-    }
-}
-
-impl<Q: Copy> Checked<Q> {
-    /// Keeps the queries that pass `check` (given the row, what it is for, and its input topics), and refuses the
-    /// others.
-    pub(super) fn retain(
-        &mut self,
-        mut check: impl FnMut(usize, Q, &mut Vec<String>) -> Result<(), ServiceError>,
-        mut refuse: impl FnMut(Q, ServiceError),
-    ) {
-        let mut keep = Vec::with_capacity(self.queries.len());
-        for (row, (&query, input)) in self.queries.iter().zip(&mut self.inputs).enumerate() {
-            let outcome = check(row, query, input);
-            keep.push(outcome.is_ok());
-            if let Err(error) = outcome {
-                refuse(query, error);
-            }
-        }
-        self.take_out(|row| !keep[row]);
-    }
-
-    /// Takes out the queries of the rows for which `is_meant` holds.
-    pub(super) fn take_out(&mut self, is_meant: impl Fn(usize) -> bool) -> Self {
-        let meant: Vec<bool> = (0..self.queries.len()).map(is_meant).collect();
-        fn part<T>(all: &mut Vec<T>, meant: &[bool]) -> Vec<T> {
-            let mut place = 0..;
-            all.extract_if(.., |_| meant[place.next().expect("endless")]).collect()
-        }
-        let filtered = |rows, bits| filter_record_batch(rows, &bits).expect("a bit for each row");
-        let mut taken = Self {
-            running: self.running.clone(),
-            rows: self.rows.slice(0, 0),
-            inputs: part(&mut self.inputs, &meant),
-            queries: part(&mut self.queries, &meant),
-        };
-        if !taken.queries.is_empty() {
-            taken.rows = filtered(&self.rows, BooleanArray::from(meant.clone()));
-            self.rows = filtered(&self.rows, meant.iter().map(|meant| Some(!meant)).collect());
-        }
-        taken
-    }
-}
-
 /// The ranges of queries whose slots are among `new`: first and last.
 fn ranges_in(queries: &[QueryId], joined: &[Joined], new: &[Slot]) -> impl Iterator<Item = (QueryId, QueryId)> + use<> {
     let new: HashSet<Slot, RandomState> = new.iter().copied().collect();
@@ -619,16 +523,6 @@ fn ranges_in(queries: &[QueryId], joined: &[Joined], new: &[Slot]) -> impl Itera
         }
     }
     ranges.into_iter()
-}
-
-pub(super) fn check_label(label: Option<&str>) -> Result<(), ServiceError> {
-    match label {
-        Some(label) if label.is_empty() || label.len() > LABEL_BYTES_MAX || label.chars().any(char::is_control) => {
-            Err(ServiceError::invalid(format!("a label has 1 to {LABEL_BYTES_MAX} bytes and no control characters"))
-                .with_hint("leave it out if the query belongs to nothing"))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn check_name<'a>(
@@ -664,22 +558,4 @@ pub(in crate::engine) fn check_free(state: &State, tenant: &Tenant, name: &str) 
 fn taken(what: &str, name: &str) -> ServiceError {
     ServiceError::new(ErrorKind::AlreadyExists, format!("a {what} '{name}' exists"))
         .with_hint(format!("choose another name, or drop it first: DROP QUERY {}", rivulet_sql::name_in_sql(name)))
-}
-
-pub(in crate::engine) fn param_value<'a>(value: &'a ParameterValue<'_>) -> ParamValue<'a> {
-    match value {
-        ParameterValue::Null => ParamValue::Null,
-        ParameterValue::Bool(value) => ParamValue::Boolean(*value),
-        ParameterValue::Int(value) => ParamValue::Integer(*value),
-        ParameterValue::Float(value) => ParamValue::Float(*value),
-        ParameterValue::Text(value) => ParamValue::Text(value),
-    }
-}
-
-pub(in crate::engine) fn bind_error(error: BindError) -> ServiceError {
-    let refused = ServiceError { parameter: error.parameter, ..ServiceError::invalid(error.message) };
-    match error.hint {
-        Some(hint) => refused.with_hint(hint),
-        None => refused,
-    }
 }

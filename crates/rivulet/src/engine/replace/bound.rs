@@ -10,7 +10,7 @@ use rivulet_dataflow::{QueryId, Slot};
 use rivulet_operators::application::{self, Application};
 use rivulet_sql::{ParameterRows, StateWish};
 
-use crate::engine::queries::submit::{LOAD_BATCH, bind_error, param_value};
+use crate::engine::queries::checked::{LOAD_BATCH, bind_error, param_value};
 use crate::engine::queries::{Queries, State};
 use crate::engine::running::{Prepared, Running};
 use crate::engine::upgrade::state_would_be_lost;
