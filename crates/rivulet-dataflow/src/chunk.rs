@@ -1,6 +1,6 @@
 //! Events that go to a group as one batch: as payloads, or as rows that several queries read.
 
-use crate::slot_host::stamp;
+use crate::event::stamp;
 use crate::{Events, InputIndex, LogPosition, Picked, Slot};
 
 /// Events that are processed as one batch.

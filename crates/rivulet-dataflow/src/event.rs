@@ -271,6 +271,17 @@ fn end_of(bytes: usize, payload_bytes: usize) -> Option<u32> {
     u32::try_from(bytes.checked_add(payload_bytes)?).ok()
 }
 
+/// The order of an event among all: its position in the log and its input. One message may be an event of several
+/// inputs of a query, which get it in their order. 0 for an event that is not in the log.
+pub(crate) fn stamp(position: u64, input: InputIndex) -> u64 {
+    if position == 0 { 0 } else { position << InputIndex::BITS | u64::from(input) }
+}
+
+/// The log position of an event with this stamp.
+pub(crate) fn position_of(stamp: u64) -> u64 {
+    stamp >> InputIndex::BITS
+}
+
 /// The bounded queue in front of a task, as a source sees it.
 pub trait Inbox: Send + Sync {
     /// Copies one event in. Never blocks, and never drops without counting.

@@ -17,7 +17,6 @@ mod state;
 mod parts;
 
 pub use host::SlotHost;
-pub(crate) use progress::stamp;
 pub use progress::{Absences, Mark};
 pub use report::{Failure, SlotReport};
 pub use state::{SlotCopy, SlotSnapshot, renumber, with_slots};

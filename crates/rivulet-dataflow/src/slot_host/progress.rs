@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::{InputIndex, LogPosition, QueryId, Slot};
+use crate::event::{position_of, stamp};
+use crate::{LogPosition, QueryId, Slot};
 
 /// The progress of a slot, saved with its state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,17 +22,6 @@ pub struct Mark {
     pub results: u64,
     /// The number of the last ALTER of a query in the slot; 0 if there is none.
     pub altered: u64,
-}
-
-/// The order of an event among all: its position in the log and its input. One message may be an event of several
-/// inputs of a query, which get it in their order. 0 for an event that is not in the log.
-pub(crate) fn stamp(position: u64, input: InputIndex) -> u64 {
-    if position == 0 { 0 } else { position << InputIndex::BITS | u64::from(input) }
-}
-
-/// The log position of an event with this stamp.
-pub(super) fn position_of(stamp: u64) -> u64 {
-    stamp >> InputIndex::BITS
 }
 
 /// Ranges of the log in which a query was paused or did not exist: a replay must not give it those events. Each of

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 
 use super::SlotHost;
-use super::progress::{Absences, Mark, position_of, stamp};
+use super::progress::{Absences, Mark};
+use crate::event::{position_of, stamp};
 use crate::{
     Control, GroupSink, InputIndex, LogPosition, QueryId, Slot, StateError, StateFrame, StateMap, StateSelection, Tally,
 };
