@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 pub use migration::HasEnded;
 
-use crate::stage::Stage;
+use crate::stage::{PartitionState, Stage, StageSnapshot};
 use crate::{Dataflow, NodeId, StateError, StateFrame, Work};
 
 /// The state of a dataflow at a barrier.
@@ -32,15 +32,6 @@ pub struct Snapshot {
     pub reached_us: BTreeMap<NodeId, i64>,
     /// The stages that have ended, by their first nodes.
     pub ended: Vec<NodeId>,
-}
-
-/// The position and time of a partition of a source.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PartitionState {
-    /// The position in the connector's own notation; `None` if the source cannot be read again.
-    pub position: Option<String>,
-    /// The time of its newest row, microseconds since the epoch.
-    pub newest_us: Option<i64>,
 }
 
 /// Names one part of the state of a dataflow.
@@ -86,19 +77,6 @@ impl StateSink for CollectedState {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(part.node).or_default().push(frame);
         Ok(())
     }
-}
-
-/// The snapshot of one instance of a stage, without the state of its operators.
-#[derive(Debug, Default)]
-pub struct StageSnapshot {
-    /// The positions of its partitions, if it reads a source.
-    pub partitions: Option<Vec<PartitionState>>,
-    /// What its sink needs to make its rows final, if it has a sink.
-    pub sink: Option<String>,
-    /// Its watermark, microseconds since the epoch; `None` before the first.
-    pub reached_us: Option<i64>,
-    /// Whether it had ended before.
-    pub has_ended: bool,
 }
 
 impl Snapshot {

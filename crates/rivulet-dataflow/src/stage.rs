@@ -5,11 +5,13 @@
 //! - [`StageHost`]: what steps one instance of a stage.
 
 mod watermarks;
+mod snapshot;
 mod host;
 
 use std::sync::Arc;
 
 pub use host::StageHost;
+pub use snapshot::{PartitionState, StageSnapshot};
 pub use watermarks::Watermarks;
 
 use crate::{Dataflow, Edge, EdgeKind, NodeId, OperatorFactory, Work};

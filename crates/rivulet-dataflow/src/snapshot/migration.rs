@@ -97,7 +97,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::snapshot::PartitionState;
+    use crate::stage::PartitionState;
     use crate::{Description, EdgeKind, Operator, OperatorFactory};
     use arrow::datatypes::Schema;
 

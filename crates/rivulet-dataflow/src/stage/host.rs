@@ -17,9 +17,10 @@ use std::collections::VecDeque;
 
 use arrow::error::ArrowError;
 
-use super::Watermarks;
+use super::snapshot::StageSnapshot;
+use super::watermarks::Watermarks;
 use crate::operator::caught;
-use crate::{Batch, Chain, Element, OperatorError, StageSnapshot, StateError, StateFrame, Surroundings};
+use crate::{Batch, Chain, Element, OperatorError, StateError, StateFrame, Surroundings};
 
 /// One instance of a stage.
 #[derive(Debug)]
