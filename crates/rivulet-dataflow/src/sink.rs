@@ -13,7 +13,7 @@ use crate::{Batch, Refusals, SlotTable};
 ///
 /// A query without checkpoints needs only [`Sink::write`]. Before a checkpoint the sink is drained: rows before the
 /// checkpoint are delivered at least once, and rows behind it are written again after a crash. A sink that can make
-/// rows final with a checkpoint also implements [`Sink::transactional`].
+/// rows final with a checkpoint, or give it the rows that wait, also implements [`Sink::transactional`].
 pub trait Sink: Send {
     /// Writes the rows of a batch. The sink may buffer them until [`Sink::flush`].
     fn write(&mut self, batch: &Batch) -> Result<(), SinkError>;
@@ -46,17 +46,25 @@ pub trait Sink: Send {
         true
     }
 
-    /// The sink as one that makes rows final with checkpoints; `None` if rows are final as soon as they are written.
+    /// Whether a checkpoint gets the rows that wait: [`TransactionalSink::prepare`] does not wait for the receiver. Then
+    /// rows before a barrier are written even while there is no room, and no source is read until there is room again.
+    fn hands_over(&self) -> bool {
+        false
+    }
+
+    /// The sink as one that takes part in checkpoints; `None` if it has to be drained before each.
     fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
         None
     }
 }
 
-/// A sink whose rows become final with the checkpoint behind them, so that each row appears once despite crashes.
+/// A sink whose rows become final with the checkpoint behind them, so that each row appears once despite crashes; or
+/// one whose undelivered rows are a part of the checkpoint ([`Sink::hands_over`]), so that none is lost.
 ///
 /// The host calls [`TransactionalSink::prepare`] instead of [`Sink::drain`], keeps the answer in the checkpoint, and
 /// calls [`TransactionalSink::commit`] when the checkpoint is durable. After a crash the connector opens the sink with
-/// the answers of all its instances. It makes final what the checkpoint covers, and removes what was written behind it.
+/// the answers of all its instances. It makes final what the checkpoint covers, and removes what was written behind it;
+/// or it delivers the rows of the checkpoint first.
 pub trait TransactionalSink: Sink {
     /// Secures the rows written, so that they can be made final even after a crash. Returns what the connector needs
     /// for that, in its own notation, or `None` while it waits for a device.

@@ -391,6 +391,10 @@ impl Sink for Noted {
         self.sink.can_resume()
     }
 
+    fn hands_over(&self) -> bool {
+        self.sink.hands_over()
+    }
+
     fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
         if self.sink.transactional().is_some() { Some(self) } else { None }
     }

@@ -67,6 +67,9 @@ pub(crate) struct FlowState {
     pub(crate) limits: FlowLimits,
     /// The index of the [`Phase`].
     phase: AtomicUsize,
+    /// The number of sinks that were given more than they have room for, so that a barrier could pass. Until they have
+    /// room again, sources are not polled: what waits for a sink stays bounded, however many barriers pass.
+    pub(super) overfull: AtomicUsize,
     /// How far the tasks that read sources have come.
     pub(super) alignment: Alignment,
     /// The barrier at which all tasks rest for a checkpoint.
@@ -86,6 +89,7 @@ impl FlowState {
             name,
             limits,
             phase: AtomicUsize::new(Phase::Running as usize),
+            overfull: AtomicUsize::new(0),
             alignment,
             barrier: Barrier::default(),
             tasks: OnceLock::new(),
@@ -134,6 +138,11 @@ impl FlowState {
     /// Makes the tasks that read sources check: one of them has advanced, and others may have waited for it.
     pub(super) fn wake_sources(&self) {
         self.tasks().filter(|task| task.reads()).for_each(|task| task.wake());
+    }
+
+    /// Whether sources may be polled now.
+    pub(super) fn may_poll(&self) -> bool {
+        !self.phase().is_paused() && self.overfull.load(Ordering::Acquire) == 0
     }
 
     fn tasks(&self) -> impl Iterator<Item = Arc<dyn Peer>> {

@@ -83,6 +83,7 @@ mod tables;
 mod tenants;
 mod topic_columns;
 mod trial;
+mod undelivered;
 mod shared_slots;
 mod upgrade;
 mod way_out;

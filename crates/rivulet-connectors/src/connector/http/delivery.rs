@@ -126,11 +126,11 @@ impl Delivery {
     }
 
     /// Adds requests to be posted.
-    pub(super) fn push(&self, requests: impl Iterator<Item = Request>) {
+    pub(super) fn push(&self, requests: impl Iterator<Item = Arc<Request>>) {
         let (shared, now) = (&self.shared, Instant::now());
         let mut state = shared.state.lock();
         for request in requests {
-            let gone = state.receivers.push(Arc::new(request), now);
+            let gone = state.receivers.push(request, now);
             shared.leave_out(&gone, "too much waits for the receiver");
         }
         shared.start_threads(&mut state);

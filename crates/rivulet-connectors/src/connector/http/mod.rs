@@ -3,7 +3,7 @@
 //! - [`listener`]: the small server that takes posts, [`source`]: rows from posts;
 //! - [`receivers`]: requests that wait, for each receiver; [`delivery`]: the threads that post, repeatedly if
 //!   necessary; [`sink`]: requests from rows; [`keys`]: by which a receiver recognises repeated requests; [`pending`]:
-//!   requests that a checkpoint stores.
+//!   what a checkpoint stores.
 
 mod delivery;
 mod keys;
@@ -29,6 +29,7 @@ use super::{
 };
 use crate::http_server::{Hosts, is_host_list};
 use listener::{Listener, ListenerOptions};
+use pending::Prepared;
 
 /// The formats of bodies that are read.
 const FORMATS_READ: &[&str] = &["JSON", "DEBEZIUM", "CSV", "TEXT", "RAW", "AVRO", "PROTOBUF", "SENML", "SENML_PIVOT"];
@@ -369,21 +370,23 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         problem: error.0,
         hint: "drop the query and create it again to begin anew".into(),
     };
+    let prepared = spec.checkpoints.iter().flatten().map(|text| Prepared::read(text));
+    let prepared = prepared.collect::<Result<Vec<_>, _>>().map_err(failed)?;
     // If rows do not come again, a row equal to one before a crash is a different row.
-    let keeps_keys = spec.host.comes_again && spec.output.is_none();
-    let keys = spec.checkpoints.as_deref().filter(|_| keeps_keys).map(|prepared| {
+    let keeps_keys = spec.checkpoints.is_some() && spec.host.comes_again && spec.output.is_none();
+    let keys = keeps_keys.then(|| {
         let query = format!("{}-{}", spec.host.server, spec.host.query);
-        keys::Keys::open(&query, instance.number, prepared).map_err(failed)
+        keys::Keys::open(&query, instance.number, prepared.iter().find_map(|prepared| prepared.keys.clone()))
     });
     let url = match has_many_receivers {
         true => format!("{connector}:{}", spec.address),
         false => checked_url(spec)?,
     };
     let to = (connector, url.into());
-    let sink = sink::HttpSink::new(delivery, to, &format, &spec.schema, batch_rows, spec.output, keys.transpose()?)?;
-    if let Some(prepared) = spec.checkpoints.as_deref().filter(|_| spec.output.is_some()) {
-        sink.resume(prepared).map_err(failed)?;
-    }
+    let checkpoints = (spec.checkpoints.is_some(), keys);
+    let sink = sink::HttpSink::new(delivery, to, &format, &spec.schema, batch_rows, spec.output, checkpoints)?;
+    // With as many instances as before each gets what it had, in front of the rows of the same keys that follow.
+    prepared.iter().skip(instance.number).step_by(instance.of).for_each(|prepared| sink.resume(prepared));
     Ok(Box::new(sink))
 }
 

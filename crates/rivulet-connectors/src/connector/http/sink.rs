@@ -8,8 +8,9 @@ use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 
 use super::delivery::{Delivery, DeliveryOptions};
 use super::keys::Keys;
+use super::pending::Prepared;
 use super::receivers::Request;
-use super::{pending, url_from};
+use super::url_from;
 use crate::connector::outgoing::Outgoing;
 use crate::connector::{Health, OutputRows};
 use crate::formats::{Format, FormatError, RowFormat};
@@ -48,7 +49,9 @@ pub(super) struct HttpSink {
     batch_rows: usize,
     /// Whether several rows are written as an array, instead of lines.
     is_array: bool,
-    /// If checkpoints are made: keys of requests that are the same when they come again.
+    /// Whether checkpoints are made, which have the requests that wait.
+    hands_over: bool,
+    /// If checkpoints are made and sources are read again: keys of requests that are the same when they come again.
     keys: Option<Arc<Keys>>,
     /// A number that differs from those of all other runs and instances.
     run: u64,
@@ -57,7 +60,7 @@ pub(super) struct HttpSink {
 }
 
 impl HttpSink {
-    /// `prepared` has the requests that a checkpoint has stored.
+    /// With `keys` only if it `hands_over` the requests that wait to checkpoints.
     pub(super) fn new(
         options: DeliveryOptions,
         (connector, url): (&'static str, Arc<str>),
@@ -65,7 +68,7 @@ impl HttpSink {
         schema: &SchemaRef,
         batch_rows: usize,
         output: Option<OutputRows>,
-        keys: Option<Arc<Keys>>,
+        (hands_over, keys): (bool, Option<Arc<Keys>>),
     ) -> Result<Self, FormatError> {
         if batch_rows > 1 && !format.is_text() {
             return Err(FormatError::Setting {
@@ -90,20 +93,17 @@ impl HttpSink {
             outgoing,
             batch_rows,
             is_array,
+            hands_over,
             keys,
             run,
             requests,
         })
     }
 
-    /// Adds the requests again that a checkpoint has stored.
-    pub(super) fn resume(&self, prepared: &[String]) -> Result<(), SinkError> {
-        for text in prepared.iter().filter(|text| !text.is_empty()) {
-            let requests = pending::read(text)?;
-            self.health.hand(requests.iter().map(|request| request.rows).sum());
-            self.delivery.push(requests.into_iter());
-        }
-        Ok(())
+    /// Adds the requests again that a checkpoint has stored, with the keys that they had.
+    pub(super) fn resume(&self, prepared: &Prepared) {
+        self.health.hand(prepared.requests.iter().map(|request| request.rows).sum());
+        self.delivery.push(prepared.requests.iter().cloned());
     }
 
     fn failed(&self, problem: &str) -> SinkError {
@@ -166,7 +166,7 @@ impl Sink for HttpSink {
             };
             let query = owners.filter(|_| to.is_some()).map(|owners| owners.query(start));
             start = rows.end;
-            Some(Request { url: url.clone(), body, rows: rows.len(), idempotency_key, query })
+            Some(Arc::new(Request { url: url.clone(), body, rows: rows.len(), idempotency_key, query }))
         });
         self.delivery.push(made);
         Ok(())
@@ -188,19 +188,22 @@ impl Sink for HttpSink {
         }
     }
 
+    fn hands_over(&self) -> bool {
+        self.hands_over
+    }
+
     fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
-        if self.keys.is_some() || self.output.is_some() { Some(self) } else { None }
+        if self.hands_over { Some(self) } else { None }
     }
 }
 
-/// Requests are final at once. Checkpoints store their keys and, for an output of an application, the requests that
-/// wait: such an output does not wait for its receivers.
+/// Requests are final at once. Checkpoints store the requests that wait, and their keys: a checkpoint waits for no
+/// receiver.
 impl TransactionalSink for HttpSink {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
-        if self.output.is_some() {
-            return Ok(Some(pending::saved(&self.delivery.undelivered())));
-        }
-        Ok(self.drain()?.then(|| self.keys.as_ref().map_or_else(String::new, |keys| keys.prepared())))
+        self.delivery.check().map_err(|problem| self.failed(&problem))?;
+        let keys = self.keys.as_ref().map(|keys| keys.noted());
+        Ok(Some(Prepared { requests: self.delivery.undelivered(), keys }.text()))
     }
 
     fn commit(&mut self, epoch: u64) -> Result<bool, SinkError> {

@@ -75,6 +75,28 @@ impl FlowTask {
         Ok(true)
     }
 
+    /// Whether its sink, if it has one, may be given rows: there is room, or a barrier is to pass that takes along what
+    /// waits.
+    pub(super) fn may_write(&self, core: &mut Core) -> bool {
+        let Some(sink) = &core.sink else { return true };
+        if sink.has_room() {
+            self.note_room(core);
+            return true;
+        }
+        let passes = sink.hands_over() && core.checkpoints.lacks(self.flow.barrier.wanted());
+        if passes && !std::mem::replace(&mut core.is_overfull, true) {
+            self.flow.overfull.fetch_add(1, Ordering::AcqRel);
+        }
+        passes
+    }
+
+    /// Its sink has room, or is gone.
+    pub(super) fn note_room(&self, core: &mut Core) {
+        if std::mem::take(&mut core.is_overfull) && self.flow.overfull.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.flow.wake_sources();
+        }
+    }
+
     /// Reports the end of this task to a checkpoint that waits for it.
     pub(super) fn end_barrier(&self) {
         self.flow.barrier.end(self.place());

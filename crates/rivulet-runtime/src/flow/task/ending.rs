@@ -33,6 +33,7 @@ impl FlowTask {
         drop(figures);
         core.stage = StageHost::new(Chain::new(Vec::new()), Vec::new(), 0);
         core.sink = None;
+        self.note_room(core);
         core.outputs = Outputs::default();
         self.inbox.clear();
         self.note_reached(None);

@@ -146,6 +146,8 @@ struct Core {
     taken: Vec<Sent>,
     /// Whether the restored task had already ended.
     had_ended: bool,
+    /// Whether its sink was given more than it has room for, and has had no room since.
+    is_overfull: bool,
     /// Whether all is processed and the sink is making its result final.
     is_finishing: bool,
     has_ended: bool,
@@ -220,6 +222,7 @@ impl FlowTask {
                 refusals: Refusals::new(refusals_max),
                 taken: Vec::new(),
                 had_ended: parts.restored.has_ended,
+                is_overfull: false,
                 is_finishing: false,
                 has_ended: false,
             }),
@@ -298,7 +301,7 @@ impl FlowTask {
         }
         let fed = if phase.ends() {
             Fed::End
-        } else if phase.is_paused() || !self.may_read(feed) {
+        } else if !self.flow.may_poll() || !self.may_read(feed) {
             return Ok(None);
         } else {
             feed.poll(self.flow.limits.batch_rows, (now_us, self.host.clock.steady_us()), refusals)?
@@ -376,9 +379,7 @@ impl FlowTask {
                 Self::finish(core);
                 return Ok(());
             }
-            let has_room =
-                |core: &Core| core.sink.as_ref().is_none_or(|sink| sink.has_room()) && core.outputs.have_room();
-            if !core.stage.has_work() || core.stage.has_more() || !has_room(core) {
+            if !core.stage.has_work() || core.stage.has_more() || !self.may_write(core) || !core.outputs.have_room() {
                 return Ok(());
             }
         }
@@ -489,7 +490,7 @@ impl FlowTask {
                 Self::complete(core)?;
                 break Activation::Ran(rows);
             }
-            if core.sink.as_ref().is_some_and(|sink| !sink.has_room()) {
+            if !self.may_write(core) {
                 break Activation::Blocked;
             }
             // A full target wakes this task. After the run, the task checks once more whether it can go on.
@@ -625,7 +626,7 @@ impl Runnable for FlowTask {
         let has_to_end = core.feed.is_some() && phase.ends();
         let may_ask = || {
             self.flow.barrier.wanted() == 0
-                && !phase.is_paused()
+                && self.flow.may_poll()
                 && self.sources_at_us.load(Ordering::Acquire) <= self.host.clock.now_us()
                 && core.feed.as_ref().is_none_or(|feed| self.may_read(feed))
         };

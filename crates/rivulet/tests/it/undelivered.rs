@@ -1,0 +1,132 @@
+//! Rows of big queries whose receiver is away, on a server that is stopped or killed: they are a part of checkpoints,
+//! and are sent after the next start.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::outlets::Receiver;
+use super::server::{Publisher, Server, free_port, wait, wait_for};
+
+/// A server that posts to this machine, with a checkpoint each so many seconds.
+fn start(folder: &Path, checkpoint_interval_s: u32) -> Server {
+    let mqtt = free_port();
+    let settings = [
+        ("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()),
+        ("RIVULET_CHECKPOINT_INTERVAL_S", checkpoint_interval_s.to_string()),
+        ("RIVULET_SINK_HTTP_ALLOW", "127.0.0.1".to_owned()),
+    ];
+    let server = Server::spawn(folder, mqtt, &settings);
+    server.wait_until_ready();
+    server
+}
+
+/// A big query `q` from all rooms of a house to a receiver.
+fn declare(server: &Server, receiver: &Receiver) {
+    server.sql_ok("CREATE SOURCE numbers (n BIGINT) FROM 'mqtt:in/+' FORMAT JSON");
+    server.sql_ok(&format!("CREATE SINK hook TO 'http://127.0.0.1:{}/hook' FORMAT JSON", receiver.port));
+    server.sql_ok("CREATE QUERY q AS SELECT n FROM numbers INTO hook");
+}
+
+/// The health of the sink of the query `q`.
+fn sink(server: &Server) -> Value {
+    let status = server.status();
+    let ends = status["big_queries"][0]["health"].as_array().cloned().unwrap_or_default();
+    ends.into_iter().find(|end| end["kind"] == "sink").unwrap_or_default()
+}
+
+fn publish(server: &Server, numbers: std::ops::RangeInclusive<i64>) {
+    let mut publisher = Publisher::connect(server.mqtt);
+    numbers.for_each(|n| publisher.publish("in/a", &format!("{{\"n\":{n}}}")));
+}
+
+/// The keys with which each number came.
+fn arrived(receiver: &Receiver) -> BTreeMap<i64, BTreeSet<String>> {
+    let mut found = BTreeMap::<i64, BTreeSet<String>>::new();
+    for request in receiver.requests.lock().iter() {
+        let body: Value = serde_json::from_str(&request.body).unwrap();
+        found.entry(body["n"].as_i64().unwrap()).or_default().insert(request.key.clone());
+    }
+    found
+}
+
+/// All numbers arrive, each with one key.
+fn all_arrive(receiver: &Receiver, numbers: i64) {
+    receiver.refuses.store(false, Ordering::Release);
+    wait_for(Duration::from_secs(60), "all rows", || arrived(receiver).len() == usize::try_from(numbers).unwrap());
+    assert!(arrived(receiver).values().all(|keys| keys.len() == 1), "{:?}", arrived(receiver));
+}
+
+#[test]
+fn a_stop_keeps_the_rows_that_wait_for_a_receiver_that_is_away() {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    receiver.refuses.store(true, Ordering::Release);
+    let mut server = start(folder.path(), 3600);
+    declare(&server, &receiver);
+    publish(&server, 1..=63);
+    wait("the rows to wait", || sink(&server)["waiting_rows"] == 63);
+    server.signal("-TERM");
+    assert_eq!(server.wait_for_end(), Some(0));
+    assert_eq!(receiver.count(), 0);
+    // A stop in the middle of the outage, before any row has left.
+    let mut server = start(folder.path(), 3600);
+    wait("they to wait again", || sink(&server)["waiting_rows"] == 63);
+    publish(&server, 64..=70);
+    wait("more rows to wait", || sink(&server)["waiting_rows"] == 70);
+    server.signal("-TERM");
+    assert_eq!(server.wait_for_end(), Some(0));
+    let _server = start(folder.path(), 3600);
+    all_arrive(&receiver, 70);
+    let bodies: Vec<String> = receiver.requests.lock().iter().map(|one| one.body.clone()).collect();
+    assert_eq!(bodies, (1..=70).map(|n| format!("{{\"n\":{n}}}")).collect::<Vec<_>>(), "in their order, each once");
+}
+
+#[test]
+fn a_crash_keeps_the_rows_that_waited_at_the_last_checkpoint() {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    receiver.refuses.store(true, Ordering::Release);
+    let mut server = start(folder.path(), 3600);
+    declare(&server, &receiver);
+    publish(&server, 1..=63);
+    wait("the rows to wait", || sink(&server)["waiting_rows"] == 63);
+    server.sql_ok("CHECKPOINT");
+    server.kill_9();
+    let _server = start(folder.path(), 3600);
+    all_arrive(&receiver, 63);
+}
+
+/// Rows that are read again have the keys that they had, whether they waited at the checkpoint or came behind it.
+#[test]
+fn rows_of_a_file_come_with_one_key_however_often_the_server_is_killed() {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    let input = folder.path().join("in.jsonl");
+    fs::write(&input, (1..=20).map(|n| format!("{{\"n\":{n}}}\n")).collect::<String>()).unwrap();
+    receiver.refuses.store(true, Ordering::Release);
+    let mut server = start(folder.path(), 3600);
+    let from = format!("FROM 'file:{}' FORMAT JSON WITH (follow => true)", input.display());
+    server.sql_ok(&format!("CREATE SOURCE numbers (n BIGINT) {from}"));
+    server.sql_ok(&format!("CREATE SINK hook TO 'http://127.0.0.1:{}/hook' FORMAT JSON", receiver.port));
+    server.sql_ok("CREATE QUERY q AS SELECT n FROM numbers INTO hook");
+    for round in 1..=3 {
+        receiver.refuses.store(true, Ordering::Release);
+        let upto = 20 * round;
+        let waits = |server: &Server| sink(server)["waiting_rows"].as_i64().unwrap_or(0);
+        wait("rows to wait", || waits(&server) > 0);
+        server.sql_ok("CHECKPOINT");
+        receiver.refuses.store(false, Ordering::Release);
+        wait("the rows to leave", || arrived(&receiver).len() as i64 == upto);
+        receiver.refuses.store(true, Ordering::Release);
+        let more = (upto + 1..=upto + 20).map(|n| format!("{{\"n\":{n}}}\n")).collect::<String>();
+        let mut file = fs::OpenOptions::new().append(true).open(&input).unwrap();
+        std::io::Write::write_all(&mut file, more.as_bytes()).unwrap();
+        wait("more rows to wait", || waits(&server) == 20);
+        server.kill_9();
+        server = start(folder.path(), 3600);
+    }
+    all_arrive(&receiver, 80);
+}
