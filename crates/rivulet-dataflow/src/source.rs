@@ -39,6 +39,12 @@ pub trait Source: Send {
     /// source whose full queue would hold up others stops listening; most sources have nothing to do.
     fn set_paused(&mut self, _is_paused: bool) {}
 
+    /// Whether rows wait in this process that nobody could read again. Before the last checkpoint of a query the host
+    /// polls until there are none.
+    fn holds_rows(&self) -> bool {
+        false
+    }
+
     /// The position of the next row, in the connector's own notation; the connector can open the source there again.
     /// `None` if the source cannot be read again. Called between two polls.
     fn position(&mut self) -> Option<String> {

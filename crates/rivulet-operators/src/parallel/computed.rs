@@ -106,6 +106,10 @@ impl Source for ComputedSource {
         self.source.is_live()
     }
 
+    fn holds_rows(&self) -> bool {
+        self.source.holds_rows()
+    }
+
     fn set_paused(&mut self, is_paused: bool) {
         self.source.set_paused(is_paused);
     }

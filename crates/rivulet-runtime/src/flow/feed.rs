@@ -157,6 +157,11 @@ impl Feed {
         }
     }
 
+    /// Whether rows wait in a partition that nobody could read again.
+    pub(super) fn holds_rows(&self) -> bool {
+        self.partitions.iter().flatten().any(|open| open.partition.source.holds_rows())
+    }
+
     /// Polls the partition that is furthest behind among those that may have rows, so that the times of all stay close
     /// together. `now_us` is the arrival time of rows; `steady_us` measures silence.
     pub(super) fn poll(

@@ -120,6 +120,11 @@ impl Listener {
         Ok(Self { shared, _stop: stop })
     }
 
+    /// Whether posts wait.
+    pub(super) fn has_posts(&self) -> bool {
+        !self.shared.queue.lock().posts.is_empty()
+    }
+
     /// Takes the post that has waited longest.
     pub(super) fn take(&self) -> Option<Post> {
         let mut queue = self.shared.queue.lock();

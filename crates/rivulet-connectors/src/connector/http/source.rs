@@ -60,6 +60,10 @@ impl Source for HttpSource {
         true
     }
 
+    fn holds_rows(&self) -> bool {
+        self.open.is_some() || self.listener.has_posts()
+    }
+
     fn confirm(&mut self) {
         // A sender that has gone meanwhile is not told.
         self.waiting.drain(..).for_each(|sender| _ = sender.send(()));

@@ -122,6 +122,11 @@ impl TopicInbox {
         messages.events.push_event(Event { input: 0, slot, arrival_us, position: 0, topic, payload });
     }
 
+    /// Whether messages of a partition wait.
+    pub(super) fn has_messages(&self, partition: usize) -> bool {
+        !self.partitions[partition].lock().events.is_empty()
+    }
+
     /// Swaps the waiting messages of a partition with `empty`.
     pub(super) fn take(&self, partition: usize, empty: &mut Messages) {
         debug_assert!(empty.events.is_empty(), "what was taken is gone");

@@ -136,6 +136,10 @@ impl Source for MqttSource {
         Ok(Polled::rows(batch, arrival_us.min(now_us)))
     }
 
+    fn holds_rows(&self) -> bool {
+        self.tap.inbox.has_messages(self.partition)
+    }
+
     /// A full inbox would hold up all others behind the same connection.
     fn set_paused(&mut self, is_paused: bool) {
         if is_paused {

@@ -1,12 +1,17 @@
 //! What a task does at the barrier of a checkpoint, and when the checkpoint is durable.
 
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use rivulet_dataflow::{StageSnapshot, StatePart};
 
+use super::checkpoints::Checkpoints;
 use super::{Core, FlowTask, transactional};
 use crate::flow::feed::Feed;
 use crate::flow::state::Phase;
+
+/// How long the rows that wait in sources may take before the last checkpoint.
+const LAST_ROWS_MAX: Duration = Duration::from_secs(3);
 
 impl FlowTask {
     /// Checks whether another checkpoint has become durable. If so, the sink must commit it before anything else, by
@@ -73,6 +78,17 @@ impl FlowTask {
         stage.pass_barrier(&mut |element| outputs.tell(&element));
         self.flow.barrier.capture(number, self.place(), captured);
         Ok(true)
+    }
+
+    /// Whether the barrier of the last checkpoint waits for rows that nobody could read again. They are polled up to a
+    /// limit: a source may still be sent rows.
+    pub(super) fn takes_last_rows(&self, feed: &Feed, checkpoints: &mut Checkpoints) -> bool {
+        if self.flow.phase() != Phase::Closing {
+            checkpoints.last_rows_since = None;
+            return false;
+        }
+        let waits = checkpoints.lacks(self.flow.barrier.wanted()) && feed.holds_rows();
+        waits && checkpoints.last_rows_since.get_or_insert_with(Instant::now).elapsed() < LAST_ROWS_MAX
     }
 
     /// Whether its sink, if it has one, may be given rows: there is room, or a barrier is to pass that takes along what

@@ -1,5 +1,7 @@
 //! Which checkpoints a task has taken part in.
 
+use std::time::Instant;
+
 /// The progress of a task through checkpoints.
 #[derive(Default)]
 pub(super) struct Checkpoints {
@@ -9,6 +11,8 @@ pub(super) struct Checkpoints {
     /// sink is still committing.
     pub(super) committed: u64,
     pub(super) committing: Option<u64>,
+    /// Since when the barrier of the last checkpoint waits for rows of its sources.
+    pub(super) last_rows_since: Option<Instant>,
 }
 
 impl Checkpoints {

@@ -292,7 +292,8 @@ impl FlowTask {
         self.sources_at_us.store(SOURCES_READY, Ordering::Release);
         let phase = self.flow.phase();
         let wanted = self.flow.barrier.wanted();
-        if wanted != 0 && !phase.ends() {
+        let is_last = self.takes_last_rows(feed, checkpoints);
+        if wanted != 0 && !phase.ends() && !is_last {
             let lacks = checkpoints.lacks(wanted);
             if lacks {
                 stage.give(0, Element::Barrier(wanted));
@@ -301,7 +302,7 @@ impl FlowTask {
         }
         let fed = if phase.ends() {
             Fed::End
-        } else if !self.flow.may_poll() || !self.may_read(feed) {
+        } else if !is_last && !(self.flow.may_poll() && self.may_read(feed)) {
             return Ok(None);
         } else {
             feed.poll(self.flow.limits.batch_rows, (now_us, self.host.clock.steady_us()), refusals)?
