@@ -467,7 +467,8 @@ impl World {
                 self.counts.stops += 1;
                 self.checkpoint(false)?;
                 if !self.disk.is_off() {
-                    engine.shutdown();
+                    // What is lost shows in the results.
+                    let _ = engine.shutdown();
                     drop(engine);
                     self.drop_engine();
                 }

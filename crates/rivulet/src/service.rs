@@ -217,7 +217,12 @@ pub trait Service: Send + Sync + 'static {
     fn announce_stop(&self) {}
 
     /// Stops processing and closes what is open. Called once, after the last request was answered.
-    fn shutdown(&self) {}
+    ///
+    /// # Errors
+    /// What is lost.
+    fn shutdown(&self) -> Result<(), ServiceError> {
+        Ok(())
+    }
 }
 
 /// A result for the readers of a query.

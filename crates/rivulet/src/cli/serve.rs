@@ -90,8 +90,8 @@ pub(super) fn serve(
     ));
     let done = http.finish(serving);
     say("Rivulet is stopping");
-    service.shutdown();
-    done
+    let stopped = service.shutdown();
+    done.and(stopped.map_err(CliError::from))
 }
 
 /// Completes when the server is to be stopped: it was told to, has said for a while that it is not ready, and is given

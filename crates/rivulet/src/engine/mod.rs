@@ -468,15 +468,18 @@ impl Engine {
 
     /// Stops reading, processes the events that have come, sends their results, and ends all threads. Further calls do
     /// nothing.
-    fn stop(&self) {
+    ///
+    /// # Errors
+    /// Which rows of big queries are lost.
+    fn stop(&self) -> Result<(), ServiceError> {
         if self.is_stopped.swap(true, Ordering::AcqRel) {
-            return;
+            return Ok(());
         }
         self.big_queries.begin_to_stop();
         self.messaging.close_input();
         self.routing.sources().stop();
         self.event_log.end_replay();
-        self.big_queries.stop(|| self.coordinator.save_big_queries_at_the_end());
+        let lost = self.big_queries.stop(|| self.coordinator.save_big_queries_at_the_end());
         let waiting = self.workers.stop();
         if waiting > 0 {
             tracing::error!(
@@ -491,6 +494,12 @@ impl Engine {
         self.coordinator.end();
         self.outlets.end();
         self.event_log.close();
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let message = format!("rows were lost when the server stopped: {}", lost.join("; "));
+        Err(ServiceError::new(ErrorKind::Unavailable, message)
+            .with_hint("stop the server when the sinks of its big queries work: `rivulet status` says so"))
     }
 }
 
@@ -527,6 +536,7 @@ fn orphans(config: &Config, place: &str) -> ServiceError {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.stop();
+        // What is lost is in the log.
+        let _ = self.stop();
     }
 }

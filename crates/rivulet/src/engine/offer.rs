@@ -206,10 +206,11 @@ impl Service for Engine {
     }
 
     fn problems(&self) -> Vec<String> {
-        let of_checkpoints = self.checkpoints.iter().flat_map(|checkpoints| checkpoints.problems());
-        let of_checkpoints = of_checkpoints.chain(self.event_log.loss());
+        // A sink that does not work comes before the checkpoints that are not made because of it.
         let of_big = self.big_queries.problems().into_iter().chain(self.big_queries.troubled_ends());
-        of_checkpoints.chain(of_big).chain(self.applications.troubled_ends()).collect()
+        let of_ends = of_big.chain(self.applications.troubled_ends());
+        let of_checkpoints = self.checkpoints.iter().flat_map(|checkpoints| checkpoints.problems());
+        of_ends.chain(of_checkpoints).chain(self.event_log.loss()).collect()
     }
 
     fn take_over(&self, config: &Config) -> Result<(), ServiceError> {
@@ -224,8 +225,8 @@ impl Service for Engine {
         self.are_events_processed()
     }
 
-    fn shutdown(&self) {
-        self.stop();
+    fn shutdown(&self) -> Result<(), ServiceError> {
+        self.stop()
     }
 }
 

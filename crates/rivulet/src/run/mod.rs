@@ -75,6 +75,7 @@ pub struct Running {
     results: Option<Arc<SharedResults>>,
     is_bounded: bool,
     has_checkpoints: bool,
+    comes_again: bool,
     was_stopped: AtomicBool,
     holds_up: Arc<AtomicBool>,
     ends: Vec<End>,
@@ -131,6 +132,7 @@ pub(crate) struct Opened {
     results: Option<Arc<SharedResults>>,
     is_bounded: bool,
     has_checkpoints: bool,
+    comes_again: bool,
     holds_up: Arc<AtomicBool>,
     ends: Vec<End>,
     output: Option<Arc<Health>>,
@@ -209,7 +211,7 @@ impl Opened {
             restored: checkpoints.flatten(),
         };
         let output = plan.output.sink.is_some().then(|| hosts[0].health.clone());
-        Ok(Self { parts, results, is_bounded, has_checkpoints, holds_up, ends, output })
+        Ok(Self { parts, results, is_bounded, has_checkpoints, comes_again, holds_up, ends, output })
     }
 
     /// Makes `tap` see its results.
@@ -220,14 +222,25 @@ impl Opened {
 
     /// Starts it on these workers.
     pub(crate) fn start(self, workers: &Workers) -> Result<Running, ServiceError> {
-        let Self { parts, results, is_bounded, has_checkpoints, holds_up, ends, output } = self;
+        let Self { parts, results, is_bounded, has_checkpoints, comes_again, holds_up, ends, output } = self;
         let begun = Instant::now();
         let flow = workers.start_flow(parts).map_err(|error| {
             let problem = format!("it cannot go on from its checkpoint: {error}");
             ServiceError::from_text(ErrorKind::Unavailable, &problem)
         })?;
         let was_stopped = AtomicBool::new(false);
-        Ok(Running { flow, begun, results, is_bounded, has_checkpoints, was_stopped, holds_up, ends, output })
+        Ok(Running {
+            flow,
+            begun,
+            results,
+            is_bounded,
+            has_checkpoints,
+            comes_again,
+            was_stopped,
+            holds_up,
+            ends,
+            output,
+        })
     }
 }
 
@@ -268,7 +281,7 @@ pub(crate) fn finish_sinks(
     }
     let failed = |error: String| ServiceError::from_text(ErrorKind::Unavailable, &error);
     for (declaration, mut sink) in opened {
-        if sink.transactional().is_some_and(|sink| sink.waits_for_commit()) {
+        if !sink.hands_over() && sink.transactional().is_some_and(|sink| sink.waits_for_commit()) {
             continue;
         }
         let deadline = Instant::now() + FINISH_MAX;
@@ -307,6 +320,11 @@ impl Running {
     /// Whether it can continue from a checkpoint.
     pub(crate) fn has_checkpoints(&self) -> bool {
         self.has_checkpoints
+    }
+
+    /// Whether all that it has read since its last checkpoint can be read again.
+    pub(crate) fn comes_again(&self) -> bool {
+        self.comes_again
     }
 
     /// Its figures so far. Rows count as written when the receiver behind the sink has acknowledged them.

@@ -196,7 +196,9 @@ pub(super) fn letters(
     let opened = (0..instances).map(|instance| CONNECTORS.open_sink(&spec, instance, instances).map_err(placed));
     let mut opened = opened.collect::<Result<Vec<_>, _>>()?;
     // The sink of its results decides from where the query continues. Two deciding sinks might not agree.
-    if CONNECTORS.may_decide_begin(&spec) && opened.iter_mut().any(|sink| sink.transactional().is_some()) {
+    if CONNECTORS.may_decide_begin(&spec)
+        && opened.iter_mut().any(|sink| !sink.hands_over() && sink.transactional().is_some())
+    {
         let name = &declaration.name;
         let message =
             format!("the sink '{name}' is exactly once in transactions of its own, and takes no refused rows");

@@ -191,14 +191,14 @@ fn checkpoints_of_big_queries_are_told() {
 fn a_checkpoint_that_a_big_query_is_not_in_is_no_success() {
     let folder = TempDir::new().unwrap();
     let engine = open(folder.path(), true);
-    // A receiver that takes connections and never answers.
+    // A receiver that takes connections and never answers: the end of the query waits for it.
     let receiver = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = receiver.local_addr().unwrap().port();
-    said(&engine, "CREATE SOURCE endless FROM 'nexmark:bid' WITH (rate => 1000)");
+    said(&engine, "CREATE SOURCE few FROM 'nexmark:bid' WITH (events => 100)");
     said(&engine, &format!("CREATE SINK hook TO 'http:127.0.0.1:{port}/hook' WITH (timeout => '1 minute')"));
-    said(&engine, "CREATE QUERY stuck AS SELECT auction FROM endless INTO hook");
+    said(&engine, "CREATE QUERY stuck AS SELECT auction FROM few INTO hook");
     wait_until("rows are read", || engine.status().big_queries[0].rows_in > 0);
-    std::thread::sleep(Duration::from_millis(100));
+    std::thread::sleep(Duration::from_millis(300));
     let error = engine.checkpoint().unwrap_err();
     assert_eq!(error.kind, ErrorKind::Unavailable);
     assert!(error.message.contains("no checkpoint is made of the query 'stuck'"), "{error:?}");

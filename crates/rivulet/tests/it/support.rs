@@ -513,7 +513,7 @@ impl<T: Service> AsOperator for T {
     }
 
     fn shutdown(&self) {
-        Service::shutdown(self);
+        Service::shutdown(self).expect("nothing is lost");
     }
 }
 

@@ -100,6 +100,32 @@ fn a_crash_keeps_the_rows_that_waited_at_the_last_checkpoint() {
     all_arrive(&receiver, 63);
 }
 
+/// More rows than the sink has room for: those in front of it are in the checkpoint too, wherever they wait.
+#[test]
+fn a_stop_keeps_the_rows_behind_a_sink_without_room() {
+    const ROWS: i64 = 9_000;
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    receiver.refuses.store(true, Ordering::Release);
+    let mut server = start(folder.path(), 3600);
+    declare(&server, &receiver);
+    let waiting = |server: &Server| sink(server)["waiting_rows"].as_i64().unwrap_or(0);
+    // Each third is in the queue of the source when the broker answers the subscription behind it. What a checkpoint
+    // lets through is more than there is room for, and nothing more is read then.
+    for third in 0..3 {
+        let mut publisher = Publisher::connect(server.mqtt);
+        let rows = third * ROWS / 3 + 1..=(third + 1) * ROWS / 3;
+        rows.for_each(|n| publisher.publish("in/a", &format!("{{\"n\":{n}}}")));
+        publisher.subscribe("none");
+        wait("rows to wait", || waiting(&server) > 0);
+        server.sql_ok("CHECKPOINT");
+    }
+    assert!(waiting(&server) < ROWS, "the bound of what waits");
+    server.signal("-TERM");
+    assert_eq!(server.wait_for_end(), Some(0));
+    let _server = start(folder.path(), 3600);
+    all_arrive(&receiver, ROWS);
+}
+
 /// Rows that are read again have the keys that they had, whether they waited at the checkpoint or came behind it.
 #[test]
 fn rows_of_a_file_come_with_one_key_however_often_the_server_is_killed() {
@@ -129,4 +155,58 @@ fn rows_of_a_file_come_with_one_key_however_often_the_server_is_killed() {
         server = start(folder.path(), 3600);
     }
     all_arrive(&receiver, 80);
+}
+
+/// A query that has given up goes on with what waited at its last checkpoint.
+#[test]
+fn a_query_that_has_given_up_says_how_to_go_on_and_sends_what_waited() {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    receiver.refuses.store(true, Ordering::Release);
+    let server = start(folder.path(), 3600);
+    server.sql_ok("CREATE SOURCE numbers (n BIGINT) FROM 'mqtt:in/+' FORMAT JSON");
+    let to = format!("'http://127.0.0.1:{}/hook' FORMAT JSON WITH (retry_for => '3 s')", receiver.port);
+    server.sql_ok(&format!("CREATE SINK hook TO {to}"));
+    server.sql_ok("CREATE QUERY q AS SELECT n FROM numbers INTO hook");
+    publish(&server, 1..=10);
+    wait("the rows to wait", || sink(&server)["waiting_rows"] == 10);
+    server.sql_ok("CHECKPOINT");
+    wait("the query to give up", || server.status()["big_queries"][0]["state"] == "failed");
+    let reason = server.status()["big_queries"][0]["reason"].to_string();
+    let told = [reason, server.health("ready").unwrap().1, server.sql_ok("DESCRIBE SINK hook").to_string()];
+    for told in told {
+        assert!(told.contains("RESUME QUERY") && told.contains("retry_for"), "{told}");
+    }
+    receiver.refuses.store(false, Ordering::Release);
+    server.sql_ok("RESUME QUERY q");
+    all_arrive(&receiver, 10);
+}
+
+/// The end of a query whose receiver never answers: its checkpoint names the sink, and its rows come again.
+#[test]
+fn a_stop_that_cannot_save_a_query_says_what_becomes_of_its_rows() {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    receiver.refuses.store(true, Ordering::Release);
+    let mut server = start(folder.path(), 3600);
+    fs::write(folder.path().join("in.jsonl"), "{\"n\":1}\n{\"n\":2}\n").unwrap();
+    server.sql_ok("CREATE SOURCE numbers (n BIGINT) FROM 'file:in.jsonl' FORMAT JSON");
+    server.sql_ok(&format!("CREATE SINK hook TO 'http://127.0.0.1:{}/hook' FORMAT JSON", receiver.port));
+    server.sql_ok("CREATE QUERY q AS SELECT n FROM numbers INTO hook");
+    wait("the rows to wait", || sink(&server)["waiting_rows"] == 2 && sink(&server)["state"] == "retrying");
+    let refused = server.sql("CHECKPOINT").to_string();
+    assert!(
+        refused.contains("did not come to rest within 4s, because the sink 'hook' is retrying (2 rows"),
+        "{refused}"
+    );
+    let ready: Value = serde_json::from_str(&server.health("ready").unwrap().1).unwrap();
+    let problems: Vec<&str> = ready["problems"].as_array().unwrap().iter().map(|one| one.as_str().unwrap()).collect();
+    assert!(problems[0].starts_with("the query 'q' runs, and the sink 'hook' is retrying"), "{problems:?}");
+    assert!(problems[1].starts_with("no checkpoint is made of the query 'q'"), "{problems:?}");
+    server.signal("-TERM");
+    assert_eq!(server.wait_for_end(), Some(0), "nothing is lost");
+    let log = fs::read_to_string(folder.path().join("log")).unwrap();
+    let said =
+        "its rows since the last checkpoint, with 2 rows that waited for the sink 'hook', are computed and sent again";
+    assert!(log.contains(said), "{log}");
+    let _server = start(folder.path(), 3600);
+    all_arrive(&receiver, 2);
 }

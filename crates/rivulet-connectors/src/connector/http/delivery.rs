@@ -22,6 +22,10 @@ use crate::reach::Reach;
 /// A thread that has been idle for this long ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
+/// What a user can do when the time of a request is over.
+const HOW_TO_GO_ON: &str = "\nhint: when the receiver works, RESUME QUERY goes on, and sends what waited at the last \
+                            checkpoint; the option retry_for of the sink says how long a request is tried";
+
 /// The options of posting.
 #[derive(Clone, Debug)]
 pub(super) struct DeliveryOptions {
@@ -37,6 +41,8 @@ pub(super) struct DeliveryOptions {
     pub(super) has_many_receivers: bool,
     /// Whether requests whose time is over are left out and counted, instead of being a failure.
     pub(super) leaves_out: bool,
+    /// Whether the query can go on from a checkpoint after a failure.
+    pub(super) resumes: bool,
     pub(super) reach: Reach,
     pub(super) health: Arc<Health>,
 }
@@ -261,7 +267,10 @@ impl Shared {
                 };
                 match (is_over, options.leaves_out) {
                     (true, false) => {
-                        let problem = format!("{problem} (tried for {:?})", options.retry_for);
+                        let mut problem = format!("{problem} (tried for {:?})", options.retry_for);
+                        if options.resumes {
+                            problem.push_str(HOW_TO_GO_ON);
+                        }
                         state.failed.get_or_insert(problem);
                     }
                     (true, true) => {

@@ -360,6 +360,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         connections: options.count("connections").unwrap_or(if has_many_receivers { SHARED_CONNECTIONS } else { 1 }),
         has_many_receivers,
         leaves_out: spec.output.is_some(),
+        resumes: spec.checkpoints.is_some(),
         reach: spec.host.reach.clone(),
         health: spec.host.health.clone(),
     };

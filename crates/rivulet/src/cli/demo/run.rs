@@ -119,7 +119,7 @@ pub(super) fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport
     if let Ok(Err(error)) = server.join() {
         return Err(error);
     }
-    engine.shutdown();
+    engine.shutdown()?;
     let report = DemoReport { queries: ids, submit_per_s, events_sent: progress.events_sent, status };
     if let Some(view) = &mut view {
         view.finish(&report);

@@ -29,6 +29,22 @@ impl OneQuery {
     }
 }
 
+/// The sinks of a flow that do not work, in words.
+pub(super) fn troubled_sinks(running: &Running) -> Option<String> {
+    let ends = health_of(running).into_iter();
+    let troubled = ends.filter(|end| end.direction == Direction::Sink && end.condition != Condition::Ok);
+    let texts: Vec<String> = troubled.map(|end| end.text()).collect();
+    (!texts.is_empty()).then(|| texts.join("; "))
+}
+
+/// The sinks of a flow for which rows wait, in words, and the number of these rows.
+pub(super) fn waiting_rows(running: &Running) -> (String, u64) {
+    let ends = health_of(running).into_iter().filter(|end| end.direction == Direction::Sink && end.waiting_rows > 0);
+    let ends: Vec<EndHealth> = ends.collect();
+    let names: Vec<String> = ends.iter().map(|end| format!("'{}'", end.name)).collect();
+    (names.join(" and "), ends.iter().map(|end| end.waiting_rows).sum())
+}
+
 fn health_of(running: &Running) -> Vec<EndHealth> {
     running.ends().iter().map(|end| EndHealth::new(&end.name, end.direction, end.health.report())).collect()
 }

@@ -7,9 +7,11 @@ use std::time::Instant;
 use rivulet_sql::{BigQuery, Statement, Stored, plan_query};
 
 use super::declared::title;
+use super::health::waiting_rows;
 use super::life::Life;
 use super::starts::Verdict;
 use super::{BigQueries, OneQuery, Remembered, STOP_MAX, saved};
+use crate::counted::counted;
 use crate::run;
 use crate::service::{FullName, ServiceError};
 
@@ -168,35 +170,61 @@ impl BigQueries {
     }
 
     /// Ends the input of all big queries, and gives them time to write rows in flight. `save` makes their last
-    /// checkpoints.
-    pub(in crate::engine) fn stop(&self, save: impl FnOnce()) {
+    /// checkpoints. Returns which rows are lost, in words.
+    pub(in crate::engine) fn stop(&self, save: impl FnOnce()) -> Vec<String> {
         self.note_failures();
-        let running: Vec<Arc<run::Running>> = {
+        let running: Vec<(FullName, OneQuery, Arc<run::Running>)> = {
             // Code that replaces a query has to finish first.
             self.wait_unclaimed(STOP_MAX);
             let known = self.known.lock();
-            known.queries.values().filter_map(|one| one.life.flow().cloned()).collect()
+            let running = known.queries.iter();
+            running.filter_map(|(name, one)| Some((name.clone(), one.clone(), one.life.flow()?.clone()))).collect()
         };
         // A query with checkpoints will continue from its last one, which is made now that no rows come any more. Rows
         // written after it would come twice, so none are.
-        let (saved, running): (Vec<_>, Vec<_>) = running.into_iter().partition(|one| one.has_checkpoints());
-        saved.iter().for_each(|one| one.flow().close());
+        let (saved, running): (Vec<_>, Vec<_>) = running.into_iter().partition(|(.., flow)| flow.has_checkpoints());
+        saved.iter().for_each(|(.., flow)| flow.flow().close());
         if !saved.is_empty() {
             save();
         }
         // Their sinks are told to make the rows of the checkpoint final, and may have to wait for others.
         let deadline = Instant::now() + STOP_MAX;
-        for one in &saved {
-            one.flow().wait_committed(deadline.saturating_duration_since(Instant::now()));
+        for (.., flow) in &saved {
+            flow.flow().wait_committed(deadline.saturating_duration_since(Instant::now()));
         }
-        saved.iter().for_each(|one| one.cancel());
-        running.iter().for_each(|one| one.stop());
+        let unsaved = saved.iter().filter_map(|(name, one, flow)| {
+            let failure = one.saved.as_ref()?.lock().status(None).failure?;
+            let failure = failure.replace("\nhint: ", "; ");
+            lost_rows(name, flow, &format!("no checkpoint of it could be made: {failure}"))
+        });
+        let mut lost: Vec<String> = unsaved.collect();
+        saved.iter().for_each(|(.., flow)| flow.cancel());
+        running.iter().for_each(|(.., flow)| flow.stop());
         // All of them together: each may wait for a device that does not answer.
         let deadline = Instant::now() + STOP_MAX;
-        for one in running {
-            if one.wait(deadline.saturating_duration_since(Instant::now())).is_none() {
-                tracing::warn!("a big query did not come to its end");
+        for (name, _, flow) in running {
+            if flow.wait(deadline.saturating_duration_since(Instant::now())).is_none() {
+                lost.extend(lost_rows(&name, &flow, "it makes no checkpoints, and did not come to its end"));
             }
         }
+        lost
     }
+}
+
+/// Reports that the server stops and a query could not be saved, for the reason `why`. Returns which of its rows are
+/// lost, if any are, in words.
+fn lost_rows(name: &FullName, flow: &run::Running, why: &str) -> Option<String> {
+    let (query, (sinks, rows)) = (name.in_log(), waiting_rows(flow));
+    let waiting = match rows {
+        0 => String::new(),
+        rows => format!(", with {} that waited for the sink {sinks}", counted(rows, "row")),
+    };
+    let fate = match flow.comes_again() {
+        true => "are computed and sent again after the start",
+        false => "are lost",
+    };
+    let text =
+        format!("the query '{query}' is stopped, and {why}; its rows since the last checkpoint{waiting}, {fate}");
+    tracing::error!("{text}");
+    (!flow.comes_again()).then_some(text)
 }

@@ -15,6 +15,7 @@ use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_sql::QueryPlan;
 use rivulet_storage::{Committed, EpochSettings, Epochs, Restored, StorageError, Store};
 
+use super::health::troubled_sinks;
 use super::note::{Note, StatePieces, is_of, state_of};
 use crate::data_folder::lines::{numbers, of_query};
 use crate::engine::checkpoints::line::{Differences, Failure, Line, LineStatus};
@@ -25,6 +26,9 @@ pub(crate) use super::note::checksum;
 
 /// How long a query may take to come to rest. Until then its sources are not read, and rows in flight are processed.
 const REST_MAX: Duration = Duration::from_secs(10);
+
+/// The same if a sink does not work: either its rows go into the checkpoint at once, or there is none.
+const TROUBLED_REST_MAX: Duration = Duration::from_secs(4);
 
 /// How long a requested checkpoint waits until the results of the previous one are final.
 const FINAL_MAX: Duration = Duration::from_secs(5);
@@ -305,13 +309,16 @@ impl Saved {
             }
             let number = line.epochs.next();
             let state = Arc::new(StatePieces::new(&line.epochs));
-            let snapshot = match flow.checkpoint(number, REST_MAX, state.clone()) {
+            let rest_max = if troubled_sinks(running).is_some() { TROUBLED_REST_MAX } else { REST_MAX };
+            let snapshot = match flow.checkpoint(number, rest_max, state.clone()) {
                 Ok(snapshot) => snapshot,
                 Err(CheckpointError::Ending) => return Ok(None),
-                Err(error) => {
-                    let rest = if matches!(error, CheckpointError::Slow(..)) { SLOW_REST } else { Duration::ZERO };
-                    return Err(Failure { text: error.to_string(), rest });
+                Err(error @ CheckpointError::Slow(within, _)) => {
+                    let because = |sinks| format!("the query did not come to rest within {within:?}, because {sinks}");
+                    let text = troubled_sinks(running).map_or_else(|| error.to_string(), because);
+                    return Err(Failure { text, rest: SLOW_REST });
                 }
+                Err(error) => return Err(error.to_string().into()),
             };
             let written = line.commit(Note::of(*query, plan, snapshot).epoch(state.take_all()));
             match &written {

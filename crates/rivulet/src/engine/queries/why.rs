@@ -3,6 +3,7 @@
 //! A sentence says what was seen, and what would have to happen. It names topics, columns and times of the query. Of
 //! other queries it says only how many events they had.
 
+use rivulet_connectors::connector::Condition;
 use rivulet_dataflow::Seconds;
 use rivulet_operators::application::{Application, Input};
 
@@ -334,8 +335,13 @@ pub(in crate::engine) fn why_big(query: &BigQueryInfo) -> Vec<String> {
     }
     let refused: u64 = query.refused.iter().map(|(_, rows)| rows).sum();
     let sources = query.sources.join(", ");
-    if query.rows_out > 0 {
-        all.insert(0, format!("it works: {} went to {}", counted(query.rows_out, "row"), query.sink));
+    let works = query.health.iter().all(|end| end.condition == Condition::Ok);
+    let went = format!("{} went to {}", counted(query.rows_out, "row"), query.sink);
+    match (query.rows_out, works) {
+        (0, _) => {}
+        (_, true) => all.insert(0, format!("it works: {went}")),
+        // What does not work is the reason, and comes first.
+        (_, false) => all.push(format!("{went} before")),
     }
     if query.rows_in == 0 && refused == 0 {
         all.push(format!("no row has come from {sources} since the query was started"));
