@@ -28,6 +28,7 @@ mod given_format;
 mod intake;
 mod instances;
 mod outgoing;
+mod waiting;
 mod lines;
 mod blackhole;
 mod file;

@@ -437,7 +437,7 @@ fn results_are_appended_to_a_file() {
 }
 
 /// What the connector `kafka` finds in a topic from its beginning to its end: key and `n` of each message, sorted.
-fn in_topic(broker: &str, topic: &str) -> Vec<(String, i64)> {
+pub(crate) fn in_topic(broker: &str, topic: &str) -> Vec<(String, i64)> {
     let fields = [Field::new("n", DataType::Int64, true), Field::new("key", DataType::Utf8, true)];
     let spec = SourceSpec {
         connector: "kafka".into(),

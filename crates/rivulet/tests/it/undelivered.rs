@@ -10,7 +10,8 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::outlets::Receiver;
+use super::kafka_broker::Broker;
+use super::outlets::{Receiver, in_topic};
 use super::server::{Publisher, Server, free_port, wait, wait_for};
 
 /// A server that posts to this machine, with a checkpoint each so many seconds.
@@ -209,4 +210,45 @@ fn a_stop_that_cannot_save_a_query_says_what_becomes_of_its_rows() {
     assert!(log.contains(said), "{log}");
     let _server = start(folder.path(), 3600);
     all_arrive(&receiver, 2);
+}
+
+/// Rows wait for a Kafka that is away: the query goes on with them when it is back, and so does the next start.
+#[test]
+fn rows_that_wait_for_kafka_are_in_checkpoints() {
+    let Some(mut broker) = Broker::start_or_skip() else { return };
+    let folder = TempDir::new().unwrap();
+    let mut server = start(folder.path(), 3600);
+    server.sql_ok("CREATE SOURCE numbers (n BIGINT) FROM 'mqtt:in/+' FORMAT JSON");
+    server.sql_ok(&format!("CREATE SINK away TO 'kafka:{}/out' FORMAT JSON", broker.address));
+    server.sql_ok("CREATE QUERY q AS SELECT n FROM numbers INTO away");
+    let numbers =
+        |broker: &Broker| -> BTreeSet<i64> { in_topic(&broker.address, "out").into_iter().map(|(_, n)| n).collect() };
+    let arrive = |broker: &Broker, upto: i64| {
+        let long = Duration::from_secs(90);
+        wait_for(long, "the rows in Kafka", || numbers(broker) == (1..=upto).collect());
+    };
+    let wait_away = |server: &Server, rows: i64| {
+        wait("rows to wait", || sink(server)["waiting_rows"] == rows && sink(server)["state"] == "retrying");
+    };
+    publish(&server, 1..=10);
+    arrive(&broker, 10);
+    broker.kill();
+    publish(&server, 11..=30);
+    wait_away(&server, 20);
+    server.sql_ok("CHECKPOINT");
+    publish(&server, 31..=35);
+    wait_away(&server, 25);
+    server.sql_ok("CHECKPOINT");
+    broker.start_again();
+    arrive(&broker, 35);
+    wait("all to be acknowledged", || sink(&server)["waiting_rows"] == 0);
+    broker.kill();
+    publish(&server, 36..=60);
+    wait_away(&server, 25);
+    server.signal("-TERM");
+    assert_eq!(server.wait_for_end(), Some(0));
+    let server = start(folder.path(), 3600);
+    wait_away(&server, 25);
+    broker.start_again();
+    arrive(&broker, 60);
 }

@@ -29,6 +29,7 @@ use rivulet_dataflow::{Sink, Source};
 
 use super::description::{ByRow, Check, Instance, Opening};
 use super::given_format::format_of_pieces;
+use super::waiting;
 use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, FinalUpTo, Guarantee, MessagePlace, Messages,
     OptionDescription, OptionKind, Options, SinkSpec, SourceSpec,
@@ -264,8 +265,14 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         }
     };
     let (changes, health, output) = (spec.changes, &spec.host.health, spec.output);
+    // An output of an application has its events in the log, and waits for its broker.
+    let hands_over = transactions.is_none() && output.is_none();
+    let prepared = spec.checkpoints.as_ref().filter(|_| hands_over);
+    let waiting = prepared.map(|texts| waiting::read(texts, (instance.number, instance.of))).transpose();
+    let waiting = waiting.map_err(|error| failed(OpenError::Transaction(error.0)))?;
+    let schema = &spec.schema;
     let opened =
-        sink::KafkaSink::open(&config, topic, &format, &spec.schema, changes, key, output, transactions, health);
+        sink::KafkaSink::open(&config, topic, &format, schema, changes, key, output, transactions, waiting, health);
     Ok(Box::new(opened.map_err(failed)?))
 }
 

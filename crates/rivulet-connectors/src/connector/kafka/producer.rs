@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
+use rdkafka::Message;
 use rdkafka::client::ClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
@@ -24,7 +25,18 @@ pub(super) struct Deliveries {
     pub(super) has_problem: AtomicBool,
     /// Whether a message that the broker refuses is left out and counted, instead of being a failure.
     pub(super) leaves_out: bool,
+    /// Whether the messages on their way are being taken back from the library, and those that it has given back.
+    pub(super) takes_back: AtomicBool,
+    pub(super) taken_back: Mutex<Vec<Held>>,
     pub(super) health: Arc<Health>,
+}
+
+/// A message that the library does not have.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub(super) topic: Option<Box<str>>,
+    pub(super) key: Option<Box<[u8]>>,
+    pub(super) payload: Option<Box<[u8]>>,
 }
 
 /// Receives a producer's reports on its messages.
@@ -72,6 +84,10 @@ impl ProducerContext for Context {
                     *self.0.problem.lock() = None;
                 }
                 self.0.health.take(1, bytes);
+            }
+            Err((_, message)) if self.0.takes_back.load(Ordering::Acquire) => {
+                let (key, payload) = (message.key().map(Box::from), message.payload().map(Box::from));
+                self.0.taken_back.lock().push(Held { topic: None, key, payload });
             }
             Err((error, _)) if self.0.leaves_out => self.0.health.leave_out(1, &error.to_string()),
             Err((error, _)) => _ = self.0.failed.lock().get_or_insert_with(|| error.to_string()),

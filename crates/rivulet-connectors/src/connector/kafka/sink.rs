@@ -2,7 +2,8 @@
 //!
 //! What must hold: an error of the broker about any message ends the query; no message counts as delivered unless it
 //! was. The messages that wait for the broker are bounded: above a mark, far below the bound of the library, there is
-//! no room; messages that the library still refuses wait here. Nothing here waits for the broker.
+//! no room; messages that the library still refuses wait here. Nothing here waits for the broker. While the broker is
+//! away, a checkpoint gets the messages that wait: they are taken back from the library, which has the only copy.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,14 +15,15 @@ use arrow::datatypes::SchemaRef;
 use rdkafka::ClientConfig;
 use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::producer::{BaseRecord, Producer, ThreadedProducer};
+use rdkafka::producer::{BaseRecord, Producer, PurgeConfig, ThreadedProducer};
 use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 
 use super::key::KeyEncoder;
 use super::newest::{Due, Newest};
-use super::producer::{Context, Deliveries, OpenError};
+use super::producer::{Context, Deliveries, Held, OpenError};
 use super::transaction::Transactions;
 use crate::connector::outgoing::Outgoing;
+use crate::connector::waiting::{self, WaitingMessage};
 use crate::connector::{Health, OutputRows};
 use crate::formats::RowFormat;
 
@@ -36,6 +38,9 @@ const ROOM_BYTES: usize = (QUEUE_KIB << 10) / 4;
 /// Messages count as stuck if they wait for this long and the library reports a problem.
 const STANDS_AFTER: Duration = Duration::from_secs(1);
 
+/// How long the library keeps a message for its broker if the statement does not say so.
+const MESSAGE_TIMEOUT_MS: u64 = 300_000;
+
 /// The time limit for the end.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -49,6 +54,8 @@ pub(super) struct KafkaSink {
     columns: usize,
     /// For a changing result, of which only the newest row of each key is sent.
     newest: Option<Newest>,
+    /// How long a message may wait for its broker; `None` without limit.
+    timeout: Option<Duration>,
     /// When all messages must have been delivered.
     finish_by: Option<Instant>,
     /// Whether the other instances were told that this one writes nothing more.
@@ -61,16 +68,12 @@ struct Sender {
     producer: Option<ThreadedProducer<Context>>,
     transactions: Option<Arc<Transactions>>,
     deliveries: Arc<Deliveries>,
+    /// With checkpoints and without transactions: how producers are made, so that messages can be taken back from one
+    /// whose broker is away.
+    takes_back: Option<ClientConfig>,
     topic: String,
     /// Messages for which the library had no room, in order; tried again whenever the sink is asked for room.
     overflow: RefCell<VecDeque<Held>>,
-}
-
-/// A message that is held here.
-struct Held {
-    topic: Option<Box<str>>,
-    key: Option<Box<[u8]>>,
-    payload: Option<Box<[u8]>>,
 }
 
 impl KafkaSink {
@@ -84,6 +87,7 @@ impl KafkaSink {
         key: Option<KeyEncoder>,
         output: Option<OutputRows>,
         transactions: Option<Arc<Transactions>>,
+        waiting: Option<Vec<WaitingMessage>>,
         health: &Arc<Health>,
     ) -> Result<Self, OpenError> {
         // A retraction is a message without value, or says so itself. No message needs a mark.
@@ -97,10 +101,22 @@ impl KafkaSink {
             }
         };
         let deliveries = producer.context().0.clone();
-        let overflow = RefCell::default();
-        let sender = Sender { producer: Some(producer), transactions, deliveries, topic: topic.to_owned(), overflow };
+        let takes_back = waiting.is_some().then(|| config.clone());
+        let waiting = waiting.unwrap_or_default();
+        health.hand(waiting.len());
+        let held = waiting.iter().map(|message| {
+            let (key, payload) =
+                (message.key().map(Vec::into_boxed_slice), message.payload().map(Vec::into_boxed_slice));
+            Held { topic: None, key, payload }
+        });
+        let overflow = RefCell::new(held.collect());
+        let (producer, topic) = (Some(producer), topic.to_owned());
+        let sender = Sender { producer, transactions, deliveries, takes_back, topic, overflow };
         let (newest, columns) = ((changes && !format.has_changes()).then(Newest::default), schema.fields().len());
-        Ok(Self { sender, outgoing, key, output, columns, newest, finish_by: None, has_left: false })
+        let timeout_ms = config.get("message.timeout.ms").or_else(|| config.get("delivery.timeout.ms"));
+        let timeout_ms = timeout_ms.and_then(|ms| ms.parse().ok()).unwrap_or(MESSAGE_TIMEOUT_MS);
+        let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
+        Ok(Self { sender, outgoing, key, output, columns, newest, timeout, finish_by: None, has_left: false })
     }
 
     fn write_changes(&mut self, batch: &Batch) -> Result<(), SinkError> {
@@ -155,8 +171,9 @@ impl Sender {
     /// goes to the topic of the sink.
     fn send(&self, topic: Option<&str>, key: Option<&[u8]>, payload: Option<&[u8]>) -> Result<(), SinkError> {
         let mut overflow = self.overflow.borrow_mut();
-        // To keep the order, held messages go first.
-        if !overflow.is_empty() || !self.try_send(topic, key, payload)? {
+        // To keep the order, held messages go first, and those that are being taken back before them.
+        let is_taking = self.deliveries.takes_back.load(Ordering::Acquire);
+        if is_taking || !overflow.is_empty() || !self.try_send(topic, key, payload)? {
             let (key, payload) = (key.map(Box::from), payload.map(Box::from));
             overflow.push_back(Held { topic: topic.map(Box::from), key, payload });
         }
@@ -193,6 +210,9 @@ impl Sender {
 
     /// Hands held messages to the library, as far as it has room.
     fn send_held(&self) -> Result<(), SinkError> {
+        if self.deliveries.takes_back.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let mut overflow = self.overflow.borrow_mut();
         while let Some(held) = overflow.front() {
             if !self.try_send(held.topic.as_deref(), held.key.as_deref(), held.payload.as_deref())? {
@@ -215,27 +235,71 @@ impl Sender {
         }
     }
 
+    /// Whether messages have waited for a broker that is not there, and can be taken back from the library.
+    fn is_away(&self) -> bool {
+        let deliveries = &self.deliveries;
+        self.takes_back.is_some()
+            && deliveries.has_problem.load(Ordering::Acquire)
+            && deliveries.health.oldest().is_some_and(|oldest| oldest >= STANDS_AFTER)
+    }
+
+    /// Takes all messages on their way back from the library, in front of those that are held here; returns whether it
+    /// has given them back. Some of them may have been written.
+    fn take_back(&mut self) -> Result<bool, SinkError> {
+        let (Some(config), Some(producer)) = (&self.takes_back, &self.producer) else { return Ok(true) };
+        if !self.deliveries.takes_back.swap(true, Ordering::AcqRel) {
+            producer.purge(PurgeConfig::default().queue().inflight());
+        }
+        if self.deliveries.waiting.load(Ordering::Acquire) > 0 {
+            return Ok(false);
+        }
+        // After purged messages an idempotent producer does not go on.
+        let context = Context::new(&self.deliveries.health);
+        *context.0.problem.lock() = self.deliveries.problem.lock().clone();
+        context.0.has_problem.store(self.deliveries.has_problem.load(Ordering::Acquire), Ordering::Release);
+        let made = ThreadedProducer::from_config_and_context(config, context).map_err(|error| self.failed(error))?;
+        let taken_back = std::mem::take(&mut *self.deliveries.taken_back.lock());
+        let mut overflow = self.overflow.borrow_mut();
+        taken_back.into_iter().rev().for_each(|held| overflow.push_front(held));
+        drop(overflow);
+        self.deliveries = made.context().0.clone();
+        let_go(&self.topic, self.producer.replace(made), None);
+        Ok(true)
+    }
+
+    /// The messages that are held here, as a checkpoint stores them.
+    fn saved(&self) -> String {
+        let overflow = self.overflow.borrow();
+        let message = |held: &Held| WaitingMessage::new(None, held.key.as_deref(), held.payload.as_deref());
+        waiting::saved(overflow.iter().map(message).collect())
+    }
+
     fn is_idle(&self) -> bool {
-        self.overflow.borrow().is_empty() && self.deliveries.waiting.load(Ordering::Acquire) == 0
+        self.overflow.borrow().is_empty()
+            && self.deliveries.waiting.load(Ordering::Acquire) == 0
+            && !self.deliveries.takes_back.load(Ordering::Acquire)
     }
 }
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        // Messages on their way are abandoned. The library takes a while for that, and nothing waits for it.
-        let (producer, transactions) = (self.producer.take(), self.transactions.take());
-        if let Some(transactions) = &transactions {
-            transactions.give_up();
-        }
-        // A transaction is aborted before its producer is dropped.
-        let give_up = move || {
-            drop(transactions);
-            drop(producer);
-        };
-        let given_up = std::thread::Builder::new().name("kafka sink".into()).spawn(give_up);
-        if let Err(error) = given_up {
-            tracing::debug!(topic = self.topic, "Kafka: the producer was dropped at once: {error}");
-        }
+        let_go(&self.topic, self.producer.take(), self.transactions.take());
+    }
+}
+
+/// Abandons the messages on their way. The library takes a while for that, and nothing waits for it.
+fn let_go(topic: &str, producer: Option<ThreadedProducer<Context>>, transactions: Option<Arc<Transactions>>) {
+    if let Some(transactions) = &transactions {
+        transactions.give_up();
+    }
+    // A transaction is aborted before its producer is dropped.
+    let give_up = move || {
+        drop(transactions);
+        drop(producer);
+    };
+    let given_up = std::thread::Builder::new().name("kafka sink".into()).spawn(give_up);
+    if let Err(error) = given_up {
+        tracing::debug!(topic, "Kafka: the producer was dropped at once: {error}");
     }
 }
 
@@ -248,6 +312,9 @@ impl Sink for KafkaSink {
     fn flush(&mut self) -> Result<(), SinkError> {
         // The library sends by itself, a few milliseconds after it was given the first message of a batch.
         self.sender.check()?;
+        if self.sender.deliveries.takes_back.load(Ordering::Acquire) {
+            self.sender.take_back()?;
+        }
         self.sender.look();
         self.sender.send_held()?;
         self.send_changes(Due::ValuesAndGone)
@@ -296,16 +363,34 @@ impl Sink for KafkaSink {
             && self.sender.deliveries.waiting.load(Ordering::Acquire) < ROOM_MESSAGES
             && self.sender.deliveries.bytes.load(Ordering::Acquire) < ROOM_BYTES
     }
+
+    fn hands_over(&self) -> bool {
+        self.sender.is_away()
+    }
+
     fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
-        if self.sender.transactions.is_some() { Some(self) } else { None }
+        if self.sender.transactions.is_some() || self.sender.takes_back.is_some() { Some(self) } else { None }
     }
 }
 
-/// Messages of the transaction become visible when it is committed.
+/// Messages of the transaction become visible when it is committed. Without transactions a checkpoint waits for the
+/// broker, and gets the messages that wait if that is away.
 impl TransactionalSink for KafkaSink {
     fn prepare(&mut self) -> Result<Option<String>, SinkError> {
         let is_drained = self.drain()?;
-        Ok(self.sender.transactions.as_ref().filter(|_| is_drained).map(|transactions| transactions.prepared()))
+        if let Some(transactions) = &self.sender.transactions {
+            return Ok(is_drained.then(|| transactions.prepared()));
+        }
+        if is_drained {
+            return Ok(Some(String::new()));
+        }
+        // Messages that are taken back and given to a new producer have their time once more there.
+        if let Some(timeout) = self.timeout
+            && self.sender.deliveries.health.oldest().is_some_and(|oldest| oldest >= timeout)
+        {
+            return Err(self.sender.failed(format!("the broker has taken nothing for {timeout:?}")));
+        }
+        if self.sender.is_away() && self.sender.take_back()? { Ok(Some(self.sender.saved())) } else { Ok(None) }
     }
 
     fn commit(&mut self, epoch: u64) -> Result<bool, SinkError> {
@@ -316,12 +401,12 @@ impl TransactionalSink for KafkaSink {
 
     /// Rows written after a checkpoint must not become final with it.
     fn waits_for_commit(&self) -> bool {
-        true
+        self.sender.transactions.is_some()
     }
 
     /// A transaction that failed is aborted, by us or by the broker when its time is over.
     fn has_rolled_back(&mut self) -> bool {
-        self.sender.check().is_err()
-            || self.sender.transactions.as_ref().is_some_and(|transactions| transactions.is_committed().is_err())
+        let Some(transactions) = &self.sender.transactions else { return false };
+        self.sender.check().is_err() || transactions.is_committed().is_err()
     }
 }
