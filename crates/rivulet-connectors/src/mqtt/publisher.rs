@@ -40,7 +40,7 @@ pub struct PublishOptions {
 const ID_BYTES_MAX: usize = u8::MAX as usize - RESULT_ID_BYTES - MESSAGE_EXPIRY_BYTES;
 
 /// Messages in one arena: topics, properties and payloads end to end.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct PublishBatch {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
@@ -191,7 +191,8 @@ impl PublishBatch {
         self.entries.clear();
     }
 
-    fn append(&mut self, other: &Self) {
+    /// Appends the messages of another batch; together they have less than 4 GiB.
+    pub(crate) fn append(&mut self, other: &Self) {
         let shift = u32::try_from(self.bytes.len()).expect("only small batches are appended to");
         self.bytes.extend_from_slice(&other.bytes);
         self.entries.extend(other.entries.iter().map(|entry| Entry {

@@ -117,6 +117,10 @@ impl MqttHost for CommonConnection {
         }
     }
 
+    fn may_be_away(&self) -> bool {
+        matches!(&*self.side, Side::Client(..))
+    }
+
     fn subscribe(&self, filter: &str) {
         self.side.subscribe([filter]);
     }

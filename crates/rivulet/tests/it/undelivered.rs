@@ -252,3 +252,39 @@ fn rows_that_wait_for_kafka_are_in_checkpoints() {
     broker.start_again();
     arrive(&broker, 60);
 }
+
+/// Rows wait for a broker of their own that is away: they are in the last checkpoint, and in the next start's first
+/// messages.
+#[test]
+fn rows_that_wait_for_another_broker_are_in_checkpoints() {
+    let (folder, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let at = free_port();
+    let mut broker = Server::start_at(other.path(), at, 3600);
+    let mut server = start(folder.path(), 3600);
+    server.sql_ok("CREATE SOURCE numbers (n BIGINT) FROM 'mqtt:in/+' FORMAT JSON");
+    let options = format!("broker => 'mqtt://{at}', qos => 1");
+    server.sql_ok(&format!("CREATE SINK away TO 'mqtt:out/all' FORMAT JSON WITH ({options})"));
+    server.sql_ok("CREATE QUERY q AS SELECT n FROM numbers INTO away");
+    let listen = || {
+        let mut listener = Publisher::connect(at);
+        listener.subscribe("out/+");
+        listener
+    };
+    let next = |listener: &mut Publisher| listener.next_json().1["n"].as_i64().unwrap();
+    let mut listener = listen();
+    publish(&server, 1..=5);
+    (1..=5).for_each(|n| assert_eq!(next(&mut listener), n));
+    wait("all to be acknowledged", || sink(&server)["waiting_rows"] == 0);
+    broker.kill_9();
+    publish(&server, 6..=30);
+    wait("rows to wait", || sink(&server)["waiting_rows"] == 25 && sink(&server)["state"] == "retrying");
+    server.sql_ok("CHECKPOINT");
+    publish(&server, 31..=35);
+    wait("more rows to wait", || sink(&server)["waiting_rows"] == 30);
+    server.signal("-TERM");
+    assert_eq!(server.wait_for_end(), Some(0));
+    let _broker = Server::start_at(other.path(), at, 3600);
+    let mut listener = listen();
+    let _server = start(folder.path(), 3600);
+    (6..=35).for_each(|n| assert_eq!(next(&mut listener), n));
+}

@@ -17,6 +17,11 @@ pub trait MqttHost: Send + Sync {
         None
     }
 
+    /// Whether the broker is in another process, so that messages may wait for it.
+    fn may_be_away(&self) -> bool {
+        true
+    }
+
     /// Subscribes to a filter at the broker. Filters are counted: each call is taken back by one of
     /// [`MqttHost::unsubscribe`].
     fn subscribe(&self, filter: &str);

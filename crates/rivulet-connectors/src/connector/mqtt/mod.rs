@@ -19,6 +19,7 @@ use rivulet_dataflow::{Sink, Source};
 
 use super::description::{Check, Instance, Opening};
 use super::given_format::format_of_pieces;
+use super::waiting;
 use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, Host, OptionDescription, OptionKind,
     Options, SinkSpec, SourceSpec,
@@ -201,14 +202,16 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
     Ok(opened)
 }
 
-fn open_sink(spec: &SinkSpec, options: &Options, _instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
+fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
     let rows = sink::Rows::new(
         spec,
         options,
         &format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?,
     )?;
     let host = host_of(&spec.host, &spec.address, options)?;
-    Ok(Box::new(sink::MqttSink::new(host, rows, spec.host.health.clone())))
+    let waits = spec.checkpoints.as_ref().map(|texts| waiting::read(texts, (instance.number, instance.of))).transpose();
+    let sink = waits.and_then(|waits| sink::MqttSink::new(host, rows, waits, spec.host.health.clone()));
+    Ok(Box::new(sink.map_err(|error| refused(&spec.address, error.0))?))
 }
 
 /// The connection of the process, or a separate one if a broker is named.

@@ -1,7 +1,7 @@
 //! Messages from rows: a topic made from columns, and the other columns as payload.
 //!
 //! What must hold: a message is handed over for each row, in order; a row whose values make no valid topic ends the
-//! query, or is left out and logged. When a checkpoint is complete, all messages before it have left.
+//! query, or is left out and logged. When a checkpoint is complete, all messages before it have left, or are in it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
-use rivulet_dataflow::{Batch, Sink, SinkError};
+use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 
 use super::host::MqttHost;
 use super::{no_topic, publish_of};
 use crate::connector::outgoing::Outgoing;
+use crate::connector::waiting::{self, WaitingMessage};
 use crate::connector::{ConnectorError, Health, Options, SinkSpec};
 use crate::formats::RowFormat;
 use crate::mqtt::template::level_problem;
@@ -157,6 +158,8 @@ impl Rows {
 
 /// Hands messages over to a connection.
 pub(super) struct MqttSink {
+    /// Whether checkpoints get the messages that wait while there is no connection.
+    hands_over: bool,
     host: Arc<dyn MqttHost>,
     publisher: Arc<dyn Publisher>,
     rows: Rows,
@@ -171,18 +174,69 @@ pub(super) struct MqttSink {
 }
 
 /// Rows whose messages have yet to leave.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct OnTheirWay {
     /// The number of the message behind them.
     until: u64,
     rows: usize,
     bytes: usize,
+    /// A copy of the messages, if checkpoints may get them.
+    messages: Option<PublishBatch>,
 }
 
 impl MqttSink {
-    pub(super) fn new(host: Arc<dyn MqttHost>, rows: Rows, health: Arc<Health>) -> Self {
+    /// A sink that first sends what `waits`, with the messages of a checkpoint; `None` if none are made.
+    pub(super) fn new(
+        host: Arc<dyn MqttHost>,
+        rows: Rows,
+        waits: Option<Vec<WaitingMessage>>,
+        health: Arc<Health>,
+    ) -> Result<Self, SinkError> {
         let (publisher, batch) = (host.publisher(), PublishBatch::new());
-        Self { publisher, host, rows, batch, awaited: None, health, on_their_way: VecDeque::new(), finish_by: None }
+        let (hands_over, on_their_way) = (waits.is_some() && host.may_be_away(), VecDeque::new());
+        let mut sink =
+            Self { hands_over, publisher, host, rows, batch, awaited: None, health, on_their_way, finish_by: None };
+        for message in waits.unwrap_or_default() {
+            let (topic, payload) = (message.topic.clone().unwrap_or_default(), message.payload().unwrap_or_default());
+            let pushed = sink.batch.push(&topic, &payload, sink.rows.publish);
+            pushed.map_err(|error| SinkError(error.to_string()))?;
+        }
+        let (waiting, bytes) = (sink.batch.len(), sink.batch.queued_bytes());
+        if waiting > 0 {
+            sink.health.hand(waiting);
+            sink.submit(waiting, bytes);
+        }
+        Ok(sink)
+    }
+
+    /// Hands over the messages of the batch, which are those of so many rows.
+    fn submit(&mut self, rows: usize, bytes: usize) {
+        let messages = self.hands_over.then(|| self.batch.clone());
+        self.publisher.submit(&mut self.batch);
+        let sent = OnTheirWay { until: self.publisher.next(), rows, bytes, messages };
+        let is_full = self.on_their_way.len() >= ON_THEIR_WAY_MAX;
+        match self.on_their_way.back_mut() {
+            Some(last) if is_full => {
+                (last.until, last.rows, last.bytes) = (sent.until, last.rows + sent.rows, last.bytes + bytes);
+                if let (Some(all), Some(messages)) = (&mut last.messages, &sent.messages) {
+                    all.append(messages);
+                }
+            }
+            _ => self.on_their_way.push_back(sent),
+        }
+    }
+
+    /// Whether rows have waited for a connection that is not there, and their messages are kept.
+    fn is_away(&self) -> bool {
+        let waits = || self.health.oldest().is_some_and(|oldest| oldest >= STANDS_AFTER);
+        self.hands_over && waits() && self.host.problem().is_some()
+    }
+
+    /// The messages that have not left, as a checkpoint stores them.
+    fn waiting(&self) -> String {
+        let kept = self.on_their_way.iter().filter_map(|one| one.messages.as_ref());
+        let messages = kept.flat_map(|batch| (0..batch.len()).filter_map(|index| batch.get(index)));
+        waiting::saved(messages.map(|one| WaitingMessage::new(Some(one.topic), None, Some(one.payload))).collect())
     }
 
     /// Counts the rows that have left since the last call, and reports why none do.
@@ -213,16 +267,7 @@ impl Sink for MqttSink {
         if skipped > 0 {
             self.health.leave_out(skipped, "their values make no topic");
         }
-        self.publisher.submit(&mut self.batch);
-        let until = self.publisher.next();
-        let sent = OnTheirWay { until, rows: rows.saturating_sub(skipped), bytes };
-        let is_full = self.on_their_way.len() >= ON_THEIR_WAY_MAX;
-        match self.on_their_way.back_mut() {
-            Some(last) if is_full => {
-                (last.until, last.rows, last.bytes) = (until, last.rows + sent.rows, last.bytes + bytes);
-            }
-            _ => self.on_their_way.push_back(sent),
-        }
+        self.submit(rows.saturating_sub(skipped), bytes);
         self.look();
         // The checkpoint that was being made was abandoned.
         self.awaited = None;
@@ -256,5 +301,23 @@ impl Sink for MqttSink {
 
     fn has_room(&self) -> bool {
         self.publisher.has_room()
+    }
+
+    fn hands_over(&self) -> bool {
+        self.is_away()
+    }
+
+    fn transactional(&mut self) -> Option<&mut dyn TransactionalSink> {
+        if self.hands_over { Some(self) } else { None }
+    }
+}
+
+/// Messages are final when they have left. A checkpoint waits for that, and gets them if there is no connection.
+impl TransactionalSink for MqttSink {
+    fn prepare(&mut self) -> Result<Option<String>, SinkError> {
+        if self.drain()? {
+            return Ok(Some(String::new()));
+        }
+        Ok(self.is_away().then(|| self.waiting()))
     }
 }
