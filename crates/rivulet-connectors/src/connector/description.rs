@@ -220,7 +220,10 @@ impl Guarantee {
                 "what was sent since the last checkpoint may come again, with the `Idempotency-Key` that it had"
             }
             Self::AtLeastOnce => "what was written since the last checkpoint may come again",
-            Self::AtMostOnce => "what was read since the last checkpoint is lost, and nothing comes again",
+            Self::AtMostOnce => {
+                "what was read since the last checkpoint is lost, and nothing comes again but what waited for its \
+                 receiver at that checkpoint"
+            }
             Self::None => "what was written since the last checkpoint may come again, and some of it may be lost",
         }
     }

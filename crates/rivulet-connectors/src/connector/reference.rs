@@ -181,6 +181,10 @@ const GUARANTEES: &str = "
 
 What holds after a crash of a server that makes checkpoints, for the rows of big queries. Without checkpoints a query begins anew.
 
+Rows that wait for a receiver of `http:`, `https:`, `kafka:` (`at_least_once`) or `mqtt:` that is away are a part of \
+each checkpoint, up to what the sink may hold. They are sent first when the query goes on, over HTTP with the \
+`Idempotency-Key` that they had.
+
 ";
 
 /// The text behind the table.
