@@ -288,3 +288,31 @@ fn rows_that_wait_for_another_broker_are_in_checkpoints() {
     let _server = start(folder.path(), 3600);
     (6..=35).for_each(|n| assert_eq!(next(&mut listener), n));
 }
+
+/// A transaction cannot be secured while Kafka is away: what is lost is said, and the exit code is not 0.
+#[test]
+fn a_stop_that_loses_rows_of_a_transaction_says_so() {
+    let Some(mut broker) = Broker::start_or_skip() else { return };
+    let folder = TempDir::new().unwrap();
+    let mut server = start(folder.path(), 1);
+    server.sql_ok("CREATE SOURCE numbers (n BIGINT) FROM 'mqtt:in/+' FORMAT JSON");
+    let options = "delivery => 'exactly_once'";
+    // A topic that is not there yet is made by the first row for it.
+    server.sql_ok(&format!("CREATE SINK first TO 'kafka:{}/out' FORMAT JSON", broker.address));
+    server.sql_ok("CREATE QUERY makes AS SELECT n FROM numbers INTO first");
+    publish(&server, 0..=0);
+    wait_for(Duration::from_secs(60), "the topic", || in_topic(&broker.address, "out").len() == 1);
+    server.sql_ok("DROP QUERY makes");
+    server.sql_ok(&format!("CREATE SINK away TO 'kafka:{}/out' FORMAT JSON WITH ({options})", broker.address));
+    server.sql_ok("CREATE QUERY q AS SELECT n FROM numbers INTO away");
+    publish(&server, 1..=10);
+    wait_for(Duration::from_secs(60), "the first rows", || in_topic(&broker.address, "out").len() == 11);
+    broker.kill();
+    publish(&server, 11..=30);
+    wait("rows to wait", || sink(&server)["waiting_rows"] == 20 && sink(&server)["state"] == "retrying");
+    server.signal("-TERM");
+    assert_eq!(server.wait_for_end(), Some(1));
+    let log = fs::read_to_string(folder.path().join("log")).unwrap();
+    let said = "its rows since the last checkpoint, with 20 rows that waited for the sink 'away', are lost";
+    assert!(log.contains(said) && log.contains("rows were lost when the server stopped"), "{log}");
+}
