@@ -196,9 +196,8 @@ pub(super) fn letters(
     let opened = (0..instances).map(|instance| CONNECTORS.open_sink(&spec, instance, instances).map_err(placed));
     let mut opened = opened.collect::<Result<Vec<_>, _>>()?;
     // The sink of its results decides from where the query continues. Two deciding sinks might not agree.
-    if CONNECTORS.may_decide_begin(&spec)
-        && opened.iter_mut().any(|sink| !sink.hands_over() && sink.transactional().is_some())
-    {
+    let waits = |sink: &mut Box<dyn Sink>| sink.transactional().is_some_and(|sink| sink.waits_for_commit());
+    if CONNECTORS.may_decide_begin(&spec) && opened.iter_mut().any(waits) {
         let name = &declaration.name;
         let message =
             format!("the sink '{name}' is exactly once in transactions of its own, and takes no refused rows");
