@@ -296,7 +296,7 @@ fn rows_that_wait_for_another_broker_are_in_checkpoints() {
 fn a_stop_that_loses_rows_of_a_transaction_says_so() {
     let Some(mut broker) = Broker::start_or_skip() else { return };
     let folder = TempDir::new().unwrap();
-    let mut server = start(folder.path(), 1);
+    let mut server = start(folder.path(), 3600);
     server.sql_ok("CREATE SOURCE numbers (n BIGINT) FROM 'mqtt:in/+' FORMAT JSON");
     let options = "delivery => 'exactly_once'";
     // A topic that is not there yet is made by the first row for it.
@@ -308,6 +308,8 @@ fn a_stop_that_loses_rows_of_a_transaction_says_so() {
     server.sql_ok(&format!("CREATE SINK away TO 'kafka:{}/out' FORMAT JSON WITH ({options})", broker.address));
     server.sql_ok("CREATE QUERY q AS SELECT n FROM numbers INTO away");
     publish(&server, 1..=10);
+    wait("the rows to be read", || server.status()["big_queries"][0]["rows_in"] == 10);
+    server.sql_ok("CHECKPOINT");
     wait_for(Duration::from_secs(60), "the first rows", || in_topic(&broker.address, "out").len() == 11);
     broker.kill();
     publish(&server, 11..=30);

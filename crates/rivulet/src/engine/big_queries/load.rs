@@ -223,6 +223,10 @@ fn lost_rows(name: &FullName, flow: &run::Running, why: &str) -> Option<String> 
         true => "are computed and sent again after the start",
         false => "are lost",
     };
+    // Nothing has come that could be lost.
+    if rows == 0 && flow.report().rows_in == 0 {
+        return None;
+    }
     let text =
         format!("the query '{query}' is stopped, and {why}; its rows since the last checkpoint{waiting}, {fate}");
     tracing::error!("{text}");
