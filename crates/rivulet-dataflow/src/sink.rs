@@ -46,8 +46,9 @@ pub trait Sink: Send {
         true
     }
 
-    /// Whether a checkpoint gets the rows that wait: [`TransactionalSink::prepare`] does not wait for the receiver. Then
-    /// rows before a barrier are written even while there is no room, and no source is read until there is room again.
+    /// Whether a checkpoint gets the rows that wait: [`TransactionalSink::prepare`] does not wait for the receiver.
+    /// Then rows before a barrier are written even while there is no room, and no source is read until there is room
+    /// again.
     fn hands_over(&self) -> bool {
         false
     }

@@ -299,8 +299,8 @@ impl Flow {
         self.hold(Phase::Paused);
     }
 
-    /// Pauses before a last checkpoint: it has the rows that wait in sources which cannot be read again, and sinks close
-    /// what they would otherwise continue. [`Flow::resume`] undoes it.
+    /// Pauses before a last checkpoint: it has the rows that wait in sources which cannot be read again, and sinks
+    /// close what they would otherwise continue. [`Flow::resume`] undoes it.
     pub fn close(&self) {
         self.hold(Phase::Closing);
     }

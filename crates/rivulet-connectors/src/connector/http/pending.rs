@@ -1,5 +1,5 @@
-//! What a checkpoint stores of a sink: the requests that no receiver has accepted, which are posted after a restart, and
-//! how later keys are made.
+//! What a checkpoint stores of a sink: the requests that no receiver has accepted, which are posted after a restart,
+//! and how later keys are made.
 
 use std::sync::Arc;
 
