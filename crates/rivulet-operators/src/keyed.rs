@@ -116,6 +116,12 @@ impl<V: Default> Keyed<V> {
         }
     }
 
+    /// Lets a slot have any number of keys: the one slot of a big query.
+    pub(crate) fn with_any_number_of_keys(mut self) -> Self {
+        self.slot_keys_max = KEYS_MAX;
+        self
+    }
+
     /// Lets a slot have more keys while state is imported: the state may come from several instances, and each may have
     /// had as many keys as one instance may have.
     pub(crate) fn begin_import(&mut self) {

@@ -72,8 +72,8 @@ pub use lookup::{
 };
 pub use matching::{Comparison, Match, MatchIndex, MatchKey, match_keys};
 pub use pattern::{
-    Aggregate as PatternAggregate, MatchCondition, Navigation, Pattern, PatternMatch, PatternSpec, PatternVariable,
-    Skip, Source,
+    Aggregate as PatternAggregate, KeyedPattern, MatchCondition, Navigation, Pattern, PatternMatch, PatternSpec,
+    PatternVariable, Skip, Source,
 };
 pub use project::Project;
 pub use rank::{Rank, RankFunction, RankSpec};

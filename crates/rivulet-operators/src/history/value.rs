@@ -12,7 +12,7 @@ use rivulet_dataflow::canonical_float;
 use crate::aggregate::Storage;
 
 /// A remembered value.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Value {
     #[default]
     Null,

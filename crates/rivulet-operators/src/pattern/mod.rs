@@ -27,11 +27,13 @@
 //! depend on the match are evaluated on the way ([`condition`]).
 //!
 //! # In reading order
-//! [`spec`]: the pattern as the planner gives it; [`program`]: the pattern as an automaton; [`registers`] and [`rows`]: what is remembered; [`condition`]: DEFINE;
-//! [`partition`]: the search; [`slots`]: all searches and their clocks; [`operator`]: batches and ticks; [`output`]: matches as rows; [`state`]: export
+//! [`spec`]: the pattern as the planner gives it; [`program`]: the pattern as an automaton; [`registers`] and [`rows`]:
+//! what is remembered; [`condition`]: DEFINE; [`partition`]: the search; [`slots`]: all searches and their clocks;
+//! [`operator`]: batches and ticks; [`keyed`]: the same for big queries; [`output`]: matches as rows; [`state`]: export
 //! and import.
 
 pub(crate) mod condition;
+pub(crate) mod keyed;
 pub(crate) mod operator;
 pub(crate) mod output;
 pub(crate) mod partition;
@@ -50,6 +52,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::{Description, Operator, OperatorFactory};
 
+pub use keyed::KeyedPattern;
 pub use program::{Pattern, STATES_MAX};
 pub use spec::{
     Aggregate, MATCH_ROWS_MAX, MatchCondition, NAVIGATION_ROWS_MAX, Navigation, PatternSpec, PatternVariable,
@@ -246,6 +249,14 @@ impl PatternMatch {
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
     }
+
+    /// The same pattern over the rows of a big query, which has no parameters.
+    ///
+    /// # Errors
+    /// WITHIN is no length.
+    pub fn keyed(&self) -> Result<KeyedPattern, PlanError> {
+        KeyedPattern::new(self.plan.clone())
+    }
 }
 
 /// Returns the form in which each value is kept.
@@ -319,11 +330,7 @@ impl OperatorFactory for PatternMatch {
 
     fn describe(&self) -> Description {
         let plan = &self.plan;
-        let mut shared = vec![plan.text.clone(), format!("{} states", plan.program.states())];
-        let keys: Vec<&str> = plan.key_fields.iter().map(|field| field.name().as_str()).collect();
-        if !keys.is_empty() {
-            shared.push(format!("by {}", keys.join(", ")));
-        }
+        let shared = plan.shared_text();
         let mut per_slot = plan.parameter_names.clone();
         if !plan.arrival_time {
             per_slot.push("watermark".into());

@@ -41,3 +41,15 @@ pub(super) struct Plan {
     pub(super) text: String,
     pub(super) parameter_names: Vec<String>,
 }
+
+impl Plan {
+    /// What all queries have in common, for users.
+    pub(super) fn shared_text(&self) -> Vec<String> {
+        let mut shared = vec![self.text.clone(), format!("{} states", self.program.states())];
+        let keys: Vec<&str> = self.key_fields.iter().map(|field| field.name().as_str()).collect();
+        if !keys.is_empty() {
+            shared.push(format!("by {}", keys.join(", ")));
+        }
+        shared
+    }
+}

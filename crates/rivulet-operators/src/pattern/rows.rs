@@ -68,6 +68,23 @@ impl Rows {
         while index > 0 && self.times_us[index - 1] > time_us {
             index -= 1;
         }
+        self.insert_at(index, time_us, holds, values);
+    }
+
+    /// Inserts a row where it belongs by its time, and among rows of that time by its content.
+    pub(super) fn insert_by_content(&mut self, time_us: i64, holds: u64, values: Vec<Value>) {
+        let mut index = self.times_us.len();
+        let is_behind = |index: usize| {
+            let (of_time, of_holds, of_values) = self.row(self.first_position + index as u64);
+            (of_time, of_holds).cmp(&(time_us, holds)).then_with(|| of_values.cmp(&values)).is_gt()
+        };
+        while index > 0 && is_behind(index - 1) {
+            index -= 1;
+        }
+        self.insert_at(index, time_us, holds, values.into_iter());
+    }
+
+    fn insert_at(&mut self, index: usize, time_us: i64, holds: u64, values: impl Iterator<Item = Value>) {
         if index == self.times_us.len() {
             self.times_us.push_back(time_us);
             self.holds.push_back(holds);

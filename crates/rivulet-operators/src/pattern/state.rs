@@ -87,21 +87,28 @@ pub(super) fn export(
     for index in 0..CLOCK.len() {
         columns.push(Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| clock(index, row)))));
     }
-    let search = |index: usize, row: &Exported<'_>| {
-        row.partition.map_or(0, |(_, one)| {
+    let partitions: Vec<_> = rows.iter().map(|row| row.partition.map(|(_, partition)| partition)).collect();
+    columns.extend(search_columns(plan, &partitions)?);
+    Ok(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(schema(plan), columns)?))
+}
+
+/// The columns of searches: how far each is, and the rows that it keeps.
+pub(super) fn search_columns(plan: &Plan, partitions: &[Option<&Partition>]) -> Result<Vec<ArrayRef>, StateError> {
+    let mut columns: Vec<ArrayRef> = Vec::new();
+    let search = |index: usize, partition: &Option<&Partition>| {
+        partition.map_or(0, |one| {
             let first = one.rows.first_position();
             [one.start - first, one.ready - first, one.matches, one.failed_before.saturating_sub(first)][index]
         })
     };
     for index in 0..SEARCH.len() {
-        columns.push(Arc::new(UInt64Array::from_iter_values(rows.iter().map(|row| search(index, row)))));
+        columns.push(Arc::new(UInt64Array::from_iter_values(partitions.iter().map(|one| search(index, one)))));
     }
     let kept = || {
-        rows.iter()
-            .filter_map(|row| row.partition)
-            .flat_map(|(_, one)| (one.rows.first_position()..one.rows.end()).map(|position| one.rows.row(position)))
+        let partitions = partitions.iter().flatten();
+        partitions.flat_map(|one| (one.rows.first_position()..one.rows.end()).map(|position| one.rows.row(position)))
     };
-    let lengths = || rows.iter().map(|row| row.partition.map_or(0, |(_, one)| one.rows.len()));
+    let lengths = || partitions.iter().map(|one| one.map_or(0, |one| one.rows.len()));
     if i32::try_from(lengths().sum::<usize>()).is_err() {
         return Err(StateError::Mismatch(
             "too many rows for one frame\nhint: export the slots in several parts".into(),
@@ -118,7 +125,20 @@ pub(super) fn export(
         row.zip(&mut values).for_each(|(value, builder)| builder.push(value));
     }
     columns.extend(values.into_iter().map(|builder| list("value", builder.finish())));
-    Ok(StateFrame::new(OPERATOR, VERSION, RecordBatch::try_new(schema(plan), columns)?))
+    Ok(columns)
+}
+
+/// The fields of [`search_columns`].
+pub(super) fn search_fields(plan: &Plan) -> Vec<Field> {
+    let mut fields: Vec<Field> = SEARCH.iter().map(|name| Field::new(*name, DataType::UInt64, false)).collect();
+    let list = |name: String, item: &str, data_type: DataType| {
+        Field::new(name, DataType::List(Arc::new(Field::new(item, data_type, true))), false)
+    };
+    fields.push(list("times_us".into(), "time_us", DataType::Int64));
+    fields.push(list("holds".into(), "holds", DataType::UInt64));
+    let values = plan.storages.iter().enumerate();
+    fields.extend(values.map(|(index, storage)| list(format!("values_{index}"), "value", storage.data_type())));
+    fields
 }
 
 /// The columns of a frame.
@@ -129,14 +149,7 @@ fn schema(plan: &Plan) -> SchemaRef {
     fields.extend(keys.map(|(index, field)| Field::new(format!("key_{index}"), field.data_type().clone(), true)));
     fields.push(Field::new("is_partition", DataType::Boolean, false));
     fields.extend(CLOCK.iter().map(|name| Field::new(*name, DataType::Int64, false)));
-    fields.extend(SEARCH.iter().map(|name| Field::new(*name, DataType::UInt64, false)));
-    let list = |name: String, item: &str, data_type: DataType| {
-        Field::new(name, DataType::List(Arc::new(Field::new(item, data_type, true))), false)
-    };
-    fields.push(list("times_us".into(), "time_us", DataType::Int64));
-    fields.push(list("holds".into(), "holds", DataType::UInt64));
-    let values = plan.storages.iter().enumerate();
-    fields.extend(values.map(|(index, storage)| list(format!("values_{index}"), "value", storage.data_type())));
+    fields.extend(search_fields(plan));
     Arc::new(Schema::new_with_metadata(fields, [(PATTERN.to_owned(), plan.text.clone())].into()))
 }
 
@@ -208,11 +221,28 @@ fn read_row(plan: &Plan, frame: &StateFrame, row: usize) -> Result<(Slot, [i64; 
     }
     let is_partition = next().as_boolean().value(row);
     let clock: [i64; 4] = std::array::from_fn(|_| next().as_primitive::<Int64Type>().value(row));
-    let [start, ready, matches, failed_before]: [u64; 4] =
-        std::array::from_fn(|_| next().as_primitive::<UInt64Type>().value(row));
     if clock[3] <= 0 {
         return Err(corrupt("a match lasts no time"));
     }
+    if !is_partition {
+        return Ok((slot, clock, None));
+    }
+    let kept_max = (MATCH_ROWS_MAX + plan.rows_before + 1).min(SLOT_ROWS_MAX);
+    let first = 2 + plan.key_fields.len() + 1 + CLOCK.len();
+    Ok((slot, clock, Some(read_partition(plan, &columns[first..], row, kept_max)?)))
+}
+
+/// Reads and checks a partition from [`search_columns`]. It keeps at most `rows_max` rows.
+pub(super) fn read_partition(
+    plan: &Plan,
+    columns: &[ArrayRef],
+    row: usize,
+    rows_max: usize,
+) -> Result<Partition, StateError> {
+    let mut rest = columns.iter();
+    let mut next = || rest.next().expect("the columns are those of the schema");
+    let [start, ready, matches, failed_before]: [u64; 4] =
+        std::array::from_fn(|_| next().as_primitive::<UInt64Type>().value(row));
     let times_us = next().as_list::<i32>().value(row);
     let times_us = times_us.as_primitive::<Int64Type>();
     let holds = next().as_list::<i32>().value(row);
@@ -225,15 +255,11 @@ fn read_row(plan: &Plan, frame: &StateFrame, row: usize) -> Result<(Slot, [i64; 
             (values.clone(), Values::new(&values, *storage))
         })
         .collect();
-    if !is_partition {
-        return Ok((slot, clock, None));
-    }
     let rows = times_us.len();
     let same_length = holds.len() == rows && values.iter().all(|(array, _)| array.len() == rows);
-    let kept_max = (MATCH_ROWS_MAX + plan.rows_before + 1).min(SLOT_ROWS_MAX);
     let bits = 1u64.checked_shl(plan.names.len() as u32).map_or(u64::MAX, |bit| bit - 1);
     let fits = same_length
-        && rows <= kept_max
+        && rows <= rows_max
         && start <= rows as u64
         && ready <= rows as u64
         && start <= ready
@@ -243,7 +269,7 @@ fn read_row(plan: &Plan, frame: &StateFrame, row: usize) -> Result<(Slot, [i64; 
         && times_us.values().windows(2).all(|two| two[0] <= two[1])
         && times_us.values().iter().all(|time_us| (-TIME_MAX_US..=TIME_MAX_US).contains(time_us));
     if !fits {
-        return Err(corrupt(&format!("the rows of slot {slot} do not fit the pattern")));
+        return Err(corrupt("the rows of a partition do not fit the pattern"));
     }
     let mut partition = Partition::new(plan.storages.len());
     for index in 0..rows {
@@ -256,7 +282,7 @@ fn read_row(plan: &Plan, frame: &StateFrame, row: usize) -> Result<(Slot, [i64; 
     }
     (partition.matches, partition.failed_before) = (matches, failed_before);
     partition.restart(start, ready);
-    Ok((slot, clock, Some(partition)))
+    Ok(partition)
 }
 
 fn corrupt(what: &str) -> StateError {
