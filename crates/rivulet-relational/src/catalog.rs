@@ -21,7 +21,8 @@ use datafusion_sql::sqlparser::ast;
 use crate::decimals::ExactNumbers;
 use crate::error::{Problem, RelationalError};
 use crate::functions;
-use crate::table_function::WindowFunctions;
+use crate::matches::RowPattern;
+use crate::table_function::TableFunctions;
 use crate::times::TIMESTAMP;
 
 /// Does the arithmetic over constants in an expression, before the optimizer does it in another way.
@@ -77,7 +78,7 @@ impl Catalog {
                 Arc::new(datafusion_functions::unicode::planner::UnicodeFunctionPlanner),
                 Arc::new(syntax),
             ],
-            relation_planners: vec![Arc::new(WindowFunctions)],
+            relation_planners: vec![Arc::new(TableFunctions::default())],
             types: Arc::new(Types),
         }
     }
@@ -97,6 +98,13 @@ impl Catalog {
     /// Adds a view: its plan takes the place of its name.
     pub fn add_view(&mut self, name: impl Into<String>, plan: Arc<LogicalPlan>) {
         self.relations.insert(name.into(), Arc::new(ViewSource { plan }));
+    }
+
+    /// Sets the row patterns of the query that is planned.
+    #[must_use]
+    pub fn with_patterns(mut self, patterns: Vec<Arc<dyn RowPattern>>) -> Self {
+        self.relation_planners = vec![Arc::new(TableFunctions { patterns })];
+        self
     }
 
     pub(crate) fn is_table(&self, name: &str) -> bool {

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::DataType;
 use datafusion_common::{DFSchema, ExprSchema, Result};
-use datafusion_expr::Expr;
 use datafusion_expr::planner::{PlannedRelation, RelationPlanner, RelationPlannerContext, RelationPlanning};
+use datafusion_expr::{Expr, LogicalPlan};
 use datafusion_sql::sqlparser::ast::{
     self, FunctionArg, FunctionArgExpr, FunctionArgOperator, FunctionArguments, ObjectName, Spanned, TableFactor,
     TableVersion,
@@ -14,17 +14,38 @@ use datafusion_sql::sqlparser::ast::{
 
 use crate::error::{RelationalError, place_of};
 use crate::functions::WINDOWS;
+use crate::matches::{Matches, ROW_PATTERN, RowPattern};
 use crate::unnest;
 use crate::versions;
 use crate::window::{WindowKind, WindowTable, interval_us};
 
 const EXAMPLE: &str = "write for example TUMBLE(TABLE t, DESCRIPTOR(ts), INTERVAL '1 minute')";
 
-/// Plans the windows in FROM.
-#[derive(Debug)]
-pub(crate) struct WindowFunctions;
+/// Plans what stands in FROM beside names and subqueries: windows, row patterns, UNNEST, and versions.
+#[derive(Debug, Default)]
+pub(crate) struct TableFunctions {
+    /// The row patterns of the query.
+    pub(crate) patterns: Vec<Arc<dyn RowPattern>>,
+}
 
-impl RelationPlanner for WindowFunctions {
+impl TableFunctions {
+    /// Plans `row_pattern(t, 0)`.
+    fn plan_pattern(&self, args: Vec<FunctionArg>, context: &mut dyn RelationPlannerContext) -> Result<LogicalPlan> {
+        let fail = || RelationalError::new("MATCH_RECOGNIZE stands behind the name of a relation in FROM").boxed();
+        let mut values = args.into_iter().filter_map(|argument| match argument {
+            FunctionArg::Unnamed(FunctionArgExpr::Expr(value)) => Some(value),
+            _ => None,
+        });
+        let (Some(rows), Some(number)) = (values.next().and_then(relation_of), values.next()) else {
+            return Err(fail());
+        };
+        let pattern = number.to_string().parse::<usize>().ok().and_then(|number| self.patterns.get(number));
+        let rows = Arc::new(context.plan(rows)?);
+        Ok(Matches::new(rows, pattern.ok_or_else(fail)?.clone())?.into_plan())
+    }
+}
+
+impl RelationPlanner for TableFunctions {
     fn plan_relation(
         &self,
         relation: TableFactor,
@@ -32,8 +53,11 @@ impl RelationPlanner for WindowFunctions {
     ) -> Result<RelationPlanning> {
         match relation {
             TableFactor::Table { name, alias, args: Some(args), .. } => {
-                let plan = plan_call(&name, args.args, context)?;
-                Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(plan.into_plan(), alias))))
+                let plan = match name.to_string() == ROW_PATTERN {
+                    true => self.plan_pattern(args.args, context)?,
+                    false => plan_call(&name, args.args, context)?.into_plan(),
+                };
+                Ok(RelationPlanning::Planned(Box::new(PlannedRelation::new(plan, alias))))
             }
             TableFactor::Table { name, alias, version: Some(TableVersion::ForSystemTimeAsOf(time)), .. } => {
                 let plan = versions::plan(table(name, None), time, context)?;

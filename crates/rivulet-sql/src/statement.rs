@@ -13,7 +13,7 @@ pub use crate::application::FormatSpec;
 use crate::{Literal, Position};
 
 use parts::Sealed;
-pub(crate) use parts::{ColumnDeclaration, ComputedColumn, SealedComputed};
+pub(crate) use parts::{ColumnDeclaration, ComputedColumn, MatchClause, PatternTree, SealedComputed, SkipClause};
 pub use parts::{Name, StateWish};
 pub(crate) use query::Watermark;
 pub use query::{BigQuery, CreateBigQuery, CreateSink, CreateSource, CreateView};
@@ -350,34 +350,6 @@ pub(crate) struct TopClause {
     pub(crate) position: Position,
     pub(crate) order_by: Vec<ast::OrderByExpr>,
     pub(crate) limit: Option<ast::Expr>,
-}
-
-/// `MATCH_RECOGNIZE (...)`
-pub(crate) struct MatchClause {
-    pub(crate) position: Position,
-    pub(crate) partition_by: Vec<ast::Expr>,
-    pub(crate) order_by: Vec<ast::OrderByExpr>,
-    pub(crate) measures: Vec<(ast::Expr, Name)>,
-    pub(crate) skip: SkipClause,
-    pub(crate) pattern: PatternTree,
-    pub(crate) within: Option<ast::Expr>,
-    pub(crate) define: Vec<(Name, ast::Expr)>,
-}
-
-/// `AFTER MATCH SKIP ...`
-pub(crate) enum SkipClause {
-    PastLastRow,
-    ToNextRow,
-    ToFirst(Name),
-    ToLast(Name),
-}
-
-/// The pattern in `PATTERN (...)`.
-pub(crate) enum PatternTree {
-    Variable(Name),
-    Sequence(Vec<PatternTree>),
-    Alternation(Vec<PatternTree>),
-    Repeat { pattern: Box<PatternTree>, min: u32, max: Option<u32>, greedy: bool, position: Position },
 }
 
 /// `CROSS JOIN UNNEST(array) [WITH ORDINALITY] AS alias (element [, number])`

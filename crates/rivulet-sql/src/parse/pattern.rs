@@ -15,7 +15,7 @@ use crate::lexer::{describe_token, token_is_word};
 use crate::statement::{MatchClause, Name, PatternTree, SkipClause};
 use crate::{Position, SqlError};
 
-const EXAMPLE: &str = "write for example FROM t MATCH_RECOGNIZE (MEASURES B.value AS peak \
+pub(super) const EXAMPLE: &str = "write for example FROM t MATCH_RECOGNIZE (MEASURES B.value AS peak \
     PATTERN (A B+) WITHIN INTERVAL '1 hour' DEFINE A AS value > 3, B AS B.value > LAST(B.value, 1))";
 
 /// The words that begin the clauses, in the order of the clauses.
@@ -97,7 +97,8 @@ fn up_to_clause<'a>(cursor: &mut Cursor<'a>) -> (&'a [TokenWithSpan], Position) 
     (&rest[..length], cursor.position())
 }
 
-fn clause(tokens: &[TokenWithSpan], position: Position, end: Position) -> Result<MatchClause, SqlError> {
+/// Reads what stands in the parentheses behind MATCH_RECOGNIZE.
+pub(super) fn clause(tokens: &[TokenWithSpan], position: Position, end: Position) -> Result<MatchClause, SqlError> {
     let mut cursor = Cursor::new(tokens, end);
     let expressions = |parser: &mut Parser<'_>| parser.parse_comma_separated(Parser::parse_expr);
 

@@ -2,14 +2,17 @@
 //!
 //! Syntax that the parser does not know is converted to a form that it knows, on the same tokens, so that every
 //! position is one in the script: `TABLE(TUMBLE(TABLE t PARTITION BY k, DESCRIPTOR(ts), ...))` becomes `TUMBLE(t,
-//! PARTITION_BY(k), DESCRIPTOR(ts), ...)`.
+//! PARTITION_BY(k), DESCRIPTOR(ts), ...)`, and `t MATCH_RECOGNIZE (...)` becomes `row_pattern(t, 0)`.
 
 use datafusion_sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan};
 
+use rivulet_relational::matches::ROW_PATTERN;
+
 use super::cursor::Cursor;
+use super::pattern;
 use super::select_text::{check_depth, read};
 use crate::lexer::{describe_token, token_is_word};
-use crate::statement::{BigQuery, Name};
+use crate::statement::{BigQuery, MatchClause, Name};
 use crate::value::{interval_text, interval_us, parse_interval};
 use crate::{Literal, Position, SqlError, suggest};
 
@@ -57,13 +60,14 @@ pub(super) fn select(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, Sq
     let (tokens, options) = cut_options(cursor.rest())?;
     let (tokens, sink) = cut_into(tokens)?;
     check_depth(tokens)?;
-    let tokens = window_calls(tokens, cursor.end())?;
+    let (tokens, patterns) = without_patterns(tokens, cursor.end())?;
+    let tokens = window_calls(&tokens, cursor.end())?;
     let query = read(&tokens, cursor.end(), |parser| parser.parse_query());
     let query = query.map_err(|error| error.or_at(position))?;
     while *cursor.peek() != Token::EOF {
         cursor.advance();
     }
-    let mut query = BigQuery::new(*query, sink, position, text);
+    let mut query = BigQuery::new(*query, patterns, sink, position, text);
     let joins = tokens.iter().filter(|token| token_is_word(&token.token, "join"));
     query.joins = joins.map(|token| token.span.into()).collect();
     for (name, literal, position) in &options {
@@ -125,6 +129,56 @@ fn cut_into(tokens: &[TokenWithSpan]) -> Result<(&[TokenWithSpan], Option<Name>)
     }
     let mut cursor = Cursor::new(&tokens[rest.len() + 1..], into.span.into());
     Ok((rest, Some(cursor.name("the name of a sink")?)))
+}
+
+/// Takes the row patterns out: `t MATCH_RECOGNIZE (...)` becomes `row_pattern(t, 0)`, with the number of the pattern.
+fn without_patterns(
+    tokens: &[TokenWithSpan],
+    end: Position,
+) -> Result<(Vec<TokenWithSpan>, Vec<MatchClause>), SqlError> {
+    let (mut rest, mut patterns) = (tokens.to_vec(), Vec::new());
+    let is_start =
+        |two: &[TokenWithSpan]| token_is_word(&two[0].token, "match_recognize") && two[1].token == Token::LParen;
+    while let Some(start) = rest.windows(2).position(is_start) {
+        let span = rest[start].span;
+        let begin = relation_before(&rest, start).ok_or_else(|| {
+            SqlError::new(span, "MATCH_RECOGNIZE stands behind the name of a relation in FROM")
+                .hint("a name for the matches stands behind it: FROM t MATCH_RECOGNIZE (...) AS m")
+        })?;
+        let Some(closing) = closing(&rest, start + 1) else {
+            return Err(SqlError::new(end, "expected ')', found the end of the statement").hint(pattern::EXAMPLE));
+        };
+        let clause = pattern::clause(&rest[start + 2..closing], span.into(), rest[closing].span.into())?;
+        let at = |token: Token| TokenWithSpan { token, span };
+        let number = Token::Number(patterns.len().to_string(), false);
+        let before = [at(Token::make_word(ROW_PATTERN, None)), at(Token::LParen)];
+        let behind = [at(Token::Comma), at(number), at(Token::RParen)];
+        let called = before.into_iter().chain(rest[begin..start].iter().cloned()).chain(behind).collect::<Vec<_>>();
+        rest.splice(begin..=closing, called);
+        patterns.push(clause);
+    }
+    Ok((rest, patterns))
+}
+
+/// The index of the first token of the relation that ends before `end`: a name, a subquery or a call. It stands in FROM
+/// if FROM, JOIN or a comma comes before it.
+fn relation_before(tokens: &[TokenWithSpan], end: usize) -> Option<usize> {
+    let last = end.checked_sub(1)?;
+    let mut begin = match &tokens[last].token {
+        Token::Word(_) => last,
+        Token::RParen => {
+            let opening = opening(&tokens[..=last])?;
+            let is_query = tokens.get(opening + 1).is_some_and(|token| begins_query(&token.token));
+            if is_query { opening } else { opening.checked_sub(1)? }
+        }
+        _ => return None,
+    };
+    while begin >= 2 && tokens[begin - 1].token == Token::Period {
+        begin -= 2;
+    }
+    let before = &tokens[begin.checked_sub(1)?].token;
+    let is_in_from = token_is_word(before, "from") || token_is_word(before, "join") || *before == Token::Comma;
+    is_in_from.then_some(begin)
 }
 
 /// Converts the windows of tables to calls that the parser reads.

@@ -180,7 +180,14 @@ fn plan_matches(
     }
     let lookups = Lookups::plan(source, declarations, parameter_schema, &Tables::new())?;
     let rows = plain_scope(&lookups.fields, source, declarations, None);
-    let planner = PatternPlanner { clause, source, parameter_schema, scope: &rows, fields: &lookups.fields };
+    let planner = PatternPlanner {
+        clause,
+        event_time: Some(&source.event_time),
+        clock: Some((source.lateness_us, source.idle_timeout_us)),
+        parameter_schema,
+        scope: &rows,
+        fields: &lookups.fields,
+    };
     let (pattern, uses_arrival) = planner.plan()?;
     let arrival = uses_arrival.then(|| Expr::Column(Column::new_unqualified(ARRIVAL_TIME)));
     let (mut operators, _) = source.operators(parameter_schema, &arrival.iter().collect::<Vec<_>>())?;

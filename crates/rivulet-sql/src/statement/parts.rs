@@ -92,3 +92,31 @@ impl<T> fmt::Debug for Sealed<T> {
 
 /// The computed columns of a source.
 pub(crate) type SealedComputed = Sealed<Vec<ComputedColumn>>;
+
+/// `MATCH_RECOGNIZE (...)`
+pub(crate) struct MatchClause {
+    pub(crate) position: Position,
+    pub(crate) partition_by: Vec<ast::Expr>,
+    pub(crate) order_by: Vec<ast::OrderByExpr>,
+    pub(crate) measures: Vec<(ast::Expr, Name)>,
+    pub(crate) skip: SkipClause,
+    pub(crate) pattern: PatternTree,
+    pub(crate) within: Option<ast::Expr>,
+    pub(crate) define: Vec<(Name, ast::Expr)>,
+}
+
+/// `AFTER MATCH SKIP ...`
+pub(crate) enum SkipClause {
+    PastLastRow,
+    ToNextRow,
+    ToFirst(Name),
+    ToLast(Name),
+}
+
+/// The pattern in `PATTERN (...)`.
+pub(crate) enum PatternTree {
+    Variable(Name),
+    Sequence(Vec<PatternTree>),
+    Alternation(Vec<PatternTree>),
+    Repeat { pattern: Box<PatternTree>, min: u32, max: Option<u32>, greedy: bool, position: Position },
+}

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use datafusion_sql::sqlparser::ast;
 
-use super::parts::{ColumnDeclaration, Name, SealedComputed, StateWish};
+use super::parts::{ColumnDeclaration, MatchClause, Name, SealedComputed, StateWish};
 use crate::application::FormatSpec;
 use crate::{Literal, Position, SqlError};
 
@@ -116,12 +116,19 @@ pub struct BigQuery {
     pub(crate) query: Arc<dyn Any + Send + Sync>,
 }
 
-/// What the parser returned for a text.
-type Parsed = Result<ast::Query, SqlError>;
+/// What the parser returned for a text: the syntax tree, and the row patterns that were taken out of it.
+type Parsed = Result<(ast::Query, Vec<Arc<MatchClause>>), SqlError>;
 
 impl BigQuery {
-    pub(crate) fn new(query: ast::Query, sink: Option<Name>, position: Position, text: &str) -> Self {
-        let (text, query) = (text.to_owned(), Arc::new(Parsed::Ok(query)));
+    pub(crate) fn new(
+        query: ast::Query,
+        patterns: Vec<MatchClause>,
+        sink: Option<Name>,
+        position: Position,
+        text: &str,
+    ) -> Self {
+        let patterns = patterns.into_iter().map(Arc::new).collect();
+        let (text, query) = (text.to_owned(), Arc::new(Parsed::Ok((query, patterns))));
         Self { sink, position, text, joins: Vec::new(), state_ttl_us: None, query }
     }
 
@@ -149,8 +156,17 @@ impl BigQuery {
 
     /// The syntax tree, or the error of a stored text that could not be read.
     pub(crate) fn query(&self) -> Result<&ast::Query, SqlError> {
-        let parsed: &Parsed = self.query.downcast_ref().expect("a big query holds a query");
-        parsed.as_ref().map_err(SqlError::clone)
+        self.parsed().as_ref().map(|(query, _)| query).map_err(SqlError::clone)
+    }
+
+    /// The row patterns, by the number in their call of
+    /// [`ROW_PATTERN`](rivulet_relational::matches::ROW_PATTERN).
+    pub(crate) fn patterns(&self) -> &[Arc<MatchClause>] {
+        self.parsed().as_ref().map_or(&[], |(_, patterns)| patterns)
+    }
+
+    fn parsed(&self) -> &Parsed {
+        self.query.downcast_ref().expect("a big query holds a query")
     }
 }
 

@@ -546,6 +546,44 @@ fn what_is_wrong_is_said_where_it_stands() {
             "error at line 1, column 29: this kind of version is not supported yet",
         ),
         (
+            "SELECT x FROM bid AS b MATCH_RECOGNIZE (MEASURES A.price AS x PATTERN (A) DEFINE A AS price > 3)",
+            "error at line 1, column 24: MATCH_RECOGNIZE stands behind the name of a relation in FROM",
+        ),
+        (
+            "SELECT x FROM bid MATCH_RECOGNIZE (MEASURES A.price AS x PATTERN (A) DEFINE A AS prize > 3)",
+            "error at line 1, column 82: unknown column 'prize'",
+        ),
+        (
+            "SELECT y FROM bid MATCH_RECOGNIZE (MEASURES A.price AS x PATTERN (A) DEFINE A AS price > 3)",
+            "error at line 1, column 8: unknown column 'y'",
+        ),
+        (
+            "SELECT x FROM bid MATCH_RECOGNIZE (ORDER BY price MEASURES A.price AS x PATTERN (A) DEFINE A AS price > 3)",
+            "error at line 1, column 45: the rows of a pattern are in order of their time, the oldest first",
+        ),
+        (
+            "SELECT x FROM bid MATCH_RECOGNIZE (MEASURES A.price AS x ALL ROWS PER MATCH PATTERN (A) DEFINE A AS TRUE)",
+            "error at line 1, column 58: ALL ROWS PER MATCH is not supported yet",
+        ),
+        (
+            "SELECT x FROM bid MATCH_RECOGNIZE (MEASURES A.price AS x PATTERN (A B",
+            "error at line 1, column 70: expected ')', found the end of the statement",
+        ),
+        (
+            "SELECT x FROM (SELECT auction, max(price) AS p FROM bid GROUP BY auction) MATCH_RECOGNIZE (MEASURES A.p AS x \
+             PATTERN (A) DEFINE A AS p > 3)",
+            "error at line 1, column 75: MATCH_RECOGNIZE over rows that may be taken back is not supported yet",
+        ),
+        (
+            "SELECT count(*) AS n FROM TUMBLE(TABLE (SELECT x FROM bid MATCH_RECOGNIZE (MEASURES A.date_time AS x \
+             PATTERN (A) DEFINE A AS price > 3)), DESCRIPTOR(x), INTERVAL '1 minute') GROUP BY window_end",
+            "error at line 1, column 150: 'x' is not the event time of its rows",
+        ),
+        (
+            "SELECT x FROM row_pattern(bid, 0) AS m",
+            "error at line 1, column 1: MATCH_RECOGNIZE stands behind the name of a relation in FROM",
+        ),
+        (
             "CREATE VIEW v AS SELECT price FROM bid; CREATE VIEW v AS SELECT price FROM bid",
             "error at line 1, column 53: there is a view 'v' already",
         ),

@@ -17,7 +17,6 @@ use super::aggregate::check_condition;
 use super::check::{ARRIVAL_TIME, Place, Scope};
 use super::defect;
 use super::expression::{Compiler, ExpressionPlanner, parameter_fields};
-use super::source::Source;
 use super::types::{cast_to, result_type};
 use super::walk::start;
 use super::window::{EventTime, LengthCheck, WindowPlanner};
@@ -36,13 +35,17 @@ pub(super) struct PlannedPattern {
     pub(super) measure: Project,
     pub(super) measure_step: Vec<String>,
     pub(super) check: Option<LengthCheck>,
+    /// The columns of single rows that are read.
+    pub(super) columns: Vec<String>,
 }
 
 /// What is needed to plan a pattern.
 pub(super) struct PatternPlanner<'a> {
     pub(super) clause: &'a MatchClause,
-    /// The source of the rows.
-    pub(super) source: &'a Source<'a>,
+    /// The time of the rows; `None` while only the columns of matches are asked.
+    pub(super) event_time: Option<&'a EventTime>,
+    /// The clock of the slots of an application: its lateness and its idle timeout, in microseconds.
+    pub(super) clock: Option<(i64, i64)>,
     pub(super) parameter_schema: &'a SchemaRef,
     /// The names in single rows.
     pub(super) scope: &'a Scope<'a>,
@@ -86,7 +89,7 @@ impl PatternPlanner<'_> {
         let windows = WindowPlanner {
             scope: self.scope,
             parameter_schema: self.parameter_schema,
-            event_time: &self.source.event_time,
+            event_time: self.event_time.unwrap_or(&EventTime::Arrival),
         };
         let within = match &clause.within {
             Some(length) => Some(windows.within(length, clause.position)?),
@@ -99,7 +102,11 @@ impl PatternPlanner<'_> {
             let keys = keys.iter().map(|(_, key)| &key.expression);
             keys.chain(values.iter().map(|one| &one.expression)).chain(conditions.map(|one| &one.expression))
         };
-        let uses_arrival = of_rows().any(|one| one.column_refs().iter().any(|column| column.name == ARRIVAL_TIME));
+        let mut columns: Vec<String> =
+            of_rows().flat_map(Expr::column_refs).map(|column| column.name.clone()).collect();
+        columns.sort_unstable();
+        columns.dedup();
+        let uses_arrival = columns.iter().any(|column| column == ARRIVAL_TIME);
         let is_there = |field: &&Field| uses_arrival || field.name() != ARRIVAL_TIME;
         let input = Schema::new(self.fields.iter().filter(is_there).cloned().collect::<Vec<_>>());
         let compiler = Compiler::new(&input, self.parameter_schema, of_rows())?;
@@ -118,9 +125,9 @@ impl PatternPlanner<'_> {
             results: results.found.iter().map(|(field, source)| (field.name().clone(), source.clone())).collect(),
             skip,
             within: within.as_ref().map(|(within, _)| within.clone()),
-            lateness_us: self.source.lateness_us,
-            idle_timeout_us: self.source.idle_timeout_us,
-            arrival_time: self.source.event_time == EventTime::Arrival,
+            lateness_us: self.clock.map_or(0, |(lateness_us, _)| lateness_us),
+            idle_timeout_us: self.clock.map_or(i64::MAX, |(_, idle_timeout_us)| idle_timeout_us),
+            arrival_time: self.event_time == Some(&EventTime::Arrival),
             parameters: compiler.parameters.clone(),
             input: input.into(),
             parameter_schema: self.parameter_schema.clone(),
@@ -130,7 +137,8 @@ impl PatternPlanner<'_> {
         let find_step = self.describe();
         let check = within.map(|(_, check)| check);
         let is_partitioned = !keys.is_empty();
-        Ok((PlannedPattern { find, find_step, is_partitioned, measure, measure_step, check }, uses_arrival))
+        let planned = PlannedPattern { find, find_step, is_partitioned, measure, measure_step, check, columns };
+        Ok((planned, uses_arrival))
     }
 
     fn refused(&self, error: PlanError) -> SqlError {
@@ -141,10 +149,11 @@ impl PatternPlanner<'_> {
     /// Checks that the rows are in the order of event time.
     fn check_order(&self) -> Result<(), SqlError> {
         let [first, rest @ ..] = self.clause.order_by.as_slice() else { return Ok(()) };
-        let expected = match &self.source.event_time {
-            EventTime::Column(name) => name,
-            EventTime::Arrival => ARRIVAL_TIME,
-            EventTime::Missing(message, hint) => {
+        let expected = match self.event_time {
+            None => return Ok(()),
+            Some(EventTime::Column(name)) => name,
+            Some(EventTime::Arrival) => ARRIVAL_TIME,
+            Some(EventTime::Missing(message, hint)) => {
                 return Err(SqlError::new(start(&first.expr).or(self.clause.position), *message).hint(*hint));
             }
         };
@@ -319,7 +328,7 @@ impl PatternPlanner<'_> {
     }
 
     fn describe(&self) -> Vec<String> {
-        let (clause, source) = (self.clause, self.source);
+        let clause = self.clause;
         let mut within = String::new();
         if let Some(length) = &clause.within {
             within = format!(" WITHIN {length}");
@@ -336,8 +345,10 @@ impl PatternPlanner<'_> {
             SkipClause::ToFirst(name) => format!("after a match: the first row of {name}"),
             SkipClause::ToLast(name) => format!("after a match: the last row of {name}"),
         });
-        if source.event_time != EventTime::Arrival {
-            let (lateness, timeout) = (format_us(source.lateness_us), format_us(source.idle_timeout_us));
+        if let Some((lateness_us, idle_timeout_us)) = self.clock
+            && self.event_time != Some(&EventTime::Arrival)
+        {
+            let (lateness, timeout) = (format_us(lateness_us), format_us(idle_timeout_us));
             step.push(format!("lateness {lateness}, idle timeout {timeout}"));
         }
         step

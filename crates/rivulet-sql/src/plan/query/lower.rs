@@ -12,7 +12,7 @@ use rivulet_dataflow::Work;
 use rivulet_operators::Table;
 use rivulet_operators::expression::sql;
 use rivulet_operators::parallel::KeyedWindowKind;
-use rivulet_relational::{Elements, Versions, WindowKind, WindowTable};
+use rivulet_relational::{Elements, Matches, Versions, WindowKind, WindowTable};
 use sha2::{Digest, Sha256};
 
 use super::builder::Builder;
@@ -97,7 +97,10 @@ impl Lowering {
                     (Some(windows), _) => self.windows(windows, wanted),
                     (_, Some(elements)) => self.elements(elements, wanted),
                     _ if node.is::<Versions>() => Err(versions::alone(self.position())),
-                    _ => Err(not_yet(self.position(), "this query")),
+                    _ => match node.downcast_ref::<Matches>() {
+                        Some(matches) => self.matches(matches),
+                        None => Err(not_yet(self.position(), "this query")),
+                    },
                 }
             }
             LogicalPlan::Sort(sort) => {

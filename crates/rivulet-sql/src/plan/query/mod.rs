@@ -6,11 +6,10 @@
 //! so that renaming and reordering cost nothing.
 //!
 //! In reading order: `planned`: what comes of it; `stream`: what is known of the rows that leave a step; `lower`: the
-//! plan node by node; `union`, `aggregate`, `join`, `bounds`, `lookup`, `versions`, `over`, `unnest`: other nodes;
-//! `output`: the last step; `builder`: operators and edges, each once; `columns`: what expressions use; `chosen`: what
-//! is chosen of a relation; `computed`: columns that a source computes; `relations`, `aggregates`, `calls`: what names
-//! mean; `error`: errors in our words; `culprit`:
-//! which expression has the error.
+//! plan node by node; `union`, `aggregate`, `join`, `bounds`, `lookup`, `versions`, `over`, `unnest`, `matches`: other
+//! nodes; `output`: the last step; `builder`: operators and edges, each once; `columns`: what expressions use;
+//! `chosen`: what is chosen of a relation; `computed`: columns that a source computes; `relations`, `aggregates`,
+//! `calls`: what names mean; `error`: errors in our words; `culprit`: which expression has the error.
 
 mod aggregate;
 mod aggregates;
@@ -27,6 +26,7 @@ mod letters;
 mod lists;
 mod lookup;
 mod lower;
+mod matches;
 mod output;
 mod over;
 mod planned;
@@ -41,7 +41,7 @@ use std::sync::Arc;
 use datafusion_expr::LogicalPlan;
 use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_relational::parts::selects;
-use rivulet_relational::{Catalog, RelationalError};
+use rivulet_relational::{Catalog, RelationalError, RowPattern};
 
 use super::constants::fold_constants;
 use super::functions::REGISTRY;
@@ -51,6 +51,7 @@ use crate::statement::BigQuery;
 use crate::{Position, SqlError};
 use builder::Builder;
 use lower::Lowering;
+use matches::PatternOf;
 use relations::{ReferenceTable, SourceTable};
 
 pub(crate) use computed::plan as plan_computed;
@@ -82,7 +83,7 @@ pub fn relations_of(query: &BigQuery) -> Result<Vec<(Vec<String>, Position)>, Sq
 fn plan_here(query: &BigQuery, scope: &Scope, has_letters: bool) -> Result<QueryPlan, SqlError> {
     let sink = output::sink_of(query.sink.as_ref(), scope)?;
     calls::check(query)?;
-    let catalog = catalog(scope);
+    let catalog = catalog(scope, query);
     let planned = rivulet_relational::plan(query.query()?, &catalog, sink.is_some())
         .map_err(|error| failed(error, query, &catalog, scope))?;
     let mut lowering = Lowering::new(&planned.plan, query.position, query.state_ttl_us)?;
@@ -105,7 +106,7 @@ pub(crate) fn plan_view(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, 
 
 fn plan_view_here(query: &BigQuery, scope: &Scope) -> Result<LogicalPlan, SqlError> {
     calls::check(query)?;
-    let catalog = catalog(scope);
+    let catalog = catalog(scope, query);
     let view = rivulet_relational::plan_view(query.query()?, &catalog)
         .map_err(|error| failed(error, query, &catalog, scope))?;
     if view.is_optimized && !needs_its_reader(&view.plan) {
@@ -167,8 +168,10 @@ fn needs_its_reader(plan: &LogicalPlan) -> bool {
 }
 
 /// The names that queries may use.
-fn catalog(scope: &Scope) -> Arc<Catalog> {
-    let mut catalog = Catalog::new(REGISTRY.scalars(), aggregates::aggregates(), fold_constants);
+fn catalog(scope: &Scope, query: &BigQuery) -> Arc<Catalog> {
+    let patterns = query.patterns().iter().map(|clause| Arc::new(PatternOf(clause.clone())) as Arc<dyn RowPattern>);
+    let catalog = Catalog::new(REGISTRY.scalars(), aggregates::aggregates(), fold_constants);
+    let mut catalog = catalog.with_patterns(patterns.collect());
     for (name, relation) in scope.relations() {
         match relation {
             Relation::Source(source) => catalog.add(name, Arc::new(SourceTable(source.clone()))),
