@@ -13,16 +13,16 @@ use super::query::{Column, MIDNIGHT_US, SECOND_US, Table, Type, Value};
 const LATENESS_S: i64 = 8;
 
 /// The columns of a row.
-const ID: usize = 0;
-const TIME: usize = 1;
-const KEY: usize = 2;
-const VALUE: usize = 3;
-const TEXT: usize = 4;
+pub(super) const ID: usize = 0;
+pub(super) const TIME: usize = 1;
+pub(super) const KEY: usize = 2;
+pub(super) const VALUE: usize = 3;
+pub(super) const TEXT: usize = 4;
 
-type Row = Vec<Value>;
+pub(super) type Row = Vec<Value>;
 
 /// Rows of a few keys, each second at most one, some of them without key, value or text.
-fn table(name: &str, rows: i64, keys: i64, random: &mut StdRng) -> Table {
+pub(super) fn table(name: &str, rows: i64, keys: i64, random: &mut StdRng) -> Table {
     let column = |name: &str, ty, nullable| Column { name: name.to_owned(), ty, nullable };
     let columns = vec![
         column("id", Type::Int, false),
@@ -54,7 +54,7 @@ fn version<'t>(versions: &'t Table, key: &Value, time: &Value) -> Option<&'t Row
     held.max_by_key(|row| row[TIME].clone())
 }
 
-fn number(value: &Value) -> Option<i64> {
+pub(super) fn number(value: &Value) -> Option<i64> {
     match value {
         Value::Int(value) => Some(*value),
         _ => None,
@@ -67,7 +67,7 @@ fn of(version: Option<&Row>, column: usize) -> Value {
 }
 
 /// How often each row is in the answer.
-fn counted(rows: impl Iterator<Item = Row>) -> BTreeMap<Row, i64> {
+pub(super) fn counted(rows: impl Iterator<Item = Row>) -> BTreeMap<Row, i64> {
     let mut counted = BTreeMap::new();
     rows.for_each(|row| *counted.entry(row).or_insert(0) += 1);
     counted
