@@ -60,14 +60,14 @@ impl WaitingOperator {
         Ok(())
     }
 
-    /// Forgets the partitions of rows that had their turn, if they have neither a version nor a waiting row. With a
-    /// time-to-live, that ends them.
+    /// Forgets the partitions of rows that had their turn, if they have neither a version nor a waiting row.
     fn forget_without_version(&mut self, rows: &[u32]) {
         for rows in rows.chunk_by(|&a, &b| self.partition_of[a as usize] == self.partition_of[b as usize]) {
             let partition = self.partition_of[rows[0] as usize];
             let left = &mut self.waiting_of[partition as usize];
             *left -= rows.len() as u32;
-            if *left == 0 && self.ttl.is_none() && self.frames[partition as usize].len() == 0 {
+            if *left == 0 && self.frames[partition as usize].len() == 0 {
+                self.ttl.iter_mut().for_each(|ttl| ttl.remove(partition));
                 self.index.remove(partition);
             }
         }
