@@ -1,13 +1,15 @@
 //! Row patterns in big queries: the same search, with the watermark as the clock of all partitions.
 //!
-//! The rows of a partition come in any order within the watermark, from several instances. They wait until it has passed
-//! them, and rows of one time are ordered by what is kept of them. State is exported by the hashes of keys.
+//! The rows of a partition come in any order within the watermark, from several instances. They wait until it has
+//! passed them, and rows of one time are ordered by what is kept of them. State is exported by the hashes of keys.
 
 use std::collections::BTreeMap;
 use std::mem::size_of;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, UInt16Array, UInt32Array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, UInt16Array, UInt32Array,
+};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
@@ -25,6 +27,7 @@ use crate::PlanError;
 use crate::history::value::{Value, Values};
 use crate::keyed::Keyed;
 use crate::parallel::key_hashes;
+use crate::parallel::time_to_live::{TimeToLive, state_text};
 use crate::row_bytes::RowBytes;
 use crate::window::length::TIME_MAX_US;
 
@@ -40,18 +43,21 @@ const PATTERN: &str = "rivulet.states";
 ///
 /// The rows are those of a big query, in which none is retracted. A row is refused as late behind the watermark. The
 /// bounds of a match are those of [`PatternMatch`](super::PatternMatch); rows that wait for the watermark do not count.
+///
+/// A partition is forgotten as soon as it has nothing to remember. With a time-to-live it is also forgotten if no row
+/// has come for so long, and its match under way ends as at the end of the input.
 #[derive(Clone)]
 pub struct KeyedPattern {
     plan: Arc<Plan>,
     /// [`NEVER`] without WITHIN.
     within_us: i64,
+    state_ttl_us: Option<i64>,
 }
 
 impl KeyedPattern {
-    pub(super) fn new(plan: Arc<Plan>) -> Result<Self, PlanError> {
-        let nothing = RecordBatch::new_empty(Arc::new(Schema::empty()));
-        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(1));
-        let nothing = RecordBatch::try_new_with_options(nothing.schema(), vec![], &options);
+    pub(super) fn new(plan: Arc<Plan>, state_ttl_us: Option<i64>) -> Result<Self, PlanError> {
+        let options = RecordBatchOptions::new().with_row_count(Some(1));
+        let nothing = RecordBatch::try_new_with_options(Arc::new(Schema::empty()), vec![], &options);
         let nothing = nothing.map_err(|error| PlanError::Pattern { problem: error.to_string() })?;
         let length = plan.within.as_ref().and_then(|within| within.evaluate(&nothing).pop());
         let within_us = match length {
@@ -60,20 +66,22 @@ impl KeyedPattern {
                 length.map_err(|error| PlanError::Pattern { problem: format!("WITHIN has no length: {error}") })?.width
             }
         };
-        Ok(Self { plan, within_us })
+        Ok(Self { plan, within_us, state_ttl_us })
     }
 }
 
 impl OperatorFactory for KeyedPattern {
     fn create(&self) -> Box<dyn Operator> {
-        Box::new(KeyedPatternOperator::new(self.plan.clone(), self.within_us))
+        Box::new(KeyedPatternOperator::new(self))
     }
 
     fn describe(&self) -> Description {
         let mut shared = self.plan.shared_text();
-        shared.push(match self.within_us {
-            NEVER => "state: a match under way, until it is decided".into(),
-            _ => "state: a match under way, until WITHIN is over".into(),
+        let keeps_more = self.plan.rows_before > 0 || self.plan.numbers_matches;
+        shared.push(match (self.state_ttl_us, self.within_us) {
+            (None, NEVER) if !keeps_more => "state: a match under way, until it is decided".into(),
+            (None, _) if !keeps_more => "state: a match under way, until WITHIN is over".into(),
+            (state_ttl_us, _) => state_text(state_ttl_us, "the last row of a partition"),
         });
         Description { operator: "pattern".into(), shared, per_slot: vec![] }
     }
@@ -100,13 +108,15 @@ struct KeyedPatternOperator {
     due: BTreeMap<i64, Vec<u32>>,
     /// By partition: the first bucket in which it is; [`NEVER`] if it is in none.
     due_in: Vec<i64>,
+    /// When partitions are forgotten.
+    ttl: Option<TimeToLive>,
     watermark_us: i64,
     matches: Matches,
     scratch: Scratch,
 }
 
 impl KeyedPatternOperator {
-    fn new(plan: Arc<Plan>, within_us: i64) -> Self {
+    fn new(KeyedPattern { plan, within_us, state_ttl_us }: &KeyedPattern) -> Self {
         let key_bytes = RowBytes::new(plan.key_fields.iter().map(Field::data_type))
             .expect("the types of keys are checked when the plan is made");
         Self {
@@ -115,11 +125,12 @@ impl KeyedPatternOperator {
             partitions: Keyed::new(true).with_any_number_of_keys(),
             due: BTreeMap::new(),
             due_in: Vec::new(),
+            ttl: state_ttl_us.map(TimeToLive::new),
             watermark_us: i64::MIN,
             matches: Matches::default(),
             scratch: Scratch::default(),
-            plan,
-            within_us,
+            plan: plan.clone(),
+            within_us: *within_us,
         }
     }
 
@@ -179,6 +190,7 @@ impl KeyedPatternOperator {
                 value
             });
             self.partitions.value_mut(place).rows.insert_by_content(time_us, holds, of_row.collect());
+            self.ttl.iter_mut().for_each(|ttl| ttl.touch(&[place], [time_us]));
             self.wait(place, time_us);
         }
         self.key_rows = key_rows;
@@ -239,10 +251,19 @@ impl KeyedPatternOperator {
                 self.matches.emit(&plan, &self.key_bytes, context)?;
             }
         }
+        // None of their rows waits for its turn, because the watermark has passed them all.
+        let expired = self.ttl.as_mut().filter(|_| !is_end).map_or_else(Vec::new, |ttl| ttl.expired(watermark_us));
+        for place in expired {
+            if self.search(place, NEVER, context) {
+                self.due_in[place as usize] = NEVER;
+                self.partitions.remove(place);
+            }
+        }
         self.matches.emit(&plan, &self.key_bytes, context)
     }
 
-    fn search(&mut self, place: u32, passed_us: i64, context: &mut Context<'_>) {
+    /// Searches in a partition, and forgets it if nothing is left to remember. Returns whether it is still there.
+    fn search(&mut self, place: u32, passed_us: i64, context: &mut Context<'_>) -> bool {
         let Self { plan, partitions, matches, scratch, within_us, .. } = self;
         let (within_us, now_us) = (*within_us, context.now_us);
         let (key, partition) = partitions.entry_mut(place);
@@ -252,10 +273,14 @@ impl KeyedPatternOperator {
         });
         let due_us = partition.due_us(within_us);
         if partition.is_idle() {
+            self.ttl.iter_mut().for_each(|ttl| ttl.remove(place));
             self.partitions.remove(place);
-        } else if due_us != NEVER {
+            return false;
+        }
+        if due_us != NEVER {
             self.wait(place, due_us);
         }
+        true
     }
 
     fn import(&mut self, frame: &StateFrame) -> Result<(), StateError> {
@@ -276,6 +301,9 @@ impl KeyedPatternOperator {
             let place = self.place_of(key).filter(|&place| self.partitions.value(place).is_idle());
             let place = place.ok_or_else(|| StateError::Corrupt("a partition is there twice".into()))?;
             let due_us = partition.due_us(self.within_us);
+            // A partition without rows was touched before the watermark at the latest.
+            let touched_us = partition.last_us().unwrap_or(columns[keys.end].as_primitive::<Int64Type>().value(row));
+            self.ttl.iter_mut().for_each(|ttl| ttl.touch(&[place], [touched_us]));
             *self.partitions.value_mut(place) = partition;
             if due_us != NEVER {
                 self.wait(place, due_us);
@@ -364,6 +392,7 @@ impl Operator for KeyedPatternOperator {
             + self.partitions.of_slot(0).map(of_partitions).sum::<usize>()
             + self.due.values().map(|places| places.capacity() * size_of::<u32>()).sum::<usize>()
             + self.due_in.capacity() * size_of::<i64>()
+            + self.ttl.as_ref().map_or(0, TimeToLive::memory_bytes)
             + self.key_rows.size()
             + self.key_bytes.memory_bytes()
     }

@@ -250,12 +250,13 @@ impl PatternMatch {
         &self.plan.output
     }
 
-    /// The same pattern over the rows of a big query, which has no parameters.
+    /// The same pattern over the rows of a big query, which has no parameters. A partition is remembered for
+    /// `state_ttl_us` microseconds of event time after its last row; `None`: for ever.
     ///
     /// # Errors
     /// WITHIN is no length.
-    pub fn keyed(&self) -> Result<KeyedPattern, PlanError> {
-        KeyedPattern::new(self.plan.clone())
+    pub fn keyed(&self, state_ttl_us: Option<i64>) -> Result<KeyedPattern, PlanError> {
+        KeyedPattern::new(self.plan.clone(), state_ttl_us)
     }
 }
 

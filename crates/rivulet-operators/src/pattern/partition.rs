@@ -65,6 +65,11 @@ impl Partition {
         self.rows.len() == 0 && self.matches == 0
     }
 
+    /// The time of the last row that is kept.
+    pub(super) fn last_us(&self) -> Option<i64> {
+        (self.rows.len() > 0).then(|| self.rows.time_us(self.rows.end() - 1))
+    }
+
     /// The event time at which something is due without a further row.
     pub(super) fn due_us(&self, within_us: i64) -> i64 {
         let waiting_us = if self.ready < self.rows.end() { self.rows.time_us(self.ready) } else { NEVER };

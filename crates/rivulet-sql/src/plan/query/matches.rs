@@ -116,7 +116,7 @@ impl Lowering {
         let rows = stream.rearranged(node, schema.clone(), &kept);
 
         let planned = pattern.plan(&schema, Some(&EventTime::Column(time_name)))?;
-        let find = planned.find.keyed().map_err(|error| defect(error, position))?;
+        let find = planned.find.keyed(self.state_ttl_us).map_err(|error| defect(error, position))?;
         let found = planned.find.output_schema().clone();
         let mut keys = Vec::with_capacity(pattern.0.partition_by.len());
         for (number, key) in pattern.0.partition_by.iter().enumerate() {

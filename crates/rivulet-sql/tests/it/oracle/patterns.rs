@@ -203,3 +203,37 @@ fn matches_are_found_in_results_of_windows() {
         assert_eq!(answered.rows, expected, "{course:?} {:?}", answered.refused);
     }
 }
+
+/// With a time-to-live a partition that has been silent for longer has no row before its next one.
+#[test]
+fn partitions_are_forgotten_after_the_time_to_live() {
+    let mut random = StdRng::seed_from_u64(1);
+    let mut tables = [table("a", 70, 3, &mut random)];
+    // Key 1 has rows at 0, 10, 300 and 310 seconds. The rows of key 2 let time pass.
+    for (at, (partition, row)) in tables[0].rows.iter_mut().enumerate() {
+        let (key, second) = match at {
+            0 => (1, 0),
+            1 => (1, 10),
+            65 => (1, 300),
+            66 => (1, 310),
+            other => (2, other as i64 * 5),
+        };
+        *partition = 0;
+        row[KEY] = Value::Int(key);
+        row[TIME] = Value::Time(MIDNIGHT_US + second * SECOND_US);
+        row[ID] = Value::Int(second);
+        row[VALUE] = Value::Int(if key == 1 { second } else { 0 });
+    }
+    tables[0].rows.sort_by_key(|(_, row)| row[TIME].clone());
+    let query = "SELECT at FROM a MATCH_RECOGNIZE (PARTITION BY k MEASURES U.id AS at PATTERN (U)
+        DEFINE U AS v > PREV(v))";
+    for (with, expected) in [("", vec![10, 300, 310]), (" WITH (state_ttl => INTERVAL '60 seconds')", vec![10, 310])] {
+        let plan = planned(&format!("{query}{with}"), &tables).unwrap();
+        let expected = counted(expected.into_iter().map(|id| vec![Value::Int(id)]));
+        for (parallelism, restart) in [(1, None), (2, Some((40, 3))), (3, Some((80, 1)))] {
+            let course = Course { seed: 2, parallelism, batch_rows: 2, rows_max: 8, restart };
+            let answered = run(&plan, &tables, &course).unwrap();
+            assert_eq!(answered.rows, expected, "{with} {course:?} {:?}", answered.refused);
+        }
+    }
+}
