@@ -120,8 +120,8 @@ pub(crate) fn rewrite_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
     Ok(plan)
 }
 
-/// Removes what the optimizer has inferred of the conditions with times: by the keys of joins it writes them for columns
-/// of other inputs, where they say nothing.
+/// Removes what the optimizer has inferred of the conditions with times: by the keys of joins it writes them for
+/// columns of other inputs, where they say nothing.
 pub(crate) fn without_inferred(plan: LogicalPlan) -> Result<LogicalPlan> {
     let is_inferred = |one: &Expr| matches!(one, Expr::ScalarFunction(call) if call.func.name() == SYSTEM_TIME);
     let others = |condition: &Expr| {
