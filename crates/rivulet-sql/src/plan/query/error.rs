@@ -20,6 +20,16 @@ pub(super) fn refused(position: Position, message: impl Into<String>) -> SqlErro
     SqlError::new(position, message)
 }
 
+/// How rows ask for versions, for hints.
+pub(super) const VERSIONS_EXAMPLE: &str =
+    "write FROM orders AS o JOIN rates FOR SYSTEM_TIME AS OF o.ts AS r ON r.currency = o.currency";
+
+/// The error for versions that no row asks for.
+pub(super) fn versions_alone(position: Position) -> SqlError {
+    let message = "FOR SYSTEM_TIME AS OF stands in a JOIN, behind the rows whose time it names";
+    refused(position, message).hint(VERSIONS_EXAMPLE)
+}
+
 /// Converts an error of an operator that no check here has caught.
 pub(super) fn defect(error: PlanError, position: Position) -> SqlError {
     crate::plan::defect(error, position)

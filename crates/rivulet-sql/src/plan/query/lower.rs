@@ -17,11 +17,10 @@ use sha2::{Digest, Sha256};
 
 use super::builder::Builder;
 use super::columns::{is_of_bounds, over_bounds, place_in, unaliased, used_columns, uses_windows};
-use super::error::{defect, not_yet, place_of, refused};
+use super::error::{defect, not_yet, place_of, refused, versions_alone};
 use super::planned::PlannedSource;
 use super::relations::{ReferenceTable, SourceTable};
 use super::stream::{Partition, Pending, Place, Stream};
-use super::versions;
 use crate::value::interval_us;
 use crate::{Position, SqlError};
 
@@ -96,7 +95,7 @@ impl Lowering {
                 match (node.downcast_ref::<WindowTable>(), node.downcast_ref::<Elements>()) {
                     (Some(windows), _) => self.windows(windows, wanted),
                     (_, Some(elements)) => self.elements(elements, wanted),
-                    _ if node.is::<Versions>() => Err(versions::alone(self.position())),
+                    _ if node.is::<Versions>() => Err(versions_alone(self.position())),
                     _ => match node.downcast_ref::<Matches>() {
                         Some(matches) => self.matches(matches),
                         None => Err(not_yet(self.position(), "this query")),

@@ -18,18 +18,11 @@ use rivulet_relational::functions::SYSTEM_TIME;
 use super::bounds::{LEFT, RIGHT};
 use super::chosen::Chosen;
 use super::columns::{place_in, used_columns};
-use super::error::{not_yet, place_of, refused};
+use super::error::{VERSIONS_EXAMPLE, not_yet, place_of, refused, versions_alone};
 use super::join::{JoinedBy, Sided};
 use super::lower::Lowering;
 use super::stream::{Partition, Place, Stream};
 use crate::{Position, SqlError};
-
-const EXAMPLE: &str = "write FROM orders AS o JOIN rates FOR SYSTEM_TIME AS OF o.ts AS r ON r.currency = o.currency";
-
-/// The error for versions that no row asks for.
-pub(super) fn alone(position: Position) -> SqlError {
-    refused(position, "FOR SYSTEM_TIME AS OF stands in a JOIN, behind the rows whose time it names").hint(EXAMPLE)
-}
 
 /// The places of the columns of both sides in rows of the common form: the keys, the time, whether the row is a
 /// version, and the other columns of left and then right.
@@ -150,10 +143,10 @@ impl Lowering {
         let (Some(Expr::ScalarFunction(asked)), true) =
             (asked.first(), matches!(join.kind, KeyedJoinKind::Inner | KeyedJoinKind::Left))
         else {
-            return Err(alone(position));
+            return Err(versions_alone(position));
         };
         if join.on.is_empty() {
-            return Err(refused(position, "FOR SYSTEM_TIME AS OF needs the key of the versions").hint(EXAMPLE));
+            return Err(refused(position, "FOR SYSTEM_TIME AS OF needs the key of the versions").hint(VERSIONS_EXAMPLE));
         }
         if join.nulls_are_equal {
             let what = "FOR SYSTEM_TIME AS OF by a key that may be null";
