@@ -4,6 +4,7 @@ use arrow::array::RecordBatch;
 use arrow::buffer::ScalarBuffer;
 use rivulet_dataflow::{Batch, Decoder, Events, InputIndex, LogPosition, Refusals, Slot};
 
+use super::describe::describe_fault;
 use super::fault::{Fault, Problem};
 use super::rows::Rows;
 
@@ -56,7 +57,7 @@ pub(super) fn decode_event<P: PayloadParser + ?Sized>(
     let outcome = outcome.and_then(|()| rows.end_event(before, events.topic(event)));
     if let Err(fault) = outcome {
         rows.truncate(before);
-        refusals.refuse_event(input, events.event(event), || fault.describe(payload, rows));
+        refusals.refuse_event(input, events.event(event), || describe_fault(fault, payload, rows));
     }
     rows.rows() - before
 }

@@ -51,6 +51,7 @@ mod number;
 pub(crate) mod timestamp;
 mod times;
 mod fault;
+mod describe;
 mod table;
 
 use std::fmt;

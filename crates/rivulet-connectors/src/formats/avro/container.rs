@@ -15,6 +15,7 @@ use flate2::read::DeflateDecoder;
 use super::schema::AvroSchema;
 use super::{AvroParser, Framing};
 use crate::formats::binary::{Bytes, append_zigzag};
+use crate::formats::describe::describe_fault;
 use crate::formats::fault::Fault;
 use crate::formats::rows::{ROWS_PER_EVENT_MAX, Rows};
 
@@ -248,7 +249,7 @@ impl BlockDecoder {
             }
             records += 1;
         }
-        let fault = fault.map(|fault| fault.describe(block, &self.rows));
+        let fault = fault.map(|fault| describe_fault(fault, block, &self.rows));
         (self.rows.finish(), bytes.at(), records, fault)
     }
 }
