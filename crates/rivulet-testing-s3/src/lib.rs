@@ -22,12 +22,10 @@ use http::{Answer, Request};
 use keys::Key;
 
 pub use keys::{ACCESS_KEY_ID, POD_TOKEN, ROLE, SECRET_ACCESS_KEY, WEB_IDENTITY_TOKEN};
+pub use signature::REGION;
 
 /// The only bucket.
 pub const BUCKET: &str = "state";
-
-/// The region that signatures must be for.
-pub const REGION: &str = "eu-test-1";
 
 /// The time at which all objects were written.
 const MOMENT: &str = "2026-01-02T03:04:05Z";
