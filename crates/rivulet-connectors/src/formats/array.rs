@@ -17,7 +17,7 @@ use super::cells::Cell;
 use super::fault::{Fault, Problem};
 use super::json::{Reader, append_integer, append_json_float, append_json_string};
 use super::number::not_finite;
-use super::rows::TextValues;
+use super::texts::TextValues;
 
 /// The values of a column under construction.
 pub(crate) struct ArrayValues {

@@ -13,13 +13,13 @@ use super::rows::{Column, Values};
 pub(crate) fn push_bare(column: &mut Column, text: &[u8]) -> Result<(), Problem> {
     let trimmed = text.trim_ascii();
     match column.values() {
-        Values::Float64(values) => values.push(match number(trimmed) {
+        Values::Float64(values) => values.push(match Number::of(trimmed) {
             Ok(number) => number.to_f64(trimmed)?,
             Err(problem) => not_finite(trimmed).ok_or(problem)?,
         }),
-        Values::Int64(values) => values.push(number(trimmed)?.to_i64(trimmed)?),
+        Values::Int64(values) => values.push(Number::of(trimmed)?.to_i64(trimmed)?),
         Values::Boolean(values) => values.push(boolean(trimmed)?),
-        Values::Timestamp(values) => match number(trimmed).ok().filter(|_| values.may_be_number()) {
+        Values::Timestamp(values) => match Number::of(trimmed).ok().filter(|_| values.may_be_number()) {
             Some(number) => values.push_number(number, trimmed)?,
             None => {
                 let time_us = values.read(trimmed)?;
@@ -30,14 +30,6 @@ pub(crate) fn push_bare(column: &mut Column, text: &[u8]) -> Result<(), Problem>
         Values::Checked(values) => values.push_bare(trimmed)?,
     }
     Ok(())
-}
-
-/// The number that is all of `text`.
-pub(crate) fn number(text: &[u8]) -> Result<Number, Problem> {
-    match Number::scan::<true>(text, 0) {
-        Ok((number, end)) if end == text.len() => Ok(number),
-        _ => Err(Problem::ExpectedBareNumber),
-    }
 }
 
 fn boolean(text: &[u8]) -> Result<bool, Problem> {

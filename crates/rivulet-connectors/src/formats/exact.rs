@@ -12,7 +12,6 @@ use arrow::datatypes::{DataType, TimeUnit};
 use chrono::{NaiveDate, NaiveTime};
 
 use super::array::ArrayValues;
-use super::bare;
 use super::encode::append_display;
 use super::fault::Problem;
 use super::number::Number;
@@ -103,7 +102,7 @@ impl CheckedValues {
                 Ok(())
             }
             Self::Decimal { .. } => {
-                let number = bare::number(text).map_err(|_| Problem::ExpectedNumber)?;
+                let number = Number::of(text).map_err(|_| Problem::ExpectedNumber)?;
                 self.push_number(number, text)
             }
             Self::Array(arrays) => arrays.push_text(text),
@@ -113,7 +112,7 @@ impl CheckedValues {
     /// Appends the value of a bare text: of a line, or a payload.
     pub(crate) fn push_bare(&mut self, text: &[u8]) -> Result<(), Problem> {
         match self {
-            Self::Whole { .. } | Self::Decimal { .. } => self.push_number(bare::number(text)?, text),
+            Self::Whole { .. } | Self::Decimal { .. } => self.push_number(Number::of(text)?, text),
             Self::Date { .. } | Self::Time(_) | Self::Array(_) => self.push_text(text),
         }
     }

@@ -41,6 +41,7 @@ mod several;
 mod row_format;
 mod encode;
 mod rows;
+mod texts;
 mod exact;
 mod array;
 pub(crate) mod topic;
@@ -74,6 +75,7 @@ pub use table::{TableFault, decode_table, decode_table_in_part};
 pub use times::Times;
 
 use decode::{PayloadDecoder, PayloadParser};
+use number::Number;
 use rows::Rows;
 
 /// How payloads are written.
@@ -332,7 +334,7 @@ pub(crate) fn canonical_name(name: &str) -> String {
 /// The time that a text names, in ISO 8601 or in milliseconds since 1970, as microseconds since the epoch.
 pub fn parse_time(text: &str) -> Option<i64> {
     let text = text.trim().as_bytes();
-    match bare::number(text) {
+    match Number::of(text) {
         Ok(number) => timestamp::from_epoch_ms(number, text).ok(),
         Err(_) => timestamp::parse_iso(text).ok(),
     }
@@ -348,7 +350,7 @@ pub(crate) fn parse_iso_time(text: &str) -> bool {
 pub(crate) fn is_whole_number(text: &str) -> Option<bool> {
     let digits = text.strip_prefix('-').unwrap_or(text);
     let is_code = digits.len() > 1 && digits.starts_with('0') && digits.as_bytes()[1].is_ascii_digit();
-    bare::number(text.as_bytes()).ok().filter(|_| !is_code).map(|_| text.parse::<i64>().is_ok())
+    Number::of(text.as_bytes()).ok().filter(|_| !is_code).map(|_| text.parse::<i64>().is_ok())
 }
 
 fn parse_delimiter(value: &str) -> Result<u8, FormatError> {

@@ -131,6 +131,15 @@ impl Number {
         }
     }
 
+    /// The number that all of `text` is, with a `+`, leading zeros or an empty side of the point where they are.
+    #[inline]
+    pub(crate) fn of(text: &[u8]) -> Result<Self, Problem> {
+        match Self::scan::<true>(text, 0) {
+            Ok((number, end)) if end == text.len() => Ok(number),
+            _ => Err(Problem::ExpectedBareNumber),
+        }
+    }
+
     /// Scans a number as most messages have them: digits and decimal point, and the byte after them, in eight bytes, or
     /// an integer of up to 15 digits, as a time is. `None` for every other number, and for what is none.
     #[inline(always)]

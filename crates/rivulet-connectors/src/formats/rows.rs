@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use arrow::array::{
     ArrayRef, BooleanArray, BooleanBufferBuilder, Float64Array, Int64Array, RecordBatch, RecordBatchOptions,
-    StringArray, TimestampMicrosecondArray,
+    TimestampMicrosecondArray,
 };
-use arrow::buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use rivulet_dataflow::{canonical_float, carried, element_type};
 
@@ -20,6 +20,7 @@ use super::array::ArrayValues;
 use super::exact::CheckedValues;
 use super::fault::{Fault, Problem};
 use super::number::Number;
+use super::texts::TextValues;
 use super::times::{TimeFormat, Times};
 use super::topic::TopicColumns;
 
@@ -113,76 +114,6 @@ impl TimeValues {
     }
 }
 
-/// Text values end to end, valid UTF-8, with the offset where each begins and the last one ends.
-pub(crate) struct TextValues {
-    offsets: Vec<i32>,
-    bytes: Vec<u8>,
-}
-
-impl TextValues {
-    pub(super) fn with_capacity(rows: usize, bytes: usize) -> Self {
-        let mut offsets = Vec::with_capacity(rows + 1);
-        offsets.push(0);
-        Self { offsets, bytes: Vec::with_capacity(bytes) }
-    }
-
-    /// Appends a value, which must be valid UTF-8.
-    #[inline]
-    pub(crate) fn push(&mut self, text: &[u8]) -> Result<(), Problem> {
-        let pushed = self.push_with(|bytes| {
-            bytes.extend_from_slice(text);
-            Ok(())
-        });
-        pushed.map_err(|_| Problem::TooMuchText)
-    }
-
-    /// Appends a value unless it is not UTF-8.
-    #[inline]
-    pub(crate) fn push_checked(&mut self, text: &[u8]) -> Result<(), Problem> {
-        if std::str::from_utf8(text).is_err() {
-            return Err(Problem::InvalidUtf8);
-        }
-        self.push(text)
-    }
-
-    /// Appends a value that `write` writes. When it returns `Ok`, the appended bytes must be valid UTF-8; after an
-    /// error, [`Rows::truncate`] removes them.
-    #[inline]
-    pub(crate) fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>) -> Result<(), Fault>) -> Result<(), Fault> {
-        write(&mut self.bytes)?;
-        let end = i32::try_from(self.bytes.len()).map_err(|_| Fault::new(Problem::TooMuchText, 0))?;
-        self.offsets.push(end);
-        Ok(())
-    }
-
-    /// Continues the value that was pushed last. `write` gets the bytes of all values.
-    pub(super) fn extend(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Problem> {
-        write(&mut self.bytes);
-        let end = i32::try_from(self.bytes.len()).map_err(|_| Problem::TooMuchText)?;
-        self.offsets.pop();
-        self.offsets.push(end);
-        Ok(())
-    }
-
-    /// Appends an empty value.
-    pub(super) fn push_empty(&mut self) {
-        self.offsets.push(self.offsets[self.offsets.len() - 1]);
-    }
-
-    pub(super) fn truncate(&mut self, rows: usize) {
-        self.offsets.truncate(rows + 1);
-        self.bytes.truncate(self.offsets[rows] as usize);
-    }
-
-    /// The values as a column; none is left here.
-    pub(super) fn finish(&mut self, nulls: Option<NullBuffer>) -> StringArray {
-        let Self { offsets, bytes } = std::mem::replace(self, Self::with_capacity(0, 0));
-        let offsets = OffsetBuffer::new(ScalarBuffer::from(offsets));
-        // Checks once more that all of it is UTF-8 and every offset a boundary; that is one fast pass.
-        StringArray::new(offsets, Buffer::from_vec(bytes), nulls)
-    }
-}
-
 impl Values {
     fn truncate(&mut self, rows: usize) {
         match self {
@@ -266,7 +197,7 @@ impl Column {
                 Arc::new(TimestampMicrosecondArray::new(std::mem::take(&mut times.values).into(), nulls))
             }
             Values::Text(values) => {
-                self.text_bytes_per_16_rows = (values.bytes.len() * 16).div_ceil(rows.max(1));
+                self.text_bytes_per_16_rows = (values.text_bytes() * 16).div_ceil(rows.max(1));
                 Arc::new(values.finish(nulls))
             }
             Values::Checked(values) => values.finish(nulls),

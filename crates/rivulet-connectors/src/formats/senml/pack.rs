@@ -1,6 +1,5 @@
 //! Reads a pack record by record, with base values, names and times resolved (RFC 8428, section 4.6).
 
-use super::super::bare;
 use super::super::fault::{Fault, Problem};
 use super::super::json::{Reader, Span};
 use super::super::number::Number;
@@ -294,7 +293,7 @@ impl<'p, 's> Pack<'p, 's> {
         let (number, text) = if self.reader.peek() == b'"' {
             let span = self.string()?;
             let text = span.of(self.reader.payload(), self.scratch);
-            (bare::number(text).map_err(here)?, text)
+            (Number::of(text).map_err(here)?, text)
         } else {
             self.reader.number(Problem::ExpectedNumber)?
         };

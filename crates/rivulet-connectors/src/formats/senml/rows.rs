@@ -6,6 +6,7 @@ use arrow::datatypes::{DataType, Schema, TimeUnit};
 use super::super::bare;
 use super::super::decode::PayloadParser;
 use super::super::fault::{Fault, Problem};
+use super::super::number::Number;
 use super::super::rows::{Column, Rows, Values};
 use super::pack::{Pack, Record, Value};
 
@@ -116,7 +117,7 @@ pub(super) fn numeric(record: &Record<'_>, pack: &Pack<'_, '_>) -> Result<Option
         Value::Number(number, text) => number.to_f64(text)?,
         Value::NumberText(span) => {
             let text = pack.text(span).trim_ascii();
-            bare::number(text)?.to_f64(text)?
+            Number::of(text)?.to_f64(text)?
         }
         _ => return Ok(None),
     } + record.base_value;
