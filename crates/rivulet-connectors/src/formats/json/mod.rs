@@ -8,14 +8,13 @@ mod decoder;
 mod encoder;
 mod keys;
 mod reader;
+mod values;
 
 pub(crate) use decoder::JsonParser;
-pub use encoder::json_escape;
-pub(crate) use encoder::{
-    JsonEncoder, append_decimal, append_integer, append_json_float, append_json_string, append_json_timestamp,
-    object_encoder, row_to_json,
-};
+pub(crate) use encoder::{JsonEncoder, object_encoder, row_to_json};
 pub(crate) use reader::{Reader, Span};
+pub use values::json_escape;
+pub(crate) use values::{append_decimal, append_integer, append_json_float, append_json_string, append_json_timestamp};
 
 /// How many objects and arrays may be open around a value. Bounds the work space of the decoder.
 pub(crate) const DEPTH_MAX: usize = 64;
