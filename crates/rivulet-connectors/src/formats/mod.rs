@@ -51,6 +51,7 @@ mod binary;
 mod number;
 pub(crate) mod timestamp;
 mod times;
+mod error;
 mod fault;
 mod describe;
 mod table;
@@ -58,13 +59,13 @@ mod table;
 use std::fmt;
 
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
-use rivulet_dataflow::suggest::nearest;
 use rivulet_dataflow::{Batch, Decoder};
 
 pub(crate) use array::{are_arrays_of, lists_as_json, texts_as_arrays};
 pub use avro::AvroFormat;
 pub(crate) use avro::{BlockDecoder, ContainerReader, append_block, append_header};
 pub use encode::{EncodedRows, Encoder};
+pub use error::FormatError;
 pub use json::json_escape;
 pub(crate) use json::object_encoder;
 pub use protobuf::ProtobufFormat;
@@ -127,7 +128,7 @@ impl Format {
             "SENML_PIVOT" => Self::SenMlPivot,
             "CSV" => Self::Csv { delimiter: b',' },
             "TEXT" => Self::Text,
-            _ => return Err(FormatError::UnknownFormat { name: name.into() }),
+            _ => return Err(FormatError::UnknownFormat { name: name.into(), names: &Self::NAMES }),
         };
         let mut times = Times::default();
         for (key, value) in options {
@@ -152,7 +153,13 @@ impl Format {
                 Self::Csv { delimiter } if key.eq_ignore_ascii_case("delimiter") => {
                     *delimiter = parse_delimiter(value)?;
                 }
-                _ => return Err(FormatError::UnknownOption { format, option: key.into() }),
+                _ => {
+                    return Err(FormatError::UnknownOption {
+                        format: name,
+                        option: key.into(),
+                        options: format.options(),
+                    });
+                }
             }
         }
         Ok((format, times))
@@ -214,7 +221,7 @@ impl Format {
     /// The parser of an input that has been checked.
     fn parser(&self, schema: &SchemaRef, event_time_column: Option<usize>) -> Result<Parser, FormatError> {
         let refused = |index: usize, hint: String| FormatError::Column {
-            format: *self,
+            format: self.name(),
             column: schema.field(index).name().clone(),
             data_type: schema.field(index).data_type().clone(),
             hint,
@@ -241,7 +248,7 @@ impl Format {
         for field in schema.fields() {
             if !rows::is_supported(field.data_type()) {
                 return Err(FormatError::Column {
-                    format: *self,
+                    format: self.name(),
                     column: field.name().clone(),
                     data_type: field.data_type().clone(),
                     hint: DECLARE_HINT.into(),
@@ -256,7 +263,7 @@ impl Format {
             }
             _ => return Ok(()),
         };
-        Err(FormatError::EventTime { format: *self, column: field.name().clone(), hint })
+        Err(FormatError::EventTime { format: self.name(), column: field.name().clone(), hint })
     }
 
     fn check_output(&self, schema: &SchemaRef, times: &Times) -> Result<(), FormatError> {
@@ -265,7 +272,7 @@ impl Format {
         match schema.fields().iter().find(|field| cells::written_as(field.data_type()).is_none()) {
             None => Ok(()),
             Some(field) => Err(FormatError::Column {
-                format: *self,
+                format: self.name(),
                 column: field.name().clone(),
                 data_type: field.data_type().clone(),
                 hint: "cast it to TEXT, BIGINT, DOUBLE, BOOLEAN or TIMESTAMP".into(),
@@ -281,7 +288,7 @@ impl Format {
             _ if count > COLUMNS_MAX => "declare at most 4096 columns",
             _ => return Ok(()),
         };
-        Err(FormatError::Columns { format: *self, count, hint })
+        Err(FormatError::Columns { format: self.name(), count, hint })
     }
 
     /// An encoder of rows of `schema`, one payload for each row.
@@ -374,81 +381,4 @@ impl fmt::Display for Format {
 /// If there is no such row.
 pub fn encode_row_as_json(batch: &Batch, row: usize) -> String {
     json::row_to_json(batch, row)
-}
-
-/// A format that does not exist, or columns that do not suit it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FormatError {
-    /// No format has this name.
-    #[error("unknown format '{name}'\nhint: the formats are {}", Format::NAMES.join(", "))]
-    UnknownFormat {
-        /// The name given.
-        name: String,
-    },
-    /// The format has no such option.
-    #[error("format {format} has no option '{option}'\nhint: {}", options_hint(format, option))]
-    UnknownOption {
-        /// The format.
-        format: Format,
-        /// The option given.
-        option: String,
-    },
-    /// A CSV delimiter that cannot be one.
-    #[error(
-        "'{value}' cannot be a delimiter\nhint: give one ASCII character other than a quote or a line break, or 'tab'"
-    )]
-    Delimiter {
-        /// The value given.
-        value: String,
-    },
-    /// Options or columns do not suit the format.
-    #[error("format {format} {problem}\nhint: {hint}")]
-    Setting {
-        /// The format.
-        format: &'static str,
-        /// What is wrong: the rest of a sentence that begins with the format.
-        problem: String,
-        /// What to do.
-        hint: String,
-    },
-    /// The format cannot have this number of columns.
-    #[error("format {format} does not go with {count} columns\nhint: {hint}")]
-    Columns {
-        /// The format.
-        format: Format,
-        /// The number of columns declared.
-        count: usize,
-        /// What to do.
-        hint: &'static str,
-    },
-    /// The format cannot have this column.
-    #[error("format {format} cannot have the column '{column}' of type {data_type}\nhint: {hint}")]
-    Column {
-        /// The format.
-        format: Format,
-        /// The column.
-        column: String,
-        /// Its type.
-        data_type: DataType,
-        /// What to do.
-        hint: String,
-    },
-    /// The format cannot have this event time column.
-    #[error("format {format} cannot take the event time from the column '{column}'\nhint: {hint}")]
-    EventTime {
-        /// The format.
-        format: Format,
-        /// The column.
-        column: String,
-        /// What to do.
-        hint: &'static str,
-    },
-}
-
-fn options_hint(format: &Format, option: &str) -> String {
-    match (format.options(), nearest(option, format.options().iter().copied())) {
-        ([], _) => "it has none".into(),
-        (_, Some(near)) => format!("did you mean '{near}'?"),
-        (options, None) => format!("its options are {}", options.join(", ")),
-    }
 }

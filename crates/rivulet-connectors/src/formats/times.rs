@@ -10,7 +10,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use chrono::format::{Fixed, Item, ParseErrorKind, Parsed, StrftimeItems, parse};
 use chrono::{DateTime, NaiveTime};
 
-use super::FormatError;
+use super::error::FormatError;
 use super::fault::Problem;
 use super::number::Number;
 use super::timestamp;
