@@ -18,8 +18,8 @@ use rivulet_dataflow::{Polled, Refusals, Source, SourceError};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::paths;
 use super::source::{open_lines, unreadable};
-use super::{locate_all, paths};
 use crate::connector::intake::Intake;
 use crate::connector::lines::{Left, Lines, Reading};
 use crate::connector::{ConnectorError, SourceSpec};
@@ -74,7 +74,7 @@ pub(super) fn resume(
         ..spec.clone()
     };
     let mut resumed = of_files.resumed::<(PathBuf, Option<Closed>)>("file")?.unwrap_or_default();
-    locate_all(spec, resumed.iter_mut().map(|(path, _)| path))?;
+    paths::locate_all(spec, resumed.iter_mut().map(|(path, _)| path))?;
     let is_new = |file: &PathBuf| !resumed.iter().any(|(path, _)| path == file);
     let new: Vec<PathBuf> = files.into_iter().filter(is_new).collect();
     let readers = folders.max(1);

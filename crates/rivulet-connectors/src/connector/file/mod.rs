@@ -11,6 +11,7 @@ mod avro;
 mod chunks;
 mod content;
 mod convert;
+mod error;
 mod follow;
 mod infer;
 mod parquet;
@@ -34,22 +35,23 @@ use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, FormatText, Guarantee, OptionDescription, OptionKind,
     Options, SinkSpec, SourceSpec,
 };
-use crate::files::{Files, is_refusal, words};
+use crate::files::{Files, is_refusal};
 use crate::formats::{Format, RowFormat};
 use avro::{AvroSource, PlaceText};
 use chunks::{Chunk, ChunkText, Piece};
 pub(super) use content::Content;
+use error::{NAME, cannot_open, unreadable};
 pub use infer::{InferredFile, infer_file};
 use parquet::{ParquetSource, Wanted};
 use part::{Owner, ParquetCompression};
 use partition::Partitioning;
-use paths::Found;
+use paths::{Found, locate_all};
 use sink::{AppendSink, Commits, FileSink, FolderSink};
 use source::{Holding, LineSource};
 
 /// The description of the connector.
 pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
-    name: "file",
+    name: NAME,
     summary: "Files on this machine: lines of JSON, CSV and other text, Apache Parquet, Apache Avro.",
     address: "a path. To read: a file, a folder (all files in it and below it, by name), or a pattern with `*` and `?`; names \
               that begin with a dot or an underscore are passed over. To write: a file, or a folder, whose name ends in `/`",
@@ -245,7 +247,7 @@ fn open_source(
     if follow {
         return Ok(follow::sources(&reading, spec.address.clone(), paths, from_end, partitions_wanted));
     }
-    if let Some(mut resumed) = spec.resumed::<Vec<ChunkText>>(CONNECTOR.name)? {
+    if let Some(mut resumed) = spec.resumed::<Vec<ChunkText>>(NAME)? {
         locate_all(spec, resumed.iter_mut().flatten().map(|chunk| &mut chunk.0))?;
         return Ok(resumed_sources(resumed, |holding, chunks| {
             LineSource::new(reading.clone(), holding, chunks.into_iter().map(Chunk::of_text).collect())
@@ -260,14 +262,6 @@ fn open_source(
         true => vec![Box::new(source(Holding::new(&Arc::default()), chunks))],
         false => sources(spec, chunks, partitions_wanted, source),
     })
-}
-
-/// Locates the files that a checkpoint names: it may name them as the statement does.
-fn locate_all<'p>(spec: &SourceSpec, paths: impl Iterator<Item = &'p mut PathBuf>) -> Result<(), ConnectorError> {
-    for path in paths {
-        *path = spec.host.files.locate(&*path).map_err(|error| unreadable(&spec.address, &error))?;
-    }
-    Ok(())
 }
 
 /// The sources of a query that goes on, each at its saved position.
@@ -327,7 +321,7 @@ fn open_parquet(
             cannot_open(&spec.address, problem, "columns are found by their names; declare those that are in the file")
         })
     };
-    if let Some(mut resumed) = spec.resumed::<(usize, Vec<(PathBuf, usize)>)>(CONNECTOR.name)? {
+    if let Some(mut resumed) = spec.resumed::<(usize, Vec<(PathBuf, usize)>)>(NAME)? {
         locate_all(spec, resumed.iter_mut().flat_map(|(_, left)| left).map(|(path, _)| path))?;
         let mut paths: Vec<PathBuf> = resumed.iter().flat_map(|(_, left)| left).map(|(path, _)| path.clone()).collect();
         paths.sort();
@@ -358,7 +352,7 @@ fn open_avro(
     partitions_wanted: usize,
 ) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
     let wanted = Arc::new(avro::Wanted::new(spec));
-    if let Some(mut resumed) = spec.resumed::<Vec<PlaceText>>(CONNECTOR.name)? {
+    if let Some(mut resumed) = spec.resumed::<Vec<PlaceText>>(NAME)? {
         locate_all(spec, resumed.iter_mut().flatten().map(|place| &mut place.0))?;
         return Ok(resumed_sources(resumed, |holding, places| AvroSource::resume(wanted.clone(), holding, places)));
     }
@@ -379,11 +373,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     let example = if is_folder { "" } else { &spec.address };
     let format = format_of(&spec.address, spec.format.as_ref(), example, files)?;
     if matches!(format, RowFormat::Parquet) {
-        only_appends(
-            CONNECTOR.name,
-            spec,
-            "write JSON or CSV, where each row says in 'op' whether it came or was taken back",
-        )?;
+        only_appends(NAME, spec, "write JSON or CSV, where each row says in 'op' whether it came or was taken back")?;
     }
     if spec.address.is_empty() {
         return Err(no_name());
@@ -438,26 +428,11 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
 
 fn no_name() -> ConnectorError {
     ConnectorError::Address {
-        connector: CONNECTOR.name,
+        connector: NAME,
         address: String::new(),
         problem: "names no file".into(),
         hint: "write for example 'file:result.json', or 'file:results/' for a folder".into(),
     }
-}
-
-/// The error for a file that cannot be read or may not be used.
-fn unreadable(address: &str, error: &std::io::Error) -> ConnectorError {
-    let (problem, hint) = words(error);
-    let hint = hint.unwrap_or_else(|| {
-        "`rivulet run` takes paths from the folder that it was started in, a server from the first of files.allow, \
-         which is the folder files of its data folder by default"
-            .into()
-    });
-    cannot_open(address, problem, &hint)
-}
-
-fn cannot_open(address: &str, problem: String, hint: &str) -> ConnectorError {
-    ConnectorError::Open { connector: CONNECTOR.name, address: address.into(), problem, hint: hint.into() }
 }
 
 /// The text behind the last dot of a name, in lower case.
@@ -497,7 +472,7 @@ fn format_of(
         Some("txt" | "log") => "RAW",
         _ => {
             return Err(ConnectorError::Address {
-                connector: CONNECTOR.name,
+                connector: NAME,
                 address: address.into(),
                 problem: "does not tell by its ending how it is written".into(),
                 hint: "say it: FORMAT JSON, CSV, PARQUET or AVRO".into(),

@@ -8,6 +8,8 @@ use std::fs::DirEntry;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use super::error::unreadable;
+use crate::connector::{ConnectorError, SourceSpec};
 use crate::files::Files;
 
 /// The most files that a source may have. Their names are held in memory.
@@ -15,6 +17,17 @@ const FILES_MAX: usize = 1_000_000;
 
 /// The greatest depth of nested folders.
 const DEPTH_MAX: usize = 32;
+
+/// Locates the files that a checkpoint names: it may name them as the statement does.
+pub(super) fn locate_all<'p>(
+    spec: &SourceSpec,
+    paths: impl Iterator<Item = &'p mut PathBuf>,
+) -> Result<(), ConnectorError> {
+    for path in paths {
+        *path = spec.host.files.locate(&*path).map_err(|error| unreadable(&spec.address, &error))?;
+    }
+    Ok(())
+}
 
 /// Whether the address is a pattern and not a path.
 pub(super) fn is_pattern(address: &str) -> bool {
