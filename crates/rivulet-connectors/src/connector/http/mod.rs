@@ -5,6 +5,7 @@
 //!   necessary; [`sink`]: requests from rows; [`keys`]: by which a receiver recognises repeated requests; [`pending`]:
 //!   what a checkpoint stores.
 
+mod address;
 mod delivery;
 mod keys;
 mod listener;
@@ -28,6 +29,7 @@ use super::{
     Options, SinkSpec, SourceSpec,
 };
 use crate::http_server::{Hosts, is_host_list};
+use address::{not_to_post_to, parse_address, url_from};
 use listener::{Listener, ListenerOptions};
 use pending::Prepared;
 
@@ -263,28 +265,6 @@ fn checked_url(spec: &SinkSpec) -> Result<String, ConnectorError> {
     Ok(url)
 }
 
-/// The scheme and the whole of an address as a URL, which is not parsed. One that begins with `https://` is encrypted,
-/// whichever connector is named.
-fn url_from(connector: &'static str, address: &str) -> Result<(&'static str, String), ConnectorError> {
-    let connector = if address.starts_with("https://") { HTTPS.name } else { connector };
-    let own = address.strip_prefix(connector).and_then(|rest| rest.strip_prefix(':'));
-    let rest = own.filter(|rest| rest.starts_with("//")).unwrap_or(address);
-    if rest.split(['/', '?']).next().is_some_and(|host| host.ends_with(':')) {
-        return Err(not_to_post_to(connector, address, "it is of another protocol"));
-    }
-    let (host, path) = parse_address(connector, rest)?;
-    Ok((connector, format!("{connector}://{host}{path}")))
-}
-
-fn not_to_post_to(connector: &'static str, address: &str, problem: &str) -> ConnectorError {
-    ConnectorError::Address {
-        connector,
-        address: address.into(),
-        problem: format!("is no address to post to: {problem}"),
-        hint: format!("write '{connector}://host/path'"),
-    }
-}
-
 /// Scheme, host and port of an address as they begin its URLs; `None` if they depend on the row.
 fn origin_of(connector: &'static str, address: &str) -> Option<String> {
     let (_, url) = url_from(connector, address).ok()?;
@@ -389,24 +369,6 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     // With as many instances as before each gets what it had, in front of the rows of the same keys that follow.
     prepared.iter().skip(instance.number).step_by(instance.of).for_each(|prepared| sink.resume(prepared));
     Ok(Box::new(sink))
-}
-
-/// Splits an address into host (with port) and path.
-fn parse_address<'a>(connector: &'static str, address: &'a str) -> Result<(&'a str, &'a str), ConnectorError> {
-    let rest = address.strip_prefix("//").unwrap_or(address);
-    let (host, path) = match rest.find('/') {
-        Some(slash) => rest.split_at(slash),
-        None => (rest, "/"),
-    };
-    if host.is_empty() || host.contains(|character: char| character.is_whitespace() || character == '@') {
-        return Err(ConnectorError::Address {
-            connector,
-            address: address.into(),
-            problem: "names no host".into(),
-            hint: format!("write for example '{connector}:127.0.0.1:8090/events'"),
-        });
-    }
-    Ok((host, path))
 }
 
 #[cfg(test)]

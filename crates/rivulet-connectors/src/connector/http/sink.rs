@@ -6,11 +6,11 @@ use std::sync::Arc;
 use arrow::datatypes::SchemaRef;
 use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 
+use super::address::url_from;
 use super::delivery::{Delivery, DeliveryOptions};
 use super::keys::Keys;
 use super::pending::Prepared;
 use super::receivers::Request;
-use super::url_from;
 use crate::connector::outgoing::Outgoing;
 use crate::connector::{Health, OutputRows};
 use crate::formats::{Format, FormatError, RowFormat};

@@ -1,0 +1,46 @@
+//! Addresses of `http:` and `https:`.
+
+use crate::connector::ConnectorError;
+
+/// The scheme and the whole of an address as a URL, which is not parsed. One that begins with `https://` is encrypted,
+/// whichever connector is named.
+pub(super) fn url_from(connector: &'static str, address: &str) -> Result<(&'static str, String), ConnectorError> {
+    let connector = if address.starts_with("https://") { "https" } else { connector };
+    let own = address.strip_prefix(connector).and_then(|rest| rest.strip_prefix(':'));
+    let rest = own.filter(|rest| rest.starts_with("//")).unwrap_or(address);
+    if rest.split(['/', '?']).next().is_some_and(|host| host.ends_with(':')) {
+        return Err(not_to_post_to(connector, address, "it is of another protocol"));
+    }
+    let (host, path) = parse_address(connector, rest)?;
+    Ok((connector, format!("{connector}://{host}{path}")))
+}
+
+pub(super) fn not_to_post_to(connector: &'static str, address: &str, problem: &str) -> ConnectorError {
+    ConnectorError::Address {
+        connector,
+        address: address.into(),
+        problem: format!("is no address to post to: {problem}"),
+        hint: format!("write '{connector}://host/path'"),
+    }
+}
+
+/// Splits an address into host (with port) and path.
+pub(super) fn parse_address<'a>(
+    connector: &'static str,
+    address: &'a str,
+) -> Result<(&'a str, &'a str), ConnectorError> {
+    let rest = address.strip_prefix("//").unwrap_or(address);
+    let (host, path) = match rest.find('/') {
+        Some(slash) => rest.split_at(slash),
+        None => (rest, "/"),
+    };
+    if host.is_empty() || host.contains(|character: char| character.is_whitespace() || character == '@') {
+        return Err(ConnectorError::Address {
+            connector,
+            address: address.into(),
+            problem: "names no host".into(),
+            hint: format!("write for example '{connector}:127.0.0.1:8090/events'"),
+        });
+    }
+    Ok((host, path))
+}
