@@ -303,7 +303,11 @@ fn some_columns(
     cursor.advance();
     loop {
         match &mut computed {
-            Some(computed) if is_computed(cursor) => computed.push(computed_column(cursor, &columns, computed)?),
+            Some(computed) if is_computed(cursor) => {
+                let column = computed_column(cursor, &columns, computed)?;
+                refuse_arrival(of, &column.name)?;
+                computed.push(column);
+            }
             _ => columns.push(column(
                 cursor,
                 &columns,
@@ -441,6 +445,7 @@ pub(super) fn column(
 ) -> Result<ColumnDeclaration, SqlError> {
     let name = cursor.declared_name("the name of a column")?;
     check_column_name(&name)?;
+    refuse_arrival(of, &name)?;
     let name = Name { text: format!("{prefix}{name}"), ..name };
     let mut names = before.iter().map(|other| &other.name).chain(computed.iter().map(|other| &other.name));
     refuse_second(&name, names.any(|other| other.text == name.text))?;
@@ -473,19 +478,20 @@ pub(super) fn column(
     Ok(ColumnDeclaration { name, data_type, not_null: not_null || event_time, event_time })
 }
 
-fn check_column_name(name: &Name) -> Result<(), SqlError> {
-    match name.text.as_str() {
-        "arrival_time" => Err(SqlError::new(name.position, "'arrival_time' is there without being declared")
+/// Refuses the column that every input of an application has.
+fn refuse_arrival(of: Declares, name: &Name) -> Result<(), SqlError> {
+    match of == Declares::Input && name.text == "arrival_time" {
+        true => Err(SqlError::new(name.position, "'arrival_time' is there without being declared")
             .hint("every input has the column arrival_time TIMESTAMP; give this one another name")),
-        "window_start" | "window_end" => {
-            Err(SqlError::new(name.position, format!("'{name}' is the name of a bound of the window"))
-                .hint("give the column another name"))
-        }
-        text if text.starts_with('$') => {
-            Err(SqlError::new(name.position, format!("the column name '{name}' begins with a dollar sign"))
-                .hint("names with a dollar sign are those of parameters"))
-        }
-        _ => Ok(()),
+        false => Ok(()),
+    }
+}
+
+fn check_column_name(name: &Name) -> Result<(), SqlError> {
+    match name.text.starts_with('$') {
+        true => Err(SqlError::new(name.position, format!("the column name '{name}' begins with a dollar sign"))
+            .hint("names with a dollar sign are those of parameters")),
+        false => Ok(()),
     }
 }
 

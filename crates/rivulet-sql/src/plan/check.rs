@@ -21,6 +21,9 @@ pub(super) const ARRIVAL_TIME: &str = "arrival_time";
 /// The bounds of a window, behind it.
 pub(super) const WINDOW_START: &str = "window_start";
 pub(super) const WINDOW_END: &str = "window_end";
+/// The bounds of a window, and what they are called in checked expressions where the rows have columns of these names.
+pub(super) const BOUNDS: [(&str, &str); 2] =
+    [(WINDOW_START, "window_start of the window"), (WINDOW_END, "window_end of the window")];
 
 /// Where an expression is used; this decides what it may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +94,12 @@ impl Scope<'_> {
         let position = start(expression).or(fallback);
         match expression {
             Expr::Identifier(identifier) => {
-                let name = self.of_table(name_of(identifier))?;
+                let name = name_of(identifier);
+                if let Some(bound) = self.bound(&name, place)? {
+                    *identifier = exact(&bound);
+                    return Ok(());
+                }
+                let name = self.of_table(name)?;
                 self.column(&name, place)?;
                 *identifier = exact(&name);
                 Ok(())
@@ -179,8 +187,7 @@ impl Scope<'_> {
         }
         if matches!(text, WINDOW_START | WINDOW_END) {
             return match place {
-                Place::Result | Place::Having | Place::HistoryArgument if self.windowed => Ok(()),
-                Place::Result | Place::Having | Place::HistoryArgument => {
+                Place::Result | Place::Having | Place::HistoryArgument if !self.windowed => {
                     Err(SqlError::new(name.position, format!("'{name}' needs a window"))
                         .hint("add a window: GROUP BY tumble(ts, INTERVAL '1 minute')"))
                 }
@@ -242,6 +249,37 @@ impl Scope<'_> {
     /// A column's own name.
     pub(super) fn plain_name<'n>(&self, full: &'n str) -> &'n str {
         self.table_of(full).map_or(full, |table| &full[table.len() + 1..])
+    }
+
+    /// Resolves a name alone that means a bound of the window; `None` if it means a column, or nothing.
+    fn bound(&self, name: &Name, place: Place) -> Result<Option<Name>, SqlError> {
+        let bound = BOUNDS.iter().find(|(bound, _)| self.windowed && *bound == name.text);
+        let Some((bound, marked)) = bound else { return Ok(None) };
+        match place {
+            Place::Result | Place::Having | Place::HistoryArgument => {
+                let text = if self.columns.contains(bound) { marked } else { bound };
+                Ok(Some(Name { text: (*text).to_owned(), ..name.clone() }))
+            }
+            // Keys and aggregates look like results of the window, but are expressions over its rows.
+            Place::GroupKey | Place::AggregateArgument | Place::AggregateFilter => {
+                self.refuse_as_bound(name).map(|()| None)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Refuses a name alone if it is that of a column of the rows and of a bound of the window.
+    pub(super) fn refuse_as_bound(&self, name: &Name) -> Result<(), SqlError> {
+        let own = self.columns.contains(&name.text.as_str()).then(|| self.alias.unwrap_or(self.input));
+        let mut tables = self.tables.iter().filter(|table| table.columns.contains(&name.text));
+        match own.or_else(|| tables.next().map(|table| table.name.as_str())) {
+            None => Ok(()),
+            Some(owner) => Err(SqlError::new(
+                name.position,
+                format!("'{name}' is ambiguous: a column and a bound of the window have this name"),
+            )
+            .hint(format!("write {} for the column", full_name(owner, &name.text)))),
+        }
     }
 
     /// Returns the declared name of a `$placeholder`.

@@ -10,7 +10,7 @@ use rivulet_operators::{Rank, RankFunction, RankSpec, WindowSpec};
 
 use super::aggregate::{constant, sort_options, unique, widen};
 use super::call::call_name;
-use super::check::{WINDOW_END, WINDOW_START};
+use super::check::BOUNDS;
 use super::defect;
 use super::expression::Compiler;
 use super::lookup::limit_of;
@@ -87,7 +87,9 @@ impl Ranks {
             return Err(SqlError::new(position, format!("{function} needs OVER")));
         };
         let is_bound = |key: &&ast::Expr| match key {
-            ast::Expr::Identifier(name) => [WINDOW_START, WINDOW_END].contains(&name_of(name).text.as_str()),
+            ast::Expr::Identifier(name) => {
+                BOUNDS.iter().any(|(bound, marked)| [*bound, *marked].contains(&name_of(name).text.as_str()))
+            }
             _ => false,
         };
         let kept = |expression: &ast::Expr, what: &str| {

@@ -20,7 +20,7 @@ use super::results::{Behind, is_column};
 use super::source::Source;
 use super::types::{cast_to, result_type};
 use super::unnest::PlannedUnnest;
-use super::walk::{for_each_child, start};
+use super::walk::{for_each_child, inspect, start};
 use super::window::{EventTime, Window, WindowPlanner, window_call};
 use super::window_results::{Computed, Key, WindowResults};
 use super::written::Written;
@@ -85,10 +85,6 @@ fn plan_one(
             Some(unnest)
         }
     };
-    if !source.has_arrival() && !windows.is_empty() {
-        // These names are the bounds of the windows here.
-        lookups.fields.retain(|field| ![WINDOW_START, WINDOW_END].contains(&field.name().as_str()));
-    }
     let scope = Scope {
         input: source.name,
         alias: source.alias,
@@ -410,6 +406,20 @@ impl SelectPlanner<'_> {
         let Some(condition) = &self.select.filter else { return Ok(None) };
         let mut condition = condition.clone();
         let fallback = self.select.position;
+        if self.select.window.is_some() {
+            // Rows of a window in FROM have its bounds already in WHERE.
+            let mut checked = Ok(());
+            inspect(&condition, &mut |part| match part {
+                ast::Expr::Identifier(name) if checked.is_ok() => {
+                    let name = name_of(name);
+                    if [WINDOW_START, WINDOW_END].contains(&name.text.as_str()) {
+                        checked = self.scope.refuse_as_bound(&name);
+                    }
+                }
+                _ => {}
+            });
+            checked?;
+        }
         self.scope.check(&mut condition, Place::Where, fallback)?;
         condition_of(&self.rows, &condition, "WHERE", fallback).map(Some)
     }

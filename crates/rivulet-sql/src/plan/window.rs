@@ -197,17 +197,9 @@ impl WindowPlanner<'_> {
         };
         let name = match time {
             ast::Expr::Identifier(identifier) => name_of(identifier),
-            // Where windows give their rows new bounds, the scope no longer has the earlier ones.
-            ast::Expr::CompoundIdentifier(identifiers)
-                if let [rows, column] = identifiers.as_slice()
-                    && name_of(rows).text == self.scope.alias.unwrap_or(self.scope.input)
-                    && name_of(column).text == *expected =>
-            {
-                return Ok(());
-            }
             ast::Expr::CompoundIdentifier(identifiers) if identifiers.len() == 2 => {
                 let mut checked = time.clone();
-                self.scope.check(&mut checked, Place::GroupKey, position)?;
+                self.scope.check(&mut checked, Place::Where, position)?;
                 let ast::Expr::Identifier(identifier) = checked else { unreachable!("a name was checked") };
                 Name { text: identifier.value, position: start(time) }
             }
@@ -224,7 +216,7 @@ impl WindowPlanner<'_> {
         }
         // Reports unknown columns by name.
         let mut checked = time.clone();
-        self.scope.check(&mut checked, Place::GroupKey, position)?;
+        self.scope.check(&mut checked, Place::Where, position)?;
         if matches!(&checked, ast::Expr::Identifier(identifier) if identifier.value == *expected) {
             return Ok(());
         }

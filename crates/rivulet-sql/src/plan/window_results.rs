@@ -7,7 +7,7 @@ use datafusion_expr::Expr;
 use datafusion_sql::sqlparser::ast;
 
 use super::aggregate::{Aggregate, place_of};
-use super::check::{WINDOW_END, WINDOW_START};
+use super::check::BOUNDS;
 use super::expression::{ExpressionPlanner, parameter_fields};
 use super::types::cast_to;
 use super::walk::start;
@@ -63,9 +63,13 @@ impl<'a> WindowResults<'a> {
         aggregates: &[Aggregate],
         histories: &[Field],
     ) -> Result<Self, SqlError> {
-        let bounds = [Field::new(WINDOW_START, TIMESTAMP, false), Field::new(WINDOW_END, TIMESTAMP, false)];
+        let bounds = BOUNDS.map(|(bound, _)| Field::new(bound, TIMESTAMP, false));
         let column = Aggregate::field;
-        let all = row_fields.iter().cloned().chain(bounds.clone());
+        let marked = BOUNDS.map(|(bound, marked)| {
+            let is_column = row_fields.iter().any(|field| field.name() == bound);
+            Field::new(if is_column { marked } else { bound }, TIMESTAMP, false)
+        });
+        let all = row_fields.iter().cloned().chain(marked);
         let all = all.chain(aggregates.iter().map(|one| column(one).with_data_type(signed(&one.data_type))));
         let all = all.chain(histories.iter().cloned());
         let key_fields = keys.iter().map(|key| Field::new(&key.name, key.data_type.clone(), true));
@@ -108,6 +112,12 @@ impl<'a> WindowResults<'a> {
                 {
                     let signed = cast_to(node, &DataType::UInt64, &DataType::Int64);
                     return Ok(Transformed::new(signed, true, TreeNodeRecursion::Jump));
+                }
+                if let Expr::Column(column) = &node
+                    && let Some((bound, _)) = BOUNDS.iter().find(|(_, marked)| *marked == column.name)
+                {
+                    let bound = Expr::Column(Column::new_unqualified(*bound));
+                    return Ok(Transformed::new(bound, true, TreeNodeRecursion::Jump));
                 }
                 if let Expr::Column(column) = &node
                     && self.row_columns.contains(&column.name)

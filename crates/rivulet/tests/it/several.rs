@@ -152,3 +152,39 @@ fn rows_of_all_inputs_reach_the_outputs_that_want_them() {
         engine.create_application(&HOUSE.replace("mqtt:{home}/hot", "kafka:hot")).expect_err("no such connector");
     assert_eq!((error.line, error.column), (Some(4), Some(16)));
 }
+
+#[test]
+fn an_application_reads_the_windows_of_another_one() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    said(
+        &engine,
+        "CREATE APPLICATION means (room TEXT)
+         INPUT readings (ts TIMESTAMP EVENT TIME, celsius DOUBLE) FROM 'mqtt:in/{room}' FORMAT JSON
+         OUTPUT 'mqtt:mean/{room}' FORMAT JSON
+         AS SELECT avg(celsius) AS celsius, window_start, window_end FROM readings
+            GROUP BY tumble(ts, INTERVAL '1 second');
+         CREATE APPLICATION tops (room TEXT)
+         INPUT means (window_start TIMESTAMP, window_end TIMESTAMP EVENT TIME, celsius DOUBLE)
+         FROM 'mqtt:mean/{room}' FORMAT JSON
+         OUTPUT 'mqtt:top/{room}' FORMAT JSON
+         AS SELECT max(celsius) AS celsius, min(means.window_start) AS first, window_start, window_end FROM means
+            GROUP BY tumble(window_end, INTERVAL '10 seconds');
+         CREATE QUERY m FROM APPLICATION means WITH (room => 'hall');
+         CREATE QUERY t FROM APPLICATION tops WITH (room => 'hall')",
+    );
+    let broker = engine.embedded_broker_address().expect("a broker");
+    let mut listener = Publisher::connect(broker);
+    listener.subscribe("top/hall");
+    let mut device = Publisher::connect(broker);
+    let start_ms = (now_ms() as i64 - 60_000) / 10_000 * 10_000;
+    for (after_ms, celsius) in [(1_500, 20), (1_600, 30), (4_500, 24), (12_500, 10), (14_500, 10)] {
+        device.publish("in/hall", &format!("{{\"ts\": {}, \"celsius\": {celsius}}}", start_ms + after_ms));
+    }
+    let (_, payload) = listener.next();
+    let row: serde_json::Value = serde_json::from_slice(&payload).expect("JSON");
+    assert_eq!(row["celsius"], 25.0, "{row}");
+    assert_eq!(row["first"], start_ms + 1_000, "{row}");
+    assert_eq!(row["window_start"], start_ms, "{row}");
+    assert_eq!(row["window_end"], start_ms + 10_000, "{row}");
+}
