@@ -163,7 +163,7 @@ pub(crate) fn start(node: &impl Spanned) -> Place {
     place_of(node.span())
 }
 
-fn place_of(span: Span) -> Place {
+pub(crate) fn place_of(span: Span) -> Place {
     let start = span.start;
     (start.line > 0).then_some((start.line, start.column))
 }

@@ -9,21 +9,25 @@ use std::sync::Arc;
 use datafusion_common::tree_node::Transformed;
 use datafusion_common::{Column, DFSchema, Result, ScalarValue};
 use datafusion_expr::expr::ScalarFunction;
+use datafusion_expr::planner::ContextProvider;
 use datafusion_expr::{Aggregate, Expr, LogicalPlan, Projection};
 use datafusion_sql::planner::{PlannerContext, SqlToRel};
 use datafusion_sql::sqlparser::ast;
 
 use crate::catalog::Catalog;
-use crate::clauses::start;
+use crate::clauses::{place_of, start};
 use crate::error::{Problem, RelationalError};
 use crate::functions::{BOUNDS, COUNT_WINDOW, PROCTIME, WINDOWS};
 use crate::table_function::check_time;
 use crate::times::{interval, joined};
-use crate::walk::{Node, NodeMut, change_expression, change_query, look};
+use crate::walk::{Node, NodeMut, change_expression, change_query, look, look_at_expression};
 use crate::window::{WindowKind, WindowTable, interval_us};
 
 /// The columns of a window in GROUP BY. Their names cannot be written without quotes.
 const HIDDEN: [&str; 2] = ["$window_start", "$window_end"];
+
+/// What the bounds of a window are called in the SELECT.
+const BOUND_NAMES: [&str; 2] = ["window_start", "window_end"];
 
 /// Fails if there is more than one window in GROUP BY, or if the lengths of one are invalid. The plan would show the
 /// same, but without the place in the text.
@@ -44,6 +48,9 @@ pub(crate) fn check(query: &ast::Query, catalog: &Catalog) -> Result<(), Relatio
                                 .hint("a GROUP BY has one window: aggregate by the other one in a query of its own");
                             return Err(RelationalError { place: start(&second.name), ..error });
                         }
+                        if keys.iter().any(is_window) {
+                            check_names(select, keys, catalog)?;
+                        }
                     }
                 }
                 ast::SetExpr::SetOperation { left, right, .. } => bodies.extend([right.as_ref(), left.as_ref()]),
@@ -52,6 +59,47 @@ pub(crate) fn check(query: &ast::Query, catalog: &Catalog) -> Result<(), Relatio
         }
         Ok(())
     })
+}
+
+/// Fails if a name alone, in a key or an aggregate, could be the column of a row and the bound of the window.
+fn check_names(select: &ast::Select, keys: &[ast::Expr], catalog: &Catalog) -> Result<(), RelationalError> {
+    let refuse = |name: &ast::Ident| match BOUND_NAMES.contains(&name.value.to_lowercase().as_str()) {
+        true => {
+            let error = RelationalError::new(format!(
+                "'{}' is the bound of the window here, which neither a key nor an aggregate is made of",
+                name.value
+            ));
+            let hint = format!("a column of this name is written with its input: t.{}", name.value);
+            Err(RelationalError { place: place_of(name.span), ..error.hint(hint) })
+        }
+        false => Ok(()),
+    };
+    for key in keys {
+        if let ast::Expr::Identifier(name) = key {
+            refuse(name)?;
+        }
+    }
+    let items = select.projection.iter().filter_map(|item| match item {
+        ast::SelectItem::UnnamedExpr(expression) | ast::SelectItem::ExprWithAlias { expr: expression, .. } => {
+            Some(expression)
+        }
+        _ => None,
+    });
+    for expression in items.chain(&select.having).chain(&select.qualify) {
+        look_at_expression(expression, &mut |node| match node {
+            Node::Expr(ast::Expr::Function(call))
+                if call.over.is_none()
+                    && catalog.get_aggregate_meta(&call.name.to_string().to_lowercase()).is_some() =>
+            {
+                look_at_expression(&ast::Expr::Function(call.clone()), &mut |node| match node {
+                    Node::Expr(ast::Expr::Identifier(name)) => refuse(name),
+                    _ => Ok(()),
+                })
+            }
+            _ => Ok(()),
+        })?;
+    }
+    Ok(())
 }
 
 fn check_call(name: &str, call: &ast::Function, catalog: &Catalog) -> Result<(), RelationalError> {

@@ -90,8 +90,11 @@ impl WindowTable {
             .collect();
         let metadata = input.schema().metadata().clone();
         let schema = DFSchema::new_with_metadata(fields, metadata).map_err(|_| {
-            RelationalError::new("the rows have a column window_start or window_end already")
-                .hint("windows over windows: give the columns of the inner one other names, or group by them directly")
+            RelationalError::new("the rows have a column window_start or window_end already, so it would be ambiguous")
+                .hint(
+                    "put the window into GROUP BY: GROUP BY tumble(ts, INTERVAL '1 minute'); or give the columns other \
+                     names: TUMBLE(TABLE (SELECT window_end AS ts, ... FROM t), DESCRIPTOR(ts), ...)",
+                )
                 .boxed()
         })?;
         Ok(Self { input, kind, time, partition, bounds, schema: Arc::new(schema) })

@@ -55,7 +55,12 @@ fn in_the_end(script: &str, parallelism: usize) -> Vec<String> {
 const ROWS: &str = "1000,x,5 2000,y,3 12000,x,9 13000,z,1 25000,y,5";
 
 fn check(cases: &[(&str, &[&str])]) {
-    let (_folder, sources) = files(&[("a", "ts TIMESTAMP EVENT TIME, k TEXT, v BIGINT", ROWS)]);
+    check_over(("a", "ts TIMESTAMP EVENT TIME, k TEXT, v BIGINT", ROWS), cases);
+}
+
+/// The same over another source: its name, its columns and its lines.
+fn check_over(source: (&str, &str, &str), cases: &[(&str, &[&str])]) {
+    let (_folder, sources) = files(&[source]);
     let mut wrong = Vec::new();
     for (query, expected) in cases {
         for parallelism in [1, 2, 3] {
@@ -325,4 +330,55 @@ fn an_array_has_elements_and_gives_rows_of_them() {
             &["14||2|true|5-9", "8||2|true|3-5", "2||1|false|1"],
         ),
     ]);
+}
+
+#[test]
+fn columns_may_be_called_as_the_bounds_of_windows() {
+    let columns = "window_start TIMESTAMP, window_end TIMESTAMP EVENT TIME, arrival_time BIGINT, k TEXT, v BIGINT";
+    let rows = "0,10000,1,x,1 10000,20000,2,y,4 20000,30000,3,x,3 80000,90000,4,x,8";
+    let seconds = |name: &str| format!("date_part('epoch', {name})");
+    let (start, end) = (seconds("window_start"), seconds("window_end"));
+    check_over(
+        ("m", columns, rows),
+        &[
+            (&format!("SELECT {start} AS s, {end} AS e, arrival_time FROM m ORDER BY e LIMIT 1"), &["0.0|10.0|1"]),
+            (&format!("SELECT count(*) AS n, {end} AS e FROM m GROUP BY window_end ORDER BY e LIMIT 1"), &["1|10.0"]),
+            // With a window the name alone is its bound, and the qualified name is the column.
+            (
+                &format!(
+                    "SELECT {start} AS s, {end} AS e, max(v) AS v, max(m.window_end) - max(m.window_start) AS d FROM m
+                     WHERE window_end > window_start GROUP BY tumble(window_end, INTERVAL '25 seconds')
+                     HAVING {end} > 30 ORDER BY e"
+                ),
+                &[
+                    "25.0|50.0|3|0 days 0 hours 0 mins 10.000000 secs",
+                    "75.0|100.0|8|0 days 0 hours 0 mins 10.000000 secs",
+                ],
+            ),
+            (
+                &format!(
+                    "SELECT k, {} AS own, {end} AS e, count(*) AS n FROM m AS b
+                     GROUP BY k, b.window_end, tumble(window_end, INTERVAL '25 seconds') ORDER BY own",
+                    seconds("b.window_end")
+                ),
+                &["x|10.0|25.0|1", "y|20.0|25.0|1", "x|30.0|50.0|1", "x|90.0|100.0|1"],
+            ),
+            (
+                &format!(
+                    "SELECT {end} AS e, count(*) AS n FROM
+                     TABLE(TUMBLE(TABLE (SELECT window_end AS t, v FROM m), DESCRIPTOR(t), INTERVAL '25 seconds'))
+                     GROUP BY window_start, window_end ORDER BY e"
+                ),
+                &["25.0|2", "50.0|1", "100.0|1"],
+            ),
+            (
+                &format!(
+                    "SELECT k, {} AS own, {end} AS e, count(*) AS n FROM m AS b
+                     GROUP BY k, b.window_end, session(window_end, INTERVAL '15 seconds') ORDER BY own LIMIT 2",
+                    seconds("b.window_end")
+                ),
+                &["x|10.0|25.0|1", "y|20.0|35.0|1"],
+            ),
+        ],
+    );
 }
