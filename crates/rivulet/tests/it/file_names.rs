@@ -74,6 +74,30 @@ fn a_file_is_told_as_the_source_that_it_would_be() {
     assert!(!other.contains("panicked"), "{other}");
 }
 
+#[test]
+fn results_of_windows_are_read_again_from_any_file() {
+    let folder = TempDir::new().unwrap();
+    write_files(folder.path());
+    for (name, format) in [("m.parquet", "PARQUET"), ("m.ndjson", "JSON"), ("m.csv", "CSV (header => true)")] {
+        let found = out(
+            folder.path(),
+            &format!(
+                "CREATE SOURCE r (ts TIMESTAMP EVENT TIME, room TEXT, celsius DOUBLE)
+                 FROM 'file:data/readings.csv' FORMAT CSV (header => true, delimiter => ';');
+                 CREATE SINK s TO 'file:{name}' FORMAT {format};
+                 INSERT INTO s SELECT room, 1 AS arrival_time, window_start, window_end FROM r
+                 GROUP BY room, tumble(ts, INTERVAL '1 minute');
+                 SELECT * FROM '{name}' WHERE window_end IS NOT NULL ORDER BY window_start LIMIT 1"
+            ),
+        );
+        let row: serde_json::Value = serde_json::from_str(&found).unwrap_or_else(|error| panic!("{error}: {found}"));
+        let columns: Vec<&String> = row.as_object().unwrap().keys().collect();
+        assert_eq!(columns.len(), 4, "{found}");
+        assert_eq!(row["window_start"], 1_795_248_000_000_i64, "{found}");
+        assert_eq!(row["window_end"], 1_795_248_060_000_i64, "{found}");
+    }
+}
+
 /// The rows of a SELECT.
 fn select(client: &Client, sql: &str) -> Result<Vec<String>, ClientError> {
     let mut rows = Vec::new();
