@@ -86,6 +86,11 @@ impl Tally {
         self.until_us = self.until_us.max(until_us);
     }
 
+    /// Until when events are counted if no user asks again; `None` if counting goes on with the query.
+    pub fn until_us(&self) -> Option<i64> {
+        (!self.is_endless).then_some(self.until_us)
+    }
+
     /// Gives an endless tally an end: the last question, or now if no user asked.
     pub fn limit(&mut self) {
         self.is_endless = false;

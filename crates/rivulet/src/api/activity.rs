@@ -14,6 +14,9 @@ pub struct QueryActivity {
     pub now_ms: i64,
     /// Since when events, rows and results are counted.
     pub counted_since_ms: i64,
+    /// Until when they are counted if nobody asks again. Without it counting goes on with the query.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub counted_until_ms: Option<i64>,
     /// Whether that is since the query was created, or the server started.
     pub is_from_start: bool,
     /// Whether that is since the query got other values.
@@ -129,6 +132,7 @@ impl From<service::QueryActivity> for QueryActivity {
         Self {
             now_ms: ms(activity.now_us),
             counted_since_ms: ms(activity.counted_since_us),
+            counted_until_ms: activity.counted_until_us.map(ms),
             is_from_start: activity.is_from_start,
             is_from_change: activity.is_from_change,
             inputs: activity.inputs.into_iter().map(input).collect(),

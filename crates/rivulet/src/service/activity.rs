@@ -7,6 +7,8 @@ pub struct QueryActivity {
     pub now_us: i64,
     /// Since when events, rows and results are counted.
     pub counted_since_us: i64,
+    /// Until when, if no user asks again; `None` if counting goes on with the query.
+    pub counted_until_us: Option<i64>,
     /// Whether that is since the query was created, or the server started.
     pub is_from_start: bool,
     /// Whether it is since the query got other values.

@@ -241,7 +241,8 @@ fn of_many_queries_those_are_counted_that_somebody_asks_about() {
     let event = json!({"ts": now_ms() as u64, "v": -1.0}).to_string();
     publisher.publish("home/3/temperature", &event);
     wait("the event", || server.status()["total"]["events"] == 1);
-    expect(&server, "q3", "no event has come on home/3/temperature since counting began 0 seconds ago; ask again");
+    expect(&server, "q3", "no event has come on home/3/temperature since counting began 0 seconds ago");
+    expect(&server, "q3", "ask again after the next events; events are counted until ");
     publisher.publish("home/3/temperature", &event);
     expect(&server, "q3", "1 event came, WHERE kept none");
     let activity = &shown(&server, "q3")["activity"];
@@ -250,6 +251,22 @@ fn of_many_queries_those_are_counted_that_somebody_asks_about() {
         (&json!(false), &json!(1)),
         "{activity}"
     );
+}
+
+#[test]
+fn of_many_queries_one_is_counted_until_its_window_has_closed() {
+    let (_folder, server, mut publisher) = with(MEANS);
+    for home in 0..40 {
+        server.sql_ok(&format!("CREATE QUERY q{home} FROM APPLICATION means WITH (home => '{home}')"));
+    }
+    expect(&server, "q3", "no event has come on home/3/temperature since counting began");
+    publisher.publish("home/3/temperature", &json!({"ts": now_ms() as u64, "v": 1.0}).to_string());
+    expect(&server, "q3", "when the window closes; events are counted until ");
+    let activity = &shown(&server, "q3")["activity"];
+    let ms = |field: &str| activity[field].as_i64().unwrap_or_else(|| panic!("no {field} in {activity}"));
+    // The timer is an hour ahead, by the idle timeout.
+    assert!(ms("next_timer_ms") > ms("now_ms") + 3_000_000, "{activity}");
+    assert_eq!(ms("counted_until_ms") - ms("next_timer_ms"), 600_000, "{activity}");
 }
 
 #[test]

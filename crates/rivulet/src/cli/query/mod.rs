@@ -358,6 +358,7 @@ fn activity_lines(activity: &QueryActivity) -> Vec<(String, String)> {
     let from = counted_from(activity.is_from_start, activity.is_from_change);
     let since = time(activity.counted_since_ms);
     let mut lines = vec![("counted since".to_owned(), format!("{since}, {from}"))];
+    lines.extend(activity.counted_until_ms.map(|until| ("counted until".to_owned(), time(until))));
     let mut add = |label: &str, value: Option<String>| lines.extend(value.map(|value| (label.to_owned(), value)));
     if activity.inputs.len() > 1 {
         for input in &activity.inputs {

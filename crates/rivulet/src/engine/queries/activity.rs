@@ -13,8 +13,8 @@ use super::Queries;
 use crate::engine::running::{Running, topics_of};
 use crate::service::{InputActivity, QueryActivity, QueryRefusal, StepActivity};
 
-/// How long events of a query are counted after the last question about it.
-const COUNTED_US: i64 = 60_000_000;
+/// How long events of a query are counted after the last question about it, and after its window has closed.
+const COUNTED_US: i64 = 600_000_000;
 
 /// The most characters that are shown of a payload or row.
 const CONTENT_MAX: usize = 1_024;
@@ -24,9 +24,10 @@ impl Queries {
     pub(super) fn activity(&self, running: &Arc<Running>, slot: Slot, id: QueryId) -> Option<QueryActivity> {
         let found = running.group.examine(slot, id, COUNTED_US)?;
         let topics = topics_of(running, &[slot]).pop().unwrap_or_default();
+        let counted_us = found.tally.until_us().map_or(COUNTED_US, |until_us| until_us.saturating_sub(found.now_us));
         let inputs = running.application.inputs.iter().zip(topics).enumerate().map(|(place, (input, topic))| {
             let came = found.tally.inputs.get(place).copied().unwrap_or_default();
-            let topic_events = self.routing.events_of_shared(running, &topic, COUNTED_US);
+            let topic_events = self.routing.events_of_shared(running, &topic, counted_us);
             let last_us = (came.rows > 0).then_some(came.arrival_us);
             let topic = running.topics.inputs[place].shown(input, topic);
             InputActivity { name: input.name.clone(), topic, events: came.rows, last_us, topic_events }
@@ -52,6 +53,7 @@ fn of_examined(running: &Running, found: &Examined) -> QueryActivity {
     let mut activity = QueryActivity {
         now_us: found.now_us,
         counted_since_us: tally.since_us,
+        counted_until_us: tally.until_us(),
         is_from_start: tally.is_from_start,
         is_from_change: tally.is_from_change,
         waiting: found.waiting,

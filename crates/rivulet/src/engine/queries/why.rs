@@ -18,6 +18,8 @@ const ALIKE_MAX: usize = 3;
 /// A clock that differs by this much is worth a sentence.
 const CLOCK_DIFFERS_US: i64 = 3_600_000_000;
 
+const SECOND_US: i64 = 1_000_000;
+
 /// What is known of the server.
 pub(in crate::engine) struct ServerFacts {
     /// Why messages cannot come or go; `None` if they can.
@@ -67,6 +69,7 @@ pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
         all.extend(one.stopped_rows());
         all.extend(silence(one.compared_nulls).filter(|_| activity.results == 0));
         all.extend(one.windows());
+        all.extend(one.asks_again().filter(|_| activity.results == 0));
         if all.is_empty() {
             all.push(format!("{} came, and none of them has given a result yet", counted(activity.events(), "event")));
         }
@@ -96,6 +99,19 @@ impl Sentences<'_> {
             (_, true) => format!("since the query got other values {ago}"),
             _ => format!("since counting began {ago}"),
         }
+    }
+
+    /// Until when events are counted, and when a further question has an answer.
+    fn asks_again(&self) -> Option<String> {
+        let activity = self.activity;
+        let until = at(activity.counted_until_us?);
+        let again = match (activity.window_us, activity.next_timer_us) {
+            (Some((_, Some(_))), Some(timer_us)) if timer_us > activity.now_us && timer_us != i64::MAX => {
+                format!("ask again after {}, when the window closes", at(timer_us.saturating_add(SECOND_US)))
+            }
+            _ => "ask again after the next events".into(),
+        };
+        Some(format!("{again}; events are counted until {until}"))
     }
 
     fn works(&self) -> Option<String> {
@@ -148,8 +164,6 @@ impl Sentences<'_> {
         if self.activity.results_ever.is_some_and(|ever| ever > self.activity.results) {
             let ever = counted(self.activity.results_ever.unwrap_or_default(), "result");
             text.push_str(&format!("; the query has given {ever} before"));
-        } else if !self.activity.is_from_start && !self.activity.is_from_change {
-            text.push_str("; ask again after the next event");
         }
         text
     }
