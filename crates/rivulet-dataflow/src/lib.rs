@@ -90,4 +90,4 @@ pub use state::{StateError, StateFrame, StateSelection};
 pub use state_by_key::StateByKey;
 pub use state_map::{FlowMap, StateMap};
 pub use state_signature::StateSignature;
-pub use tally::{Came, Tallies, Tally};
+pub use tally::{Came, Tallies, Tally, Values};

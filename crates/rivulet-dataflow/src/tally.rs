@@ -3,7 +3,9 @@
 //! What must hold: where nothing is counted, a batch costs one check. Where something is counted, a row of another slot
 //! costs one byte read. The number of counted slots, and what is kept of each, is bounded.
 
-use crate::{Batch, InputIndex, Reason, Refusal, Refused, Slot};
+use arrow::array::Array;
+
+use crate::{Batch, Events, InputIndex, Reason, Refusal, Refused, Slot};
 
 /// The most slots that are counted at a time.
 pub const TALLIES_MAX: usize = 64;
@@ -32,12 +34,36 @@ pub struct Tally {
     pub refused: [u64; Reason::ALL.len()],
     /// The last refused row whose content was kept; of a payload at most [`REFUSED_BYTES_MAX`].
     pub last_refusal: Option<Refusal>,
+    /// Which columns of its decoded rows had a value.
+    pub values: Values,
     /// The last result, a batch of one row. Kept while a user asks.
     pub last_result: Option<Batch>,
     /// Until when a user asks.
     until_us: i64,
     /// Whether counting goes on when no user asks.
     is_endless: bool,
+}
+
+/// Which columns of decoded rows had a value.
+#[derive(Clone, Debug, Default)]
+pub struct Values {
+    /// The number of decoded rows.
+    pub rows: u64,
+    /// For each column, whether any row had a value there.
+    pub seen: Vec<bool>,
+    /// The last payload, at most [`REFUSED_BYTES_MAX`] of it. Kept while a column had no value.
+    pub payload: Vec<u8>,
+}
+
+impl Values {
+    fn merge(&mut self, other: Self) {
+        self.rows += other.rows;
+        self.seen.resize(self.seen.len().max(other.seen.len()), false);
+        self.seen.iter_mut().zip(other.seen).for_each(|(mine, theirs)| *mine |= theirs);
+        if !other.payload.is_empty() {
+            self.payload = other.payload;
+        }
+    }
 }
 
 /// How many rows came, and the times of the last one.
@@ -113,6 +139,7 @@ impl Tally {
         if let Some(refusal) = other.last_refusal.filter(is_later) {
             self.last_refusal = Some(refusal);
         }
+        self.values.merge(other.values);
         self.last_result = other.last_result.or(self.last_result.take());
     }
 }
@@ -203,6 +230,29 @@ impl Tallies {
                 usize::from(input),
                 Came { rows: 1, time_us: arrival_us, arrival_us, at_us: now_us },
             );
+        }
+    }
+
+    /// Notes which columns of decoded rows have values. `events` are the payloads they come from, if they are known.
+    pub(crate) fn decoded(&mut self, rows: &Batch, events: Option<&Events>) {
+        for row in 0..rows.rows() {
+            let Some(tally) = self.get_mut(rows.slots[row]) else { continue };
+            let values = &mut tally.values;
+            values.rows += 1;
+            values.seen.resize(rows.columns.num_columns(), false);
+            for (seen, column) in values.seen.iter_mut().zip(rows.columns.columns()) {
+                *seen = *seen || column.is_valid(row);
+            }
+        }
+        let Some(events) = events else { return };
+        for (slot, Tally { values, .. }) in &mut self.tallies {
+            if values.seen.iter().all(|seen| *seen) {
+                values.payload = Vec::new();
+            } else if let Some(row) = events.slots().iter().rposition(|of| of == slot) {
+                let payload = events.payload(row);
+                values.payload.clear();
+                values.payload.extend_from_slice(&payload[..payload.len().min(REFUSED_BYTES_MAX)]);
+            }
         }
     }
 
@@ -298,6 +348,22 @@ mod tests {
         let one = tallies.get(1).unwrap();
         assert_eq!((one.reached(0).rows, one.reached(7).rows, one.last_result.is_none()), (1, 0, true));
         assert!(tallies.get(2).is_none());
+    }
+
+    #[test]
+    fn columns_without_any_value_are_known_with_the_last_payload() {
+        let mut tallies = Tallies::default();
+        tallies.set(1, Tally::new(0, i64::MAX));
+        let nulls: ArrayRef = Arc::new(Int64Array::from(vec![None, Some(2), None]));
+        let rows = Batch { columns: RecordBatch::try_from_iter([("v", nulls)]).unwrap(), ..batch(&[1, 2, 1]) };
+        let mut events = Events::default();
+        [(1, "a"), (2, "b"), (1, "c")].into_iter().for_each(|(slot, payload)| events.push(slot, 5, payload.as_bytes()));
+        tallies.decoded(&rows, Some(&events));
+        let values = &tallies.get(1).unwrap().values;
+        assert_eq!((values.rows, values.seen.as_slice(), values.payload.as_slice()), (2, &[false][..], &b"c"[..]));
+        tallies.decoded(&batch(&[1]), Some(&events));
+        let values = &tallies.get(1).unwrap().values;
+        assert_eq!((values.rows, values.seen.as_slice(), values.payload.is_empty()), (3, &[true][..], true));
     }
 
     #[test]

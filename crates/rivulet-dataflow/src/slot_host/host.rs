@@ -176,10 +176,19 @@ impl SlotHost {
         self.refusals.keep_slots(self.slots.further() > 0);
         let events = match chunk {
             Chunk::Raw(events) => events,
-            Chunk::Rows(picked) => return Some(picked.to_batch()),
+            Chunk::Rows(picked) => {
+                let rows = picked.to_batch();
+                if let Some(tallies) = self.refusals.tallies_mut() {
+                    tallies.decoded(&rows, None);
+                }
+                return Some(rows);
+            }
         };
         let Self { decoder, refusals, .. } = self;
         let decoded = caught(|| Ok(decoder.decode(events, refusals)));
+        if let (Ok(rows), Some(tallies)) = (&decoded, refusals.tallies_mut()) {
+            tallies.decoded(rows, Some(events));
+        }
         decoded.map_err(|error| self.failed(error, events.rows() as u64)).ok()
     }
 
