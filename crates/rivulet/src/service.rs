@@ -28,7 +28,7 @@ pub use access::{
     Access, Action, Authorizer, Caller, Credentials, LocalOperator, Permit, Refused, Resource, ResourceKind,
 };
 pub(crate) use activity::counted_from;
-pub use activity::{InputActivity, QueryActivity, QueryRefusal, StepActivity};
+pub use activity::{InputActivity, NullColumn, QueryActivity, QueryRefusal, StepActivity};
 pub use error::{ErrorKind, ServiceError};
 pub use names::{FullName, Tenant};
 pub use session::Session;

@@ -36,6 +36,9 @@ pub struct QueryActivity {
     pub last_refusal: Option<QueryRefusal>,
     /// Rows that reached each operator, in their order.
     pub steps: Vec<QueryStep>,
+    /// Columns that were null in all events, though a condition or an aggregate reads them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub null_columns: Vec<String>,
     /// Rows that WHERE and HAVING did not let through.
     pub filtered_out: u64,
     /// Results.
@@ -141,6 +144,7 @@ impl From<service::QueryActivity> for QueryActivity {
             refused: activity.refused.into_iter().collect(),
             last_refusal: activity.last_refusal.map(refusal),
             steps: steps.map(|step| QueryStep { operator: step.operator, rows: step.rows }).collect(),
+            null_columns: activity.null_columns.into_iter().map(|column| column.name).collect(),
             filtered_out: activity.filtered_out,
             results: activity.results,
             results_ever: activity.results_ever,

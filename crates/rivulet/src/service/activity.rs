@@ -25,6 +25,8 @@ pub struct QueryActivity {
     pub last_refusal: Option<QueryRefusal>,
     /// Rows that reached each operator, in their order.
     pub steps: Vec<StepActivity>,
+    /// Declared columns of its inputs that were null in all events, though a condition or an aggregate reads them.
+    pub null_columns: Vec<NullColumn>,
     /// Rows that WHERE and HAVING did not let through.
     pub filtered_out: u64,
     /// Results.
@@ -77,6 +79,17 @@ pub struct StepActivity {
     pub operator: String,
     /// Rows that reached it.
     pub rows: u64,
+}
+
+/// A column that was null in all events.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NullColumn {
+    /// Its name.
+    pub name: String,
+    /// The number of rows.
+    pub rows: u64,
+    /// The fields that the last payload has instead; empty if it has the field, or is not known to be a JSON object.
+    pub instead: Vec<String>,
 }
 
 /// A row that was refused.

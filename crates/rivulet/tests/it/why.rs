@@ -254,6 +254,37 @@ fn of_many_queries_those_are_counted_that_somebody_asks_about() {
 }
 
 #[test]
+fn a_column_that_no_payload_has_is_named() {
+    let (_folder, server, mut publisher) = with(
+        "CREATE APPLICATION hot (home TEXT, warm DOUBLE DEFAULT 30)
+         INPUT readings (ts TIMESTAMP EVENT TIME, celsius DOUBLE, room TEXT) FROM 'mqtt:home/{home}' FORMAT JSON
+         OUTPUT 'mqtt:hot/{home}' FORMAT JSON
+         AS SELECT room, avg(celsius) AS mean, count(*) AS n FROM readings
+            GROUP BY tumble(ts, INTERVAL '1 second'), room HAVING avg(celsius) > $warm;
+         CREATE APPLICATION plain (home TEXT)
+         INPUT readings (celsius DOUBLE, room TEXT) FROM 'mqtt:home/{home}' FORMAT JSON
+         OUTPUT 'mqtt:plain/{home}' FORMAT JSON AS SELECT room, celsius FROM readings WHERE room IS NULL;
+         CREATE QUERY hot FROM APPLICATION hot WITH (home => '1');
+         CREATE QUERY plain FROM APPLICATION plain WITH (home => '1')",
+    );
+    let start_ms = now_ms() as u64;
+    for after_ms in [0, 2_000, 4_000] {
+        publisher.publish("home/1", &json!({"ts": start_ms + after_ms, "temp": 30, "room": "attic"}).to_string());
+    }
+    let text = "celsius was null in all 3 events: the last payload has no field 'celsius', but room, temp, ts";
+    expect(&server, "hot", text);
+    assert!(!why(&server, "hot").contains("room was null"));
+    // What is only selected may be null.
+    expect(&server, "plain", "3 events came, WHERE kept none");
+    assert!(!why(&server, "plain").contains("was null"), "{}", why(&server, "plain"));
+    assert_eq!(shown(&server, "hot")["activity"]["null_columns"], json!(["celsius"]));
+    publisher.publish("home/1", &json!({"ts": start_ms + 4_000, "celsius": null, "room": "attic"}).to_string());
+    wait("the null", || why(&server, "hot").contains("celsius was null in all 4 events\n"));
+    publisher.publish("home/1", &json!({"ts": start_ms + 4_000, "celsius": 30, "room": "attic"}).to_string());
+    wait("the value", || !why(&server, "hot").contains("celsius was null"));
+}
+
+#[test]
 fn of_many_queries_one_is_counted_until_its_window_has_closed() {
     let (_folder, server, mut publisher) = with(MEANS);
     for home in 0..40 {

@@ -381,6 +381,7 @@ fn activity_lines(activity: &QueryActivity) -> Vec<(String, String)> {
     for (place, step) in (1..).zip(&activity.steps) {
         add(&format!("step {place}"), Some(format!("{}: {}", step.operator, counted(step.rows, "row"))));
     }
+    add("always null", (!activity.null_columns.is_empty()).then(|| activity.null_columns.join(", ")));
     add("filtered out", Some(activity.filtered_out.to_string()));
     add("last result", activity.last_result_ms.map(time));
     add("as JSON", activity.last_result.clone());

@@ -10,6 +10,7 @@ use rivulet_dataflow::{Batch, QueryId, Reason, Refusal, Refused, Slot};
 use rivulet_runtime::Examined;
 
 use super::Queries;
+use super::nulls::null_columns;
 use crate::engine::running::{Running, topics_of};
 use crate::service::{InputActivity, QueryActivity, QueryRefusal, StepActivity};
 
@@ -65,6 +66,7 @@ fn of_examined(running: &Running, found: &Examined) -> QueryActivity {
             .collect(),
         last_refusal: tally.last_refusal.as_ref().map(refusal),
         steps,
+        null_columns: null_columns(application, tally, &names),
         filtered_out: filtered_out.saturating_sub(tally.refused[Reason::Expression as usize]),
         results: results.rows,
         results_ever: found.results,

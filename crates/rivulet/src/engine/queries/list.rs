@@ -101,6 +101,7 @@ impl Queries {
         if let Some(activity) = activity.as_mut().filter(|_| !shows_results) {
             activity.last_result = None;
             activity.last_refusal = None;
+            activity.null_columns.iter_mut().for_each(|column| column.instead.clear());
         }
         let is_null = |name: &str| info.parameters.get(name).is_some_and(Value::is_null);
         let compared_nulls = place.as_ref().map(|(running, _)| compared_with(&running.application, is_null));

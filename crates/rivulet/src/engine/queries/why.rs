@@ -7,7 +7,7 @@ use rivulet_connectors::connector::Condition;
 use rivulet_dataflow::Seconds;
 use rivulet_operators::application::{Application, Input};
 
-use super::nulls::silence;
+use super::nulls::{sentence, silence};
 use crate::counted::counted;
 use crate::service::{BigQueryInfo, InputActivity, QueryActivity, QueryState, StepActivity};
 use crate::times::{ago, at, span};
@@ -66,6 +66,7 @@ pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
         all.extend(one.spilled());
         all.extend(one.refused());
         all.extend(one.times());
+        all.extend(activity.null_columns.iter().map(sentence));
         all.extend(one.stopped_rows());
         all.extend(silence(one.compared_nulls).filter(|_| activity.results == 0));
         all.extend(one.windows());
