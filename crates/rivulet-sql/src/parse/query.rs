@@ -122,6 +122,7 @@ pub(super) fn begins_query(token: &Token) -> bool {
 
 /// Cuts `INTO sink` off the end.
 fn cut_into(tokens: &[TokenWithSpan]) -> Result<(&[TokenWithSpan], Option<Name>), SqlError> {
+    refuse_sinks(tokens)?;
     let [rest @ .., into, _] = tokens else { return Ok((tokens, None)) };
     // Elsewhere INTO means a new table, as in other engines. The parser reads it and the planner refuses it.
     if !token_is_word(&into.token, "into") || rest.is_empty() {
@@ -179,6 +180,26 @@ fn relation_before(tokens: &[TokenWithSpan], end: usize) -> Option<usize> {
     let before = &tokens[begin.checked_sub(1)?].token;
     let is_in_from = token_is_word(before, "from") || token_is_word(before, "join") || *before == Token::Comma;
     is_in_from.then_some(begin)
+}
+
+/// Refuses `INTO sink, sink` at the end.
+fn refuse_sinks(tokens: &[TokenWithSpan]) -> Result<(), SqlError> {
+    let (mut names, mut second) = (tokens, None);
+    while let [rest @ .., comma, name] = names
+        && comma.token == Token::Comma
+        && matches!(name.token, Token::Word(_))
+    {
+        (names, second) = (rest, Some(name));
+    }
+    match (names, second) {
+        ([_, .., into, _], Some(second)) if token_is_word(&into.token, "into") => {
+            Err(SqlError::new(second.span, "a query has one sink").hint(
+                "make a view, and a query for each sink: CREATE VIEW v AS SELECT ...; CREATE QUERY q AS SELECT * FROM \
+                 v INTO sink",
+            ))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Converts the windows of tables to calls that the parser reads.

@@ -212,6 +212,10 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
             "error at line 1, column 15: a list of columns after the name of a view is not supported yet\nhint: name the columns in the SELECT: SELECT a AS name",
         ),
         (
+            "CREATE QUERY q AS SELECT a, b FROM t INTO s, r, q",
+            "error at line 1, column 46: a query has one sink\nhint: make a view, and a query for each sink: CREATE VIEW v AS SELECT ...; CREATE QUERY q AS SELECT * FROM v INTO sink",
+        ),
+        (
             "CREATE VIEW v AS SELECT a FROM t INTO s",
             "error at line 1, column 39: a view has no sink\nhint: read the view: INSERT INTO sink SELECT * FROM view",
         ),
