@@ -31,6 +31,7 @@
 //! - [`refusal`] and [`refusals`]: what happens to a row that cannot be processed: counted, and sent aside with its
 //!   reason;
 //! - [`tally`]: what becomes of the events of a few slots, for people who ask;
+//! - [`times`]: times and spans of time in words;
 //! - [`clock`]: time, as a trait.
 
 pub mod element;
@@ -59,6 +60,7 @@ pub mod slot_host;
 pub mod refusal;
 pub mod refusals;
 pub mod tally;
+pub mod times;
 pub mod clock;
 pub mod suggest;
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use crate::times::{at, span};
 use crate::{Batch, Event, InputIndex, Reason, Refusal, Refused, Slot, Tallies};
 
 /// What details of errors begin with that a library has noticed, and nobody wants to know.
@@ -214,6 +215,19 @@ impl Refusals {
     ) {
         self.refuse_from(input, batch.slots[row], reason, batch.arrival_us[row], || {
             (detail(), Refused::Row(Box::new(batch.slice(row, 1))))
+        });
+    }
+
+    /// Refuses a row of a big query that came too late; `what` is why it is of no use any more.
+    pub fn refuse_late(&mut self, batch: &Batch, row: usize, watermark_us: i64, what: &str) {
+        self.refuse_row(None, batch, row, Reason::Late, || {
+            let time_us = batch.event_time_us[row];
+            format!(
+                "{what}: its event time, {}, is {} behind the watermark\nhint: allow more lateness where the source is \
+                 declared",
+                at(time_us),
+                span(watermark_us.saturating_sub(time_us))
+            )
         });
     }
 

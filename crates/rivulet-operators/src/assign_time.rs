@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, BooleanArray, RecordBatch, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit, TimestampMicrosecondType};
+use rivulet_dataflow::times::span;
 use rivulet_dataflow::{
     Batch, Context, Description, Element, InputIndex, Operator, OperatorError, OperatorFactory, Reason,
 };
@@ -147,9 +148,9 @@ pub(crate) fn refuse(
     context.refusals.refuse_row(input, batch, row, reason, || {
         match time_us {
             Some(time_us) => format!(
-                "the event time is {} ms after the arrival, {} ms are allowed\nhint: check the device's clock, or raise future_limit",
-                time_us.saturating_sub(batch.arrival_us[row]) / 1000,
-                future_limit_us / 1000
+                "the event time is {} after the arrival, and {} are allowed\nhint: check the device's clock, or raise future_limit",
+                span(time_us.saturating_sub(batch.arrival_us[row])),
+                span(future_limit_us)
             ),
             None => "the event time is missing".into(),
         }

@@ -113,9 +113,7 @@ impl TimeToLive {
         }
         let in_time: BooleanArray = batch.event_time_us.iter().map(|time_us| Some(!is_late(time_us))).collect();
         for row in (!in_time.values()).set_indices() {
-            context.refusals.refuse_row(None, &batch, row, Reason::Late, || {
-                "the row's window is closed\nhint: allow more lateness where the source is declared".into()
-            });
+            context.refusals.refuse_late(&batch, row, self.watermark_us, "the row's window is closed");
         }
         batch.filter(&in_time)
     }

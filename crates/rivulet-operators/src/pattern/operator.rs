@@ -6,6 +6,7 @@ use arrow::array::{Array, AsArray, BooleanArray};
 use arrow::compute::cast;
 use arrow::error::ArrowError;
 use arrow::row::Rows as KeyRows;
+use rivulet_dataflow::times::span;
 use rivulet_dataflow::{
     Batch, Context, Control, Element, KeyHash, Operator, OperatorError, Reason, Refused, Slot, StateError, StateFrame,
     StateSelection, fetch, fetch_ahead,
@@ -209,8 +210,8 @@ impl PatternOperator {
         } else if row.time_us < watermark_us {
             refuse(batch, &row, Reason::Late, context, || {
                 format!(
-                    "the event time is {} ms behind the clock of the query\nhint: allow more lateness",
-                    watermark_us.saturating_sub(row.time_us) / 1000
+                    "the event time is {} behind the clock of the query\nhint: allow more lateness",
+                    span(watermark_us.saturating_sub(row.time_us))
                 )
             });
             return;

@@ -10,6 +10,7 @@ use arrow::array::{Array, ArrayRef, AsArray, BooleanArray, RecordBatch};
 use arrow::buffer::{BooleanBuffer, ScalarBuffer};
 use arrow::compute::is_not_null;
 use arrow::datatypes::TimestampMicrosecondType;
+use rivulet_dataflow::times::span;
 use rivulet_dataflow::{Batch, PartitionState, Polled, Reason, Refusals, Refused, Slot, Source};
 
 /// In which steps time follows the clock while all partitions are silent, microseconds. Each step wakes all tasks of
@@ -413,10 +414,11 @@ fn refuse_without_time(batch: &Batch, time: usize, refusals: &mut Refusals) {
 fn refuse_future(batch: &Batch, keep: &BooleanArray, limit_us: i64, refusals: &mut Refusals) {
     for row in (0..batch.rows()).filter(|&row| !keep.value(row)) {
         refusals.refuse(0, Reason::Future, batch.arrival_us[row], || {
-            let ahead_ms = batch.event_time_us[row].saturating_sub(batch.arrival_us[row]) / 1000;
+            let ahead_us = batch.event_time_us[row].saturating_sub(batch.arrival_us[row]);
             let detail = format!(
-                "the event time is {ahead_ms} ms after the arrival, {} ms are allowed\nhint: check the device's clock, or raise future_limit",
-                limit_us / 1000
+                "the event time is {} after the arrival, and {} are allowed\nhint: check the device's clock, or raise future_limit",
+                span(ahead_us),
+                span(limit_us)
             );
             (detail, Refused::Row(Box::new(batch.slice(row, 1))))
         });

@@ -36,7 +36,8 @@ impl Letters for QueryLetters {
             queries.append_value(&self.query);
             of_sources.append_option(source);
             reasons.append_value(refusal.reason.name());
-            details.append_value(&refusal.detail);
+            // What was wrong and what to do, on one line.
+            details.append_value(refusal.detail.replace("\nhint: ", "; "));
             let (mut payload, mut payload_hex, mut row) = (None, None, None);
             match &refusal.content {
                 Refused::Payload(bytes) => match std::str::from_utf8(bytes) {

@@ -114,6 +114,12 @@ fn what_a_query_refuses_is_in_the_sinks_once_over_checkpoints_and_restarts() {
         .iter()
         .map(|letter| {
             assert_eq!((&letter["reason"], &letter["source"]), (&"late".into(), &"readings".into()), "{letter}");
+            let detail = letter["detail"].as_str().unwrap();
+            assert!(detail.starts_with("the row's window is closed: its event time, ") && detail.contains("Z, is "));
+            assert!(
+                detail.contains(" behind the watermark; allow more lateness") && !detail.contains('\n'),
+                "{detail}"
+            );
             let row: Value = serde_json::from_str(letter["row"].as_str().unwrap()).unwrap();
             row["device"].as_str().unwrap().to_owned()
         })

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, RecordBatchOptions};
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::TimestampMicrosecondType;
-use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, Reason, StateByKey, StateError, StateFrame};
+use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, StateByKey, StateError, StateFrame};
 
 use super::plan::{Expiry, JoinPlan, KeyedJoinKind};
 use super::side::{Heads, Side, SideRow};
@@ -257,10 +257,8 @@ impl JoinOperator {
         let is_late = |row: usize| column.is_valid(row) && column.value(row) < limit_us && !batch.is_retraction(row);
         let late = BooleanBuffer::collect_bool(batch.rows(), is_late);
         for row in late.set_indices() {
-            context.refusals.refuse_row(None, batch, row, Reason::Late, || {
-                "rows that it might have met are forgotten\nhint: allow more lateness where the source is declared"
-                    .into()
-            });
+            let what = "rows that it might have met are forgotten";
+            context.refusals.refuse_late(batch, row, self.watermark_us, what);
         }
         Some(late)
     }

@@ -84,9 +84,7 @@ impl WaitingOperator {
                     "a row without a time has no place in their order".into()
                 });
             } else if times.value(row) < self.passed_us {
-                context.refusals.refuse_row(None, batch, row, Reason::Late, || {
-                    "later rows have come out already\nhint: allow more lateness where the source is declared".into()
-                });
+                context.refusals.refuse_late(batch, row, self.passed_us, "later rows have come out already");
             } else {
                 kept.push(row as u32);
             }

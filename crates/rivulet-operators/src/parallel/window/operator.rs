@@ -196,9 +196,7 @@ impl WindowOperator {
             Fate::Counts => take(this, pane, &rows),
             Fate::BelongsNowhere => {}
             Fate::Late => rows.for_each(|_, row| {
-                context.refusals.refuse_row(None, batch, row, Reason::Late, || {
-                    "the row's window is closed\nhint: allow more lateness where the source is declared".into()
-                });
+                context.refusals.refuse_late(batch, row, this.watermark_us, "the row's window is closed");
                 context.refusals.count(Reason::Late, this.stands_for(batch, row) - 1);
             }),
             Fate::NoTime => rows.for_each(|_, row| {

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, Reason, StateByKey, StateError, StateFrame};
+use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, StateByKey, StateError, StateFrame};
 
 use super::bounds::TIME_US_MAX;
 use super::pane::{Window, emit_windows};
@@ -90,9 +90,7 @@ impl SessionOperator {
                     rows.push(row as u32);
                     groups.push(session);
                 }
-                None => context.refusals.refuse_row(None, &batch, row, Reason::Late, || {
-                    "the row's session is over\nhint: allow more lateness where the source is declared".into()
-                }),
+                None => context.refusals.refuse_late(&batch, row, self.watermark_us, "the row's session is over"),
             }
         }
         self.states.grow(&plan.groups, self.sessions.len());
