@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use super::error::CliError;
 pub(super) use super::paint::{colours, paint};
+use crate::times::span;
 
 /// A table without lines; the columns named in `numeric` are aligned right.
 pub(super) fn table<const COLUMNS: usize>(
@@ -72,12 +73,13 @@ pub(super) fn bytes(bytes: u64) -> String {
     if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
 }
 
-/// Microseconds with a unit.
+/// Microseconds with a unit; from an hour on a whole number of it.
 pub(super) fn duration_us(duration_us: u64) -> String {
     match duration_us {
         0..1_000 => format!("{duration_us} us"),
         1_000..1_000_000 => format!("{:.1} ms", duration_us as f64 / 1e3),
-        _ => format!("{:.1} s", duration_us as f64 / 1e6),
+        1_000_000..3_600_000_000 => format!("{:.1} s", duration_us as f64 / 1e6),
+        _ => span(i64::try_from(duration_us).unwrap_or(i64::MAX)),
     }
 }
 
@@ -112,6 +114,7 @@ mod tests {
     fn quantities_have_units() {
         assert_eq!([bytes(0), bytes(1023), bytes(1536), bytes(5 << 30)], ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]);
         assert_eq!([duration_us(999), duration_us(1500), duration_us(2_500_000)], ["999 us", "1.5 ms", "2.5 s"]);
+        assert_eq!([duration_us(95_435_147_600_000), duration_us(7_200_000_000)], ["3 years", "2 hours"]);
         assert_eq!(
             [uptime(59_999), uptime(61_000), uptime(3_660_000), uptime(90_000_000)],
             ["59s", "1m 1s", "1h 1m", "1d 1h"]

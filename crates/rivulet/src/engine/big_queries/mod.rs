@@ -365,7 +365,11 @@ impl BigQueries {
             }
             Life::Ending(_) => return Err(has_come_to_its_end(name)),
             other => {
-                let message = format!("the query '{name}' is {}, so there is nothing to pause", other.state().name());
+                let state = match other.state().name() {
+                    "failed" => "has failed".to_owned(),
+                    state => format!("is {state}"),
+                };
+                let message = format!("the query '{name}' {state}, so there is nothing to pause");
                 return Err(ServiceError::new(ErrorKind::Conflict, message)
                     .with_hint(format!("DESCRIBE QUERY {} shows more", rivulet_sql::name_in_sql(&name.name))));
             }
