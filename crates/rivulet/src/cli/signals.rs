@@ -9,6 +9,37 @@ use tokio::runtime;
 
 use super::error::CliError;
 
+/// Whether Ctrl-C was pressed since [`interruptible`] began.
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+/// Runs `act`, which Ctrl-C ends instead of the process: it sets the flag that `act` is given, and a read that waits
+/// returns. Says whether that was so.
+#[cfg(unix)]
+pub(super) fn interruptible<T>(act: impl FnOnce(&'static AtomicBool) -> T) -> (T, bool) {
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+
+    extern "C" fn note(_number: std::ffi::c_int) {
+        INTERRUPTED.store(true, Ordering::Relaxed);
+    }
+    INTERRUPTED.store(false, Ordering::Relaxed);
+    // Without SA_RESTART, so that a read returns.
+    let own = SigAction::new(SigHandler::Handler(note), SaFlags::empty(), SigSet::empty());
+    // SAFETY: the handler does nothing but store a flag.
+    let before = unsafe { sigaction(Signal::SIGINT, &own) };
+    let done = act(&INTERRUPTED);
+    if let Ok(before) = before {
+        // SAFETY: it is the earlier action of this signal.
+        let _ = unsafe { sigaction(Signal::SIGINT, &before) };
+    }
+    (done, INTERRUPTED.load(Ordering::Relaxed))
+}
+
+/// Where there are no signals, Ctrl-C ends the process.
+#[cfg(not(unix))]
+pub(super) fn interruptible<T>(act: impl FnOnce(&'static AtomicBool) -> T) -> (T, bool) {
+    (act(&INTERRUPTED), false)
+}
+
 /// Has the server read its configuration again.
 pub(super) type Reload = Arc<dyn Fn() + Send + Sync>;
 

@@ -18,6 +18,7 @@ use super::complete::Completion;
 use super::error::CliError;
 use super::options::{Connection, Global};
 use super::output::{cell, print_json, result_table};
+use super::signals::interruptible;
 
 /// Lines that the prompt remembers.
 const HISTORY_LINES_MAX: usize = 1000;
@@ -239,7 +240,15 @@ fn prompt(global: Global, client: &Client) -> Result<(), CliError> {
                 }
                 let script = std::mem::take(&mut typed);
                 let _ = editor.add_history_entry(script.trim());
-                if let Err(error) = run_script(global, client, &script) {
+                let outcome = match is_select(&script) {
+                    true => match interruptible(|stop| select(&client.stopped_by(stop), &script)) {
+                        // The user has ended it.
+                        (_, true) => Ok(()),
+                        (outcome, false) => outcome,
+                    },
+                    false => run_script(global, client, &script),
+                };
+                if let Err(error) = outcome {
                     global.report(&error);
                 }
             }

@@ -8,6 +8,7 @@ mod events;
 
 use std::fmt::Write as _;
 use std::io::{self, BufReader, Read};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -114,6 +115,34 @@ pub struct Client {
     agent: Agent,
     /// What is sent as `Authorization`, if anything is.
     authorization: Option<HeaderValue>,
+    /// Ends streams of rows when it is set.
+    stop: Option<&'static AtomicBool>,
+}
+
+/// A stream that ends when `stop` is set and a read was interrupted by a signal.
+struct Stoppable<R> {
+    reader: R,
+    stop: Option<&'static AtomicBool>,
+}
+
+impl<R: Read> Read for Stoppable<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = match self.is_stopped() {
+            true => Ok(0),
+            false => self.reader.read(buffer),
+        };
+        match read {
+            // Whoever reads would try again.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted && self.is_stopped() => Ok(0),
+            read => read,
+        }
+    }
+}
+
+impl<R> Stoppable<R> {
+    fn is_stopped(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
 }
 
 impl Client {
@@ -151,7 +180,7 @@ impl Client {
             // The server is on this machine or near it; a proxy of the environment is for other things.
             .proxy(None)
             .build();
-        Ok(Self { server, agent: config.new_agent(), authorization })
+        Ok(Self { server, agent: config.new_agent(), authorization, stop: None })
     }
 
     /// The server's address.
@@ -288,6 +317,12 @@ impl Client {
         self.read_events(self.accepted(request.send(sql))?, visit)
     }
 
+    /// The same client, whose streams of rows end when `stop` is set and the wait for the next row is interrupted.
+    #[must_use]
+    pub(crate) fn stopped_by(&self, stop: &'static AtomicBool) -> Self {
+        Self { stop: Some(stop), ..self.clone() }
+    }
+
     fn read_events<E: From<ClientError>>(
         &self,
         response: Response<Body>,
@@ -295,6 +330,7 @@ impl Client {
     ) -> Result<(), E> {
         // Watching has no end, so it has no limit of bytes; a single event has one.
         let reader = response.into_body().into_with_config().limit(u64::MAX).reader();
+        let reader = Stoppable { reader, stop: self.stop };
         let lost = |_| ClientError::Lost { server: self.server.clone() }.into();
         events::read(BufReader::new(reader), lost, visit)
     }
