@@ -405,8 +405,8 @@ impl Group {
     }
 
     /// Tells what is known of a query in a slot, for users who ask; `None` if it is not there. From now on its events
-    /// are counted, until `for_us` after the last question and the next timer. Nothing is told of a query in parts, which would have to be
-    /// joined for that. State of a spilled query stays on disk and is not told.
+    /// are counted, until `for_us` after the last question and the next timer. Nothing is told of a query in parts,
+    /// which would have to be joined for that. State of a spilled query stays on disk and is not told.
     pub fn examine(&self, slot: Slot, query: QueryId, for_us: i64) -> Option<Examined> {
         let _still = self.free.lock();
         let place = self.place(slot)?;
