@@ -209,7 +209,7 @@ pub enum Control {
     RemoveSlots(Vec<Slot>),
 }
 
-/// The event clock of a slot: what its watermark follows from, at any time.
+/// The event clock of a slot: its watermark, and what later watermarks follow from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlotClock {
     /// The slot.
@@ -218,6 +218,9 @@ pub struct SlotClock {
     pub newest_us: i64,
     /// The arrival of its newest row, in microseconds since the Unix epoch.
     pub arrival_us: i64,
+    /// Its watermark, in microseconds since the Unix epoch. It may be ahead of what follows from the newest row: a
+    /// silence that is over may have brought it there.
+    pub watermark_us: i64,
 }
 
 /// What an edge carries.

@@ -16,10 +16,11 @@
 //! # Windows over windows
 //! Rows may be results of earlier windows by time (`over_windows`). They come by ascending event time, and all results
 //! of earlier windows with one end come together, so a row with event time t says that the watermark is at least t.
-//! Beyond that the clock of a slot is the one of the earlier windows. They tell `max_ts` and `last_arrival` behind
-//! their results ([`Element::Clocks`](rivulet_dataflow::Element::Clocks)). Lateness and idle timeout are the same, so
-//! the watermark of both is the same at any time. Windows close as early as the earlier ones allow, also where no
-//! result comes, and no row is late.
+//! Beyond that the clock of a slot is the one of the earlier windows. They tell `max_ts`, `last_arrival` and the
+//! watermark behind their results ([`Element::Clocks`](rivulet_dataflow::Element::Clocks)). The watermark does not
+//! follow from the other two: a silence that a row has ended may have brought it further. Lateness and idle timeout are
+//! the same, so the watermark of both is the same at any time. Windows close as early as the earlier ones allow, also
+//! where no result comes, and no row is late.
 //!
 //! # Output
 //! The columns are the keys, `window_start`, `window_end`, and the aggregates. A row's event time is the last

@@ -108,7 +108,7 @@ impl Windows {
         let state = &mut self.cells.slots[slot];
         state.max_ts_us = clock.newest_us.saturating_sub(lengths.offset).clamp(-TIME_MAX_US, TIME_MAX_US);
         state.last_arrival_us = clock.arrival_us;
-        let watermark_us = self.watermark_us(&self.cells.slots[slot], lengths, clock.arrival_us);
+        let watermark_us = clock.watermark_us.saturating_sub(lengths.offset);
         self.advance(slot, lengths, watermark_us, clock.arrival_us, false);
         self.set_deadline(slot);
     }
@@ -117,8 +117,12 @@ impl Windows {
     pub(crate) fn clock(&self, slot: Slot) -> Option<SlotClock> {
         let SlotLengths::Known(lengths) = self.cells.lengths(slot as usize) else { return None };
         let state = &self.cells.slots[slot as usize];
-        let newest_us = state.max_ts_us.saturating_add(lengths.offset);
-        (state.max_ts_us != i64::MIN).then_some(SlotClock { slot, newest_us, arrival_us: state.last_arrival_us })
+        (state.max_ts_us != i64::MIN).then_some(SlotClock {
+            slot,
+            newest_us: state.max_ts_us.saturating_add(lengths.offset),
+            arrival_us: state.last_arrival_us,
+            watermark_us: state.watermark_us.saturating_add(lengths.offset),
+        })
     }
 
     /// Advances the clock by a row whose key another instance has. It closes here what it closes there, and is late

@@ -22,16 +22,17 @@ const LENGTHS: [(i64, i64); 3] = [(4, 2), (3, 3), (6, 1)];
 const LATENESS: i64 = 3;
 
 #[derive(Clone, Debug)]
-struct Case {
-    first: u8,
+pub(crate) struct Case {
+    /// The first windows: 0 for tumbling, 1 for hopping ones, 2 for sessions.
+    pub(crate) first: u8,
     /// Slide and width of the second windows, and by how much they are shifted.
-    second: (i64, i64, i64),
-    keyed: bool,
+    pub(crate) second: (i64, i64, i64),
+    pub(crate) keyed: bool,
     /// Results with a lower sum do not come to the second windows.
-    least: i64,
-    idle: i64,
-    rows: Vec<Row>,
-    end: i64,
+    pub(crate) least: i64,
+    pub(crate) idle: i64,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) end: i64,
 }
 
 /// A result: slot, key, start and end of the second window, the sum and the number of first windows.
@@ -56,7 +57,7 @@ fn first(case: &Case) -> WindowAggregateSpec {
     }
 }
 
-fn dataflow(case: &Case) -> Line {
+pub(crate) fn dataflow(case: &Case) -> Line {
     let first = WindowAggregate::new(first(case)).unwrap();
     let columns = first.output_schema().clone();
     let sum = || at(&columns, "sum");
@@ -231,7 +232,8 @@ fn model(case: &Case, slot: Slot) -> Vec<Emitted> {
 fn cases() -> impl Strategy<Value = Case> {
     let raw = (0..3u32, prop_oneof![6 => 0..3i64, 1 => 10..40i64], 0..=LATENESS, -2..4i64, 0..2i64);
     let shape = (0..3u8, (1..9i64, 0..9i64, -9..9i64), any::<bool>(), -9..3i64);
-    (shape, prop_oneof![Just(i64::MAX), 4..20i64], prop::collection::vec(raw, 0..80), 0..60i64).prop_map(
+    let silence = prop_oneof![Just(0), 0..60i64];
+    (shape, prop_oneof![Just(i64::MAX), 4..20i64], prop::collection::vec(raw, 0..80), silence).prop_map(
         |((first, (slide, longer, offset), keyed, least), idle, raw, silence)| {
             let mut arrival = 0;
             let rows = raw.into_iter().map(|(slot, pause, behind, n, key)| {
@@ -299,4 +301,19 @@ proptest! {
         run.tick(case.end);
         run.process(Element::End, case.end);
     }
+}
+
+/// The watermark that a silence has reached stays that of the second windows, although the row that ends the silence is
+/// behind it.
+#[test]
+fn a_row_at_the_end_of_the_idle_timeout_holds_up_no_second_window() {
+    let rows = [(0, 0), (9, 10)].map(|(time, arrival)| Row { arrival, n: Some(0), key: Some(0), ..row(2, time, 0.0) });
+    let second = (2, 5, 6);
+    let case = Case { first: 1, second, keyed: false, least: 0, idle: 10, rows: rows.into(), end: 10 };
+    let expected = model(&case, 2);
+    assert_eq!(expected.last().map(|one| (one.2, one.3)), Some((2, 7)));
+    let mut whole = Run::new(dataflow(&case), case.keyed);
+    whole.process(Element::Batch(batch(&case.rows)), case.end);
+    whole.tick(case.end);
+    assert_eq!(whole.emitted, expected);
 }
