@@ -14,7 +14,7 @@ use rivulet_dataflow::{
 use rivulet_operators::{JOIN_ROWS_MAX, Join, JoinKind, JoinSide, JoinSpec, Offset};
 
 /// The input by which a row comes (0 or 1), its slot, its event time, its key and its value.
-type Row = (usize, Slot, i64, Option<i64>, i64);
+pub(crate) type Row = (usize, Slot, i64, Option<i64>, i64);
 /// What comes out: the slot, the event time, and the values of both sides.
 type Out = (Slot, i64, Option<i64>, Option<i64>);
 
@@ -30,7 +30,7 @@ fn input() -> SchemaRef {
     ]))
 }
 
-fn offset(us: i64) -> Option<Offset> {
+pub(crate) fn offset(us: i64) -> Option<Offset> {
     let interval = IntervalMonthDayNano { months: 0, days: 0, nanoseconds: us.abs() * 1000 };
     let interval = Arc::new(Literal::new(ScalarValue::IntervalMonthDayNano(Some(interval))));
     (us != 0).then(|| Offset { interval, is_negative: us < 0 })
@@ -40,7 +40,7 @@ fn interval(low: i64, high: i64, lateness_us: i64) -> JoinKind {
     JoinKind::Interval { low: offset(low), high: offset(high), lateness_us, idle_timeout_us: i64::MAX }
 }
 
-fn join(kind: JoinKind, keyed: bool, keeps_unmatched: bool) -> Line {
+pub(crate) fn join(kind: JoinKind, keyed: bool, keeps_unmatched: bool) -> Line {
     let spec = JoinSpec {
         input: input(),
         parameter_schema: Arc::new(Schema::empty()),
@@ -54,7 +54,7 @@ fn join(kind: JoinKind, keyed: bool, keeps_unmatched: bool) -> Line {
     Line::new(vec![Arc::new(Join::new(spec).unwrap())])
 }
 
-fn batch(rows: &[Row]) -> Batch {
+pub(crate) fn batch(rows: &[Row]) -> Batch {
     let value = |input: usize| -> ArrayRef {
         Arc::new(rows.iter().map(|row| (row.0 == input).then_some(row.4)).collect::<Int64Array>())
     };

@@ -3,6 +3,7 @@
 mod aggregates_oracle;
 mod allocations;
 mod common;
+mod end_of_silence;
 mod history_behind_window;
 mod join_model;
 mod lookup_model;
