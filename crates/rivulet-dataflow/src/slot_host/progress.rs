@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::event::{position_of, stamp};
+use crate::event::position_of;
 use crate::{LogPosition, QueryId, Slot};
 
 /// The progress of a slot, saved with its state.
