@@ -4,8 +4,8 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BooleanBuilder, Float64Builder, Int64Builder, StringBuilder};
-use arrow::datatypes::DataType;
-use rivulet_dataflow::canonical_float;
+use arrow::datatypes::{DataType, Field};
+use rivulet_dataflow::{canonical_float, is_json};
 use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
@@ -57,6 +57,8 @@ pub fn element_number(element: &str) -> Option<f64> {
 pub enum ElementColumn {
     /// Of type `Utf8`.
     Text(StringBuilder),
+    /// Of type `Utf8`, marked as JSON: as it is written.
+    Json(StringBuilder),
     /// Of type `Int64`.
     Integer(Int64Builder),
     /// Of type `Float64`.
@@ -66,9 +68,10 @@ pub enum ElementColumn {
 }
 
 impl ElementColumn {
-    /// An empty column of this type. Elements of a type that arrays do not have are texts.
-    pub fn new(element: &DataType) -> Self {
-        match element {
+    /// An empty column like `element`. Elements of a type that arrays do not have are texts.
+    pub fn new(element: &Field) -> Self {
+        match element.data_type() {
+            _ if is_json(element) => Self::Json(StringBuilder::new()),
             DataType::Int64 => Self::Integer(Int64Builder::new()),
             DataType::Float64 => Self::Float(Float64Builder::new()),
             DataType::Boolean => Self::Boolean(BooleanBuilder::new()),
@@ -80,6 +83,7 @@ impl ElementColumn {
     pub fn push(&mut self, element: Option<&str>) {
         match self {
             Self::Text(texts) => texts.append_option(element.and_then(element_text)),
+            Self::Json(texts) => texts.append_option(element.filter(|element| *element != "null")),
             Self::Integer(numbers) => numbers.append_option(element.and_then(|element| element.parse().ok())),
             Self::Float(numbers) => numbers.append_option(element.and_then(element_number)),
             Self::Boolean(values) => values.append_option(element.and_then(|element| element.parse().ok())),
@@ -89,7 +93,7 @@ impl ElementColumn {
     /// The column; none of it is left here.
     pub fn finish(&mut self) -> ArrayRef {
         match self {
-            Self::Text(texts) => Arc::new(texts.finish()),
+            Self::Text(texts) | Self::Json(texts) => Arc::new(texts.finish()),
             Self::Integer(numbers) => Arc::new(numbers.finish()),
             Self::Float(numbers) => Arc::new(numbers.finish()),
             Self::Boolean(values) => Arc::new(values.finish()),
@@ -124,7 +128,7 @@ mod tests {
     #[test]
     fn elements_have_values_of_their_type() {
         let column = |element: DataType, of: &[Option<&str>]| {
-            let mut column = ElementColumn::new(&element);
+            let mut column = ElementColumn::new(&Field::new("element", element, true));
             of.iter().for_each(|one| column.push(*one));
             column.finish()
         };

@@ -38,6 +38,16 @@ impl Project {
         Ok(Self { expressions: Arc::new(expressions), output: Arc::new(Schema::new(fields)) })
     }
 
+    /// The same, with the marks of these columns: that they are JSON or arrays may be known where the expressions do
+    /// not say it.
+    #[must_use]
+    pub fn marked_like<'f>(mut self, columns: impl IntoIterator<Item = &'f Field>) -> Self {
+        let output = self.output.fields().iter().zip(columns);
+        let output = output.map(|(field, like)| field.as_ref().clone().with_metadata(like.metadata().clone()));
+        self.output = Arc::new(Schema::new(output.collect::<Vec<_>>()));
+        self
+    }
+
     /// The output columns.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.output

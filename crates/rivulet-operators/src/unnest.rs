@@ -49,7 +49,7 @@ pub struct Unnest {
     expressions: Arc<Expressions>,
     /// The columns of the input that are repeated.
     carried: Vec<usize>,
-    element: DataType,
+    element: Field,
     numbered: bool,
     output: SchemaRef,
     text: String,
@@ -59,7 +59,7 @@ impl Unnest {
     /// Makes an operator over rows with the columns of `input`; `array` is compiled against
     /// [`Expressions::evaluation_schema`]`(input, parameter_schema, parameters)`. The output columns are those of the
     /// input, `element`, and `number` (`Int64`, from 1) if it has a name. Elements are of type `Utf8`, `Int64`,
-    /// `Float64` or `Boolean`.
+    /// `Float64` or `Boolean`, or marked as JSON.
     pub fn new(
         input: &Schema,
         parameter_schema: &Schema,
@@ -76,14 +76,13 @@ impl Unnest {
                 return Err(PlanError::Expression { expression: field.name().clone(), problem });
             }
         }
-        let element_type = element.data_type().clone();
         let number = number.map(|number| Arc::new(Field::new(number, DataType::Int64, false)));
         let numbered = number.is_some();
-        let fields: Vec<_> = input.fields().iter().cloned().chain([Arc::new(element)]).chain(number).collect();
+        let fields: Vec<_> = input.fields().iter().cloned().chain([Arc::new(element.clone())]).chain(number).collect();
         let carried = (0..input.fields().len()).collect();
         let output = Arc::new(Schema::new(fields));
         let expressions = Arc::new(expressions);
-        Ok(Self { expressions, carried, element: element_type, numbered, output, text: shown })
+        Ok(Self { expressions, carried, element, numbered, output, text: shown })
     }
 
     /// The same, but it repeats only the columns of the input whose names are used later. This matters above all for

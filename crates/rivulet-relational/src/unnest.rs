@@ -17,7 +17,7 @@ use datafusion_expr::{
     EmptyRelation, Expr, ExprSchemable, Extension, Filter, Join, LogicalPlan, SubqueryAlias, UserDefinedLogicalNodeCore,
 };
 use datafusion_sql::sqlparser::ast::{self, FunctionArg, FunctionArgExpr, Ident, Spanned, TableFactor};
-use rivulet_dataflow::element_type;
+use rivulet_dataflow::element_field;
 
 use crate::error::RelationalError;
 use crate::walk::{NodeMut, change_query};
@@ -51,18 +51,15 @@ impl Elements {
         // Beside the placeholder, the columns of the rows are parts of the array.
         let (_, field) = array.to_field(input.schema())?;
         let element = match field.data_type() {
-            DataType::Null => DataType::Utf8,
-            text if text.is_string() => element_type(&field).unwrap_or(DataType::Utf8),
+            text if text.is_string() || text.is_null() => element_field(&field, ""),
             _ => {
                 let error = RelationalError::new("UNNEST takes an array, which is JSON as TEXT");
                 let hint = "write for example UNNEST(string_to_array(text, ','))";
                 return Err(RelationalError { place, ..error }.hint(hint).boxed());
             }
         };
-        let types = [(element, true), (DataType::Int64, false)];
-        let added = names.iter().zip(types).map(|(name, (data_type, nullable))| {
-            (Some(alias.clone()), Arc::new(Field::new(name, data_type, nullable)))
-        });
+        let added = [element, Field::new("", DataType::Int64, false)];
+        let added = names.iter().zip(added).map(|(name, field)| (Some(alias.clone()), Arc::new(field.with_name(name))));
         let fields: Vec<(Option<TableReference>, FieldRef)> =
             input.schema().iter().map(|(qualifier, field)| (qualifier.cloned(), field.clone())).chain(added).collect();
         let schema = Arc::new(DFSchema::new_with_metadata(fields, input.schema().metadata().clone())?);

@@ -100,7 +100,9 @@ fn arrays() -> SchemaRef {
         ("f", DataType::Boolean, false),
         ("s", DataType::Utf8, true),
     ];
-    let field = |(name, element, is_nullable)| marked_as_array(Field::new(name, DataType::Utf8, is_nullable), &element);
+    let field = |(name, element, is_nullable)| {
+        marked_as_array(Field::new(name, DataType::Utf8, is_nullable), &Field::new("element", element, true))
+    };
     Arc::new(Schema::new(named.map(field).to_vec()))
 }
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, Decimal128Array, Int64Array};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Decimal128Type, Field, Int64Type};
+use arrow::datatypes::{DataType, Decimal128Type, Field, Int64Type, Schema};
 use arrow::error::ArrowError;
 use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::marked_as_json;
@@ -208,12 +208,6 @@ impl AggregateFunction {
         matches!(self, Self::ArrayAgg | Self::ArrayAggDistinct)
     }
 
-    /// The column of the function's results, with the mark of JSON where they are JSON.
-    pub(crate) fn result_field(self, name: &str, data_type: DataType) -> Field {
-        let field = Field::new(name, data_type, true);
-        if self.gives_json() { marked_as_json(field) } else { field }
-    }
-
     /// Writes a call of the function with these arguments, as in SQL.
     pub fn call(self, arguments: &str) -> String {
         match self.name().split_once(' ') {
@@ -356,6 +350,16 @@ pub struct AggregateSpec {
 }
 
 impl AggregateSpec {
+    /// The column of its results, for input rows with the columns of `schema`. A list has the mark of its values.
+    pub(crate) fn result_field(&self, data_type: DataType, schema: &Schema) -> Field {
+        let field = Field::new(&self.name, data_type, true);
+        match self.arguments.first().filter(|_| self.function.gives_json()).map(|value| value.return_field(schema)) {
+            Some(Ok(value)) => marked_as_json(field).with_metadata(value.metadata().clone()),
+            Some(Err(_)) => marked_as_json(field),
+            None => field,
+        }
+    }
+
     /// The call as `EXPLAIN` shows it.
     pub(crate) fn text(&self) -> String {
         let arguments: Vec<String> = self.arguments.iter().map(sql).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::buffer::{BooleanBuffer, ScalarBuffer};
-use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow::datatypes::{Schema, SchemaRef};
 use arrow::error::ArrowError;
 use datafusion_physical_expr::expressions::Column;
 use rivulet_dataflow::{Batch, Polled, Reason, Refusals, Refused, Source, SourceError};
@@ -39,7 +39,7 @@ impl ComputedColumns {
         let fields = fields.into_iter().zip(expressions.fields()).map(|((name, is_nullable), expression)| {
             // A computed column may be null, whatever the expression says. An operator that needs a value refuses the
             // row.
-            Field::new(name, expression.data_type().clone(), is_nullable.unwrap_or(true))
+            expression.clone().with_name(name).with_nullable(is_nullable.unwrap_or(true))
         });
         let output = Arc::new(Schema::new(fields.collect::<Vec<_>>()));
         Ok(Self { expressions, output })
@@ -130,7 +130,7 @@ impl Source for ComputedSource {
 #[cfg(test)]
 mod tests {
     use arrow::array::{ArrayRef, AsArray, Int64Array};
-    use arrow::datatypes::{DataType, Int64Type};
+    use arrow::datatypes::{DataType, Field, Int64Type};
     use datafusion_expr::Operator;
     use datafusion_physical_expr::expressions::{binary, lit};
 

@@ -174,13 +174,13 @@ impl WindowAggregate {
         let key_fields: Vec<Field> = keys
             .iter()
             .zip(expressions.fields())
-            .map(|(key, field)| Field::new(&key.name, field.data_type().clone(), true))
+            .map(|(key, field)| field.clone().with_name(&key.name).with_nullable(true))
             .collect();
         // Fails for types that cannot be a key.
         RowBytes::new(key_fields.iter().map(Field::data_type))?;
         let bounds = [Field::new(WINDOW_START, TIME_TYPE, false), Field::new(WINDOW_END, TIME_TYPE, false)];
         let results = layout.results.iter().zip(&aggregates);
-        let results = results.map(|(result, spec)| spec.function.result_field(&spec.name, result.data_type.clone()));
+        let results = results.map(|(result, spec)| spec.result_field(result.data_type.clone(), &evaluation));
         let output: Vec<Field> = key_fields.iter().cloned().chain(bounds).chain(results).collect();
         Ok(Self {
             plan: Arc::new(Plan {

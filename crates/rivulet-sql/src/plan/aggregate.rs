@@ -5,18 +5,17 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use arrow::compute::SortOptions;
-use arrow::datatypes::{DataType, Field};
+use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion_common::ScalarValue;
 use datafusion_expr::expr::ScalarFunction;
 use datafusion_expr::{Expr, ScalarUDF, lit};
 use datafusion_sql::sqlparser::ast::{self, Spanned};
-use rivulet_dataflow::marked_as_json;
 use rivulet_operators::{AggregateFunction, PlanError};
 
 use super::call::{call_name, check_argument_count, given};
 use super::expression::{ExpressionPlanner, no_condition};
 use super::functions::{Found, REGISTRY};
-use super::scalars::{json_of, list_key};
+use super::scalars::{array_of, json_of, list_key};
 use super::types::{cast_to, result_type};
 use super::walk::{for_each_child, replace_calls};
 use crate::statement::Name;
@@ -31,17 +30,9 @@ pub(super) struct Aggregate {
     pub(super) function: AggregateFunction,
     pub(super) arguments: Vec<Expr>,
     pub(super) filter: Option<Expr>,
-    /// The type of its result.
-    pub(super) data_type: DataType,
+    /// The column of its results.
+    pub(super) field: Field,
     pub(super) position: Position,
-}
-
-impl Aggregate {
-    /// Returns the column of its results.
-    pub(super) fn field(&self) -> Field {
-        let field = Field::new(&self.column, self.data_type.clone(), true);
-        if self.function.gives_json() { marked_as_json(field) } else { field }
-    }
 }
 
 /// The aggregates of one SELECT. An aggregate that is written several times is held once.
@@ -90,6 +81,8 @@ impl<'a> Aggregates<'a> {
         for argument in &arguments {
             planned.push(widen(self.planner.plan_coerced(argument, position)?));
         }
+        let field_of = |(value, data_type): &(Expr, DataType)| Arc::new(self.planner.field_of(value, "", data_type));
+        let values: Vec<FieldRef> = planned.iter().map(field_of).collect();
         if function.is_list() {
             planned = self.list(function, list, planned, position)?;
         }
@@ -111,7 +104,9 @@ impl<'a> Aggregates<'a> {
         }
         let column = unique(text, &self.taken);
         self.taken.push(column.clone());
-        self.found.push(Aggregate { column: column.clone(), function, arguments, filter, data_type, position });
+        let field = Field::new(&column, data_type, true);
+        let field = if function.gives_json() { array_of(field, &values) } else { field };
+        self.found.push(Aggregate { column: column.clone(), function, arguments, filter, field, position });
         Ok(column)
     }
 }

@@ -55,7 +55,7 @@ impl SelectPlanner<'_> {
         let bounds = expressions.iter().filter(|(_, expression)| self.is_made_of_bounds(expression));
         let before = source.results.as_ref();
         let keys = match window {
-            Some((_, keys)) => keys.iter().map(|key| with(&key.name).ok_or_else(|| key.name.clone())).collect(),
+            Some((_, keys)) => keys.iter().map(|key| with(key.name()).ok_or_else(|| key.name().clone())).collect(),
             None => before.map_or_else(Vec::new, |results| {
                 let key = |key: &Result<String, String>| {
                     key.as_ref().map_err(String::clone).and_then(|name| with(name).ok_or_else(|| name.clone()))

@@ -9,7 +9,7 @@ use datafusion_common::{DFSchema, DFSchemaRef};
 use datafusion_expr::{Expr, ExprSchemable};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_sql::sqlparser::ast;
-use rivulet_dataflow::element_type;
+use rivulet_dataflow::element_field;
 use rivulet_operators::Expressions;
 use rivulet_relational::{Catalog, Problem, RelationalError};
 
@@ -55,13 +55,22 @@ impl ExpressionPlanner {
         Ok((coerced, data_type))
     }
 
-    /// The type of the elements of an array that a planned expression gives, and whether none of them is null.
-    pub(super) fn element_of(&self, planned: &Expr) -> (DataType, bool) {
-        let field = planned.to_field(self.0.schema().as_ref()).map(|(_, field)| field).ok();
-        let element = field.and_then(|field| element_type(&field)).unwrap_or(DataType::Utf8);
+    /// The column `name` of a planned expression whose values are converted to `data_type`. It is JSON or an array if
+    /// the values are.
+    pub(super) fn field_of(&self, planned: &Expr, name: &str, data_type: &DataType) -> Field {
+        let field = Field::new(name, data_type.clone(), true);
+        match planned.to_field(self.0.schema().as_ref()) {
+            Ok((_, found)) if data_type.is_string() => field.with_metadata(found.metadata().clone()),
+            _ => field,
+        }
+    }
+
+    /// The column `name` of the elements of an array that a planned expression gives.
+    pub(super) fn element_of(&self, planned: &Expr, name: &str) -> Field {
+        let element = element_field(&self.field_of(planned, name, &DataType::Utf8), name);
         // These elements are parts of a text.
         let is_split = matches!(planned, Expr::ScalarFunction(call) if call.func.name() == "string_to_array");
-        (element, is_split)
+        element.with_nullable(!is_split)
     }
 
     /// Returns a planned expression, coerced over these columns, and its type.

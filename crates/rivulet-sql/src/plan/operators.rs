@@ -112,7 +112,7 @@ impl Operators {
 
     /// Records the meanings of the columns that a window makes.
     pub(super) fn name_columns(&mut self, keys: &[Key], aggregates: &[Aggregate]) {
-        let keys = keys.iter().map(|key| (key.name.clone(), self.meaning(&key.expression)));
+        let keys = keys.iter().map(|key| (key.name().clone(), self.meaning(&key.expression)));
         let aggregates = aggregates.iter().map(|one| {
             let parts = one.arguments.iter().chain(&one.filter).map(|part| self.meaning(part));
             let parts = parts.collect::<Vec<_>>().join(", ");
@@ -169,7 +169,7 @@ impl Operators {
             WindowSpec::State => Some("conditions of a state may refuse rows"),
             _ => None,
         };
-        let keys = keys.iter().map(|key| Expr::Column(Column::new_unqualified(&key.name))).collect();
+        let keys = keys.iter().map(|key| Expr::Column(Column::new_unqualified(key.name()))).collect();
         self.push_keyed(window, steps, keys, whole);
     }
 

@@ -298,7 +298,7 @@ impl SelectPlanner<'_> {
                 Ok::<_, SqlError>(planned)
             })
             .transpose()?;
-        names.extend(aggregates.iter().map(|one| &one.column).chain(keys.iter().map(|key| &key.name)).cloned());
+        names.extend(aggregates.iter().map(|one| &one.column).chain(keys.iter().map(|key| key.name())).cloned());
         let ranks = written.extract_ranks(names.clone(), &|one, fallback| results.plan(one, fallback))?;
         self.check_ranked(&window, &ranks)?;
         names.extend(ranks.fields().iter().map(|field| field.name().clone()));
@@ -322,7 +322,7 @@ impl SelectPlanner<'_> {
         operators.name_columns(&keys, &aggregates);
         let describe = |name: &dyn Fn(&str) -> String| {
             let aggregates = aggregates.iter().map(|one| name(&one.column)).collect();
-            self.describe_window(&window, keys.iter().map(|key| name(&key.name)).collect(), aggregates)
+            self.describe_window(&window, keys.iter().map(|key| name(key.name())).collect(), aggregates)
         };
         let steps = (describe(&str::to_owned), describe(&|name| operators.meaning_of_column(name)));
         operators.push_window(aggregate, steps, &keys, &window.spec);
@@ -465,13 +465,8 @@ impl SelectPlanner<'_> {
             };
             let name = unique(text, &taken);
             taken.push(name.clone());
-            planned.push(Key {
-                name,
-                meaning,
-                expression: cast_to(expression, &data_type, &kept),
-                data_type: kept,
-                position,
-            });
+            let field = self.rows.field_of(&expression, &name, &kept);
+            planned.push(Key { field, meaning, expression: cast_to(expression, &data_type, &kept), position });
         }
         Ok(planned)
     }

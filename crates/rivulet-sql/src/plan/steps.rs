@@ -135,7 +135,7 @@ impl SelectPlanner<'_> {
         let compiler = Compiler::new(&columns, self.parameter_schema, expressions)?;
         let key_expressions = keys
             .iter()
-            .map(|key| Ok(NamedExpression::new(&key.name, compiler.compile(key.expression.clone(), key.position)?)))
+            .map(|key| Ok(NamedExpression::new(key.name(), compiler.compile(key.expression.clone(), key.position)?)))
             .collect::<Result<_, SqlError>>()?;
         let aggregate_specs = aggregates
             .iter()

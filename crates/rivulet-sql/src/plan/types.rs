@@ -1,7 +1,8 @@
-//! The types in which values leave the engine, and casts to them.
+//! The types in which values leave the engine, what two columns have in common, and casts.
 
-use arrow::datatypes::DataType;
+use arrow::datatypes::{DataType, Field};
 use datafusion_expr::{Expr, cast};
+use rivulet_dataflow::common_marks;
 
 use crate::value::{TIME, TIMESTAMP};
 
@@ -31,6 +32,15 @@ pub(super) fn outgoing_type(data_type: &DataType) -> Option<DataType> {
         DataType::Date32 | DataType::Date64 => Some(DataType::Date32),
         DataType::Time32(_) | DataType::Time64(_) => Some(TIME),
         other => result_type(other),
+    }
+}
+
+/// The column that holds the values of two columns without a loss, with the name of the first; `None` if there is none.
+pub(super) fn common_field(one: Field, other: &Field) -> Option<Field> {
+    match (one.data_type(), other.data_type()) {
+        (found, of_other) if found == of_other => Some(common_marks(one, other)),
+        (found, of_other) if found.is_numeric() && of_other.is_numeric() => Some(one.with_data_type(DataType::Float64)),
+        _ => None,
     }
 }
 

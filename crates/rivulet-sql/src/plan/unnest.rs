@@ -42,13 +42,12 @@ impl PlannedUnnest {
                 format!("UNNEST takes an array, which is JSON as TEXT, and this is {}", type_name(&data_type));
             return Err(SqlError::new(position, message).hint("write for example UNNEST(string_to_array(text, ','))"));
         }
-        let (element, is_never_null) = planner.element_of(&array);
         let numbered = if clause.number.is_some() { " WITH ORDINALITY" } else { "" };
         let name = |column: &crate::statement::Name| full_name(&clause.alias.text, &column.text);
         Ok(Self {
+            element: planner.element_of(&array, &name(&clause.element)),
             array,
             position: clause.position,
-            element: Field::new(name(&clause.element), element, !is_never_null),
             number: clause.number.as_ref().map(name),
             step: vec![format!("UNNEST({}){numbered}", clause.array)],
         })

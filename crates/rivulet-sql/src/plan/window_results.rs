@@ -24,13 +24,19 @@ pub(super) struct Computed {
 
 /// A key of GROUP BY.
 pub(super) struct Key {
-    /// The name of its column.
-    pub(super) name: String,
+    /// Its column.
+    pub(super) field: Field,
     /// The expression as planned, before coercion. Equal expressions in the SELECT are recognised by it.
     pub(super) meaning: Expr,
     pub(super) expression: Expr,
-    pub(super) data_type: DataType,
     pub(super) position: Position,
+}
+
+impl Key {
+    /// The name of its column.
+    pub(super) fn name(&self) -> &String {
+        self.field.name()
+    }
 }
 
 /// Plans expressions over the output of windows.
@@ -64,16 +70,16 @@ impl<'a> WindowResults<'a> {
         histories: &[Field],
     ) -> Result<Self, SqlError> {
         let bounds = BOUNDS.map(|(bound, _)| Field::new(bound, TIMESTAMP, false));
-        let column = Aggregate::field;
         let marked = BOUNDS.map(|(bound, marked)| {
             let is_column = row_fields.iter().any(|field| field.name() == bound);
             Field::new(if is_column { marked } else { bound }, TIMESTAMP, false)
         });
         let all = row_fields.iter().cloned().chain(marked);
-        let all = all.chain(aggregates.iter().map(|one| column(one).with_data_type(signed(&one.data_type))));
+        let all =
+            all.chain(aggregates.iter().map(|one| one.field.clone().with_data_type(signed(one.field.data_type()))));
         let all = all.chain(histories.iter().cloned());
-        let key_fields = keys.iter().map(|key| Field::new(&key.name, key.data_type.clone(), true));
-        let results = key_fields.chain(bounds).chain(aggregates.iter().map(column));
+        let key_fields = keys.iter().map(|key| key.field.clone());
+        let results = key_fields.chain(bounds).chain(aggregates.iter().map(|one| one.field.clone()));
         let results = results.chain(histories.iter().cloned()).chain(parameter_fields(parameter_schema));
         Ok(Self {
             all: ExpressionPlanner::new(all.collect())?,
@@ -81,7 +87,7 @@ impl<'a> WindowResults<'a> {
             keys,
             unsigned: aggregates
                 .iter()
-                .filter(|one| one.data_type == DataType::UInt64)
+                .filter(|one| *one.field.data_type() == DataType::UInt64)
                 .map(|one| one.column.clone())
                 .collect(),
             row_columns: row_fields
@@ -104,7 +110,7 @@ impl<'a> WindowResults<'a> {
         let planned = planned
             .transform_down(|node| {
                 if let Some(key) = self.keys.iter().find(|key| key.meaning == node) {
-                    let column = Expr::Column(Column::new_unqualified(&key.name));
+                    let column = Expr::Column(Column::new_unqualified(key.name()));
                     return Ok(Transformed::new(column, true, TreeNodeRecursion::Jump));
                 }
                 if let Expr::Column(column) = &node

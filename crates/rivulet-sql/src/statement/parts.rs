@@ -50,7 +50,7 @@ impl ColumnDeclaration {
     pub(crate) fn field(&self) -> Field {
         let of_type = |data_type| Field::new(&self.name.text, data_type, !self.not_null);
         match &self.data_type {
-            DataType::List(element) => marked_as_array(of_type(DataType::Utf8), element.data_type()),
+            DataType::List(element) => marked_as_array(of_type(DataType::Utf8), element),
             other => of_type(other.clone()),
         }
     }

@@ -254,7 +254,8 @@ fn arrays_are_repeated_fields(address: &str) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pack.proto");
     std::fs::write(&path, "message Pack { repeated string tags = 1; repeated sint32 counts = 2; }").unwrap();
-    let field = |name, element| marked_as_array(Field::new(name, DataType::Utf8, true), &element);
+    let of_type = |name, data_type| Field::new(name, data_type, true);
+    let field = |name, element| marked_as_array(of_type(name, DataType::Utf8), &of_type("element", element));
     let schema = Arc::new(Schema::new(vec![field("tags", DataType::Utf8), field("counts", DataType::Int64)]));
     let texts = |texts: [Option<&str>; 3]| Arc::new(StringArray::from(texts.to_vec())) as ArrayRef;
     let columns = vec![

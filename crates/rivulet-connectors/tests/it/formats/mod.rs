@@ -40,7 +40,10 @@ pub(crate) fn columns(declared: &str) -> SchemaRef {
             let data_type_name = words.next().expect("a type");
             let is_nullable = words.next().is_none();
             match data_type_name.strip_suffix("[]") {
-                Some(element) => marked_as_array(Field::new(name, DataType::Utf8, is_nullable), &data_type(element)),
+                Some(element) => {
+                    let element = Field::new("element", data_type(element), true);
+                    marked_as_array(Field::new(name, DataType::Utf8, is_nullable), &element)
+                }
                 None => Field::new(name, data_type(data_type_name), is_nullable),
             }
         })

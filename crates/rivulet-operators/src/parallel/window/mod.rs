@@ -151,8 +151,7 @@ pub(crate) fn aggregate_fields(aggregates: &[AggregateSpec], input: &Schema) -> 
                     })
                 })
                 .collect::<Result<Vec<DataType>, _>>()?;
-            let function = aggregate.function;
-            Ok(Arc::new(function.result_field(&aggregate.name, function.result_type(&types)?)))
+            Ok(Arc::new(aggregate.result_field(aggregate.function.result_type(&types)?, input)))
         })
         .collect()
 }

@@ -6,9 +6,9 @@ use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion_common::{DataFusionError, Result, ScalarValue, not_impl_err};
 use datafusion_expr::function::AccumulatorArgs;
 use datafusion_expr::{Accumulator, AggregateUDF, AggregateUDFImpl, Signature, Volatility};
-use rivulet_dataflow::marked_as_array;
 use rivulet_operators::{AggregateFunction, DECIMAL_DIGITS};
 
+use crate::plan::scalars::array_of;
 use crate::plan::types::result_type;
 
 /// One of our aggregate functions.
@@ -86,10 +86,7 @@ impl AggregateUDFImpl for PlannedAggregate {
     fn return_field(&self, arguments: &[FieldRef]) -> Result<FieldRef> {
         let types: Vec<DataType> = arguments.iter().map(|argument| argument.data_type().clone()).collect();
         let field = Field::new(self.name(), self.return_type(&types)?, self.is_nullable());
-        Ok(Arc::new(match (self.function.gives_json(), types.first()) {
-            (true, Some(element)) => marked_as_array(field, element),
-            _ => field,
-        }))
+        Ok(Arc::new(if self.function.gives_json() { array_of(field, arguments) } else { field }))
     }
 
     fn is_nullable(&self) -> bool {

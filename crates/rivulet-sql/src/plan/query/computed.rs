@@ -31,7 +31,7 @@ pub(crate) fn plan(source: &Name, written: &[ComputedColumn], declared: &Schema)
         let compiler = Compiler::new(declared, &none, planned.iter().map(|column| &column.expression))?;
         let compiled = planned.iter().map(|column| compiler.compile(column.expression.clone(), column.position));
         let compiled = compiled.collect::<Result<Vec<_>, SqlError>>()?;
-        Ok((planned.iter().map(|column| column.field()).collect(), compiled))
+        Ok((planned.iter().map(|column| column.field.clone()).collect(), compiled))
     })
 }
 

@@ -57,8 +57,10 @@ impl Lowering {
             let name = first.schema.field(place).name();
             NamedExpression::new(name, Arc::new(Column::new(name, place)))
         });
+        let marks = order.iter().map(|&column| union.schema.field(column).as_ref());
         let union_all = Project::new(&first.schema, &Schema::empty(), vec![], same.collect())
-            .map_err(|error| self.builder.failed(error))?;
+            .map_err(|error| self.builder.failed(error))?
+            .marked_like(marks);
         let schema = union_all.output_schema().clone();
         let node = self.builder.operator("union", &"", union_all, schema.clone(), &edges);
         let bounds = first.bounds.iter().filter_map(|&(column, _)| {

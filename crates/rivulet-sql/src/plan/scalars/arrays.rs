@@ -1,7 +1,7 @@
 //! Functions of arrays, which are JSON as text: `string_to_array`, `array_element` (`array[1]`), `cardinality`,
 //! `array_contains` and `array_to_string`.
 //!
-//! An element has the type that the column of the array says ([`element_type`]), or is a text. A text that is no array
+//! An element has the type that the column of the array says ([`element_field`]), or is a text. A text that is no array
 //! has no elements: results are null.
 
 use std::fmt::Write;
@@ -14,7 +14,7 @@ use datafusion_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
 };
 use datafusion_functions::utils::make_scalar_function;
-use rivulet_dataflow::{element_type, marked_as_array};
+use rivulet_dataflow::{element_field, marked_as_array};
 use rivulet_operators::{ElementColumn, each_element, element_number, element_text};
 
 use super::json::append_string;
@@ -88,16 +88,16 @@ impl ScalarUDFImpl for ArrayFunction {
     }
 
     fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
-        let data_type = match (self.which, arguments.arg_fields.first()) {
-            (Which::Element, Some(array)) => element_type(array).unwrap_or(DataType::Utf8),
-            _ => self.return_type(&[])?,
-        };
-        let field = Field::new(self.name(), data_type, true);
-        Ok(Arc::new(if self.which == Which::Split { marked_as_array(field, &DataType::Utf8) } else { field }))
+        let field = Field::new(self.name(), self.return_type(&[])?, true);
+        Ok(Arc::new(match (self.which, arguments.arg_fields.first()) {
+            (Which::Element, Some(array)) => element_field(array, self.name()),
+            (Which::Split, _) => marked_as_array(field.clone(), &field),
+            _ => field,
+        }))
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let element = arguments.return_field.data_type().clone();
+        let element = arguments.return_field.clone();
         let of_columns = |columns: &[ArrayRef]| -> Result<ArrayRef> {
             let texts = columns[0].as_string::<i32>();
             match (self.which, columns) {
@@ -151,7 +151,7 @@ fn lengths(texts: &StringArray) -> ArrayRef {
 }
 
 /// The elements at these places, which begin with 1; negative places count from the end.
-fn elements(texts: &StringArray, places: &ArrayRef, element: &DataType) -> ArrayRef {
+fn elements(texts: &StringArray, places: &ArrayRef, element: &Field) -> ArrayRef {
     let (mut column, places) = (ElementColumn::new(element), places.as_primitive::<Int64Type>());
     for (text, place) in texts.iter().zip(places) {
         let (mut found, mut number) = (None, 0);

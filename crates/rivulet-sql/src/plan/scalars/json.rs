@@ -19,9 +19,9 @@ use datafusion_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 use datafusion_functions::utils::make_scalar_function;
-use rivulet_dataflow::{is_json, marked_as_json};
+use rivulet_dataflow::{is_json, marked_as_array, marked_as_json};
 
-use crate::plan::types::result_type;
+use crate::plan::types::{common_field, result_type};
 
 /// The longest text of a row, in bytes.
 const RESULT_BYTES_MAX: usize = 1 << 20;
@@ -33,9 +33,24 @@ pub(super) fn functions() -> [Arc<ScalarUDF>; 2] {
     [JsonFunction::udf(Which::Object), JsonFunction::udf(Which::Array)]
 }
 
-/// The function that writes a value as JSON; null stays null.
+/// The function that writes a value as JSON; null stays null. Its column has the mark of a list of such values, so that
+/// operators can give it to theirs.
 pub(in crate::plan) fn json_of() -> Arc<ScalarUDF> {
     JsonFunction::udf(Which::Value)
+}
+
+/// The column of arrays of the values of these columns. Nulls have no type.
+pub(in crate::plan) fn array_of(arrays: Field, columns: &[FieldRef]) -> Field {
+    let columns = columns.iter().filter(|column| !column.data_type().is_null());
+    let mut written = columns.map(|column| {
+        let data_type = result_type(column.data_type()).unwrap_or(DataType::Utf8);
+        column.as_ref().clone().with_data_type(data_type)
+    });
+    let common = written.next().and_then(|first| written.try_fold(first, |one, other| common_field(one, &other)));
+    match common {
+        Some(element) => marked_as_array(arrays, &element),
+        None => marked_as_json(arrays),
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -87,7 +102,11 @@ impl ScalarUDFImpl for JsonFunction {
 
     fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
         let types: Vec<DataType> = arguments.arg_fields.iter().map(|field| field.data_type().clone()).collect();
-        Ok(Arc::new(marked_as_json(Field::new(self.name(), self.return_type(&types)?, true))))
+        let field = Field::new(self.name(), self.return_type(&types)?, true);
+        Ok(Arc::new(match (self.which, arguments.arg_fields) {
+            (Which::Object, _) => marked_as_json(field),
+            (Which::Array | Which::Value, columns) => array_of(field, columns),
+        }))
     }
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {

@@ -26,7 +26,7 @@ use datafusion_expr::{
 use crate::value::TIMESTAMP;
 
 pub(in crate::plan) use function::Function;
-pub(in crate::plan) use json::json_of;
+pub(in crate::plan) use json::{array_of, json_of};
 pub(in crate::plan) use list_key::list_key;
 
 /// All these functions.

@@ -25,17 +25,10 @@ use crate::{Position, SqlError};
 
 /// A computed column, planned over the other columns of its input.
 pub(in crate::plan) struct Computed {
-    pub(in crate::plan) name: String,
-    pub(in crate::plan) expression: Expr,
-    data_type: DataType,
-    pub(in crate::plan) position: Position,
-}
-
-impl Computed {
     /// The column as later expressions see it.
-    pub(in crate::plan) fn field(&self) -> Field {
-        Field::new(&self.name, self.data_type.clone(), true)
-    }
+    pub(in crate::plan) field: Field,
+    pub(in crate::plan) expression: Expr,
+    pub(in crate::plan) position: Position,
 }
 
 /// Plans the computed columns of the input with this number.
@@ -88,8 +81,8 @@ pub(in crate::plan) fn plan_over(
             return Err(SqlError::new(position, message)
                 .hint("make one of it: to_timestamp(seconds), to_timestamp_millis(milliseconds)"));
         }
-        let expression = cast_to(planned, &found, &data_type);
-        Ok(Computed { name: column.name.text.clone(), expression, data_type, position })
+        let field = planner.field_of(&planned, &column.name.text, &data_type);
+        Ok(Computed { field, expression: cast_to(planned, &found, &data_type), position })
     });
     planned.collect()
 }
@@ -98,7 +91,7 @@ pub(in crate::plan) fn plan_over(
 pub(super) fn extended(inputs: &[Input], computed: &[Vec<Computed>]) -> Vec<Input> {
     let extend = |(input, computed): (&Input, &Vec<Computed>)| {
         let declared = input.schema.fields().iter().map(|field| field.as_ref().clone());
-        let fields: Vec<Field> = declared.chain(computed.iter().map(Computed::field)).collect();
+        let fields: Vec<Field> = declared.chain(computed.iter().map(|one| one.field.clone())).collect();
         let event_time = input.computed_event_time.map(|place| input.schema.fields().len() + place);
         Input { schema: Arc::new(Schema::new(fields)), event_time: input.event_time.or(event_time), ..input.clone() }
     };
@@ -124,7 +117,7 @@ pub(super) fn operators(
     });
     let computed_columns = computed
         .iter()
-        .map(|one| Ok(NamedExpression::new(&one.name, compiler.compile(one.expression.clone(), one.position)?)));
+        .map(|one| Ok(NamedExpression::new(one.field.name(), compiler.compile(one.expression.clone(), one.position)?)));
     let columns = plain.chain(computed_columns).collect::<Result<_, SqlError>>()?;
     let project =
         Project::new(rows, parameter_schema, compiler.parameters, columns).map_err(|error| defect(error, position))?;

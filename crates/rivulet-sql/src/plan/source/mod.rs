@@ -106,12 +106,12 @@ impl<'a> Source<'a> {
         let input = &inputs[index];
         let computed = computed::plan(select, index, declarations, parameter_schema)?;
         let event_time = input.event_time.map(|column| input.schema.field(column).name());
-        let event_time = event_time.or(input.computed_event_time.map(|place| &computed[place].name));
+        let event_time = event_time.or(input.computed_event_time.map(|place| computed[place].field.name()));
         let fields = input.schema.fields().iter().map(|field| field.as_ref().clone());
         Ok(Self {
             name: &input.name,
             alias: select.alias.as_ref().map(|alias| alias.text.as_str()),
-            fields: fields.chain(computed.iter().map(Computed::field)).collect(),
+            fields: fields.chain(computed.iter().map(|one| one.field.clone())).collect(),
             tables: Vec::new(),
             event_time: event_time.map_or(EventTime::Arrival, |name| EventTime::Column(name.clone())),
             by_arrival: event_time.is_none(),

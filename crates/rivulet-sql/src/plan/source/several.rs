@@ -67,27 +67,28 @@ impl Several {
             return Ok(rows.clone());
         }
         let mut columns = Vec::new();
-        let mut add = |name: String, expression: Expr, place: Position| columns.push((name, expression, place));
+        let mut add = |field: Field, expression: Expr, place: Position| columns.push((field, expression, place));
         let given = |name: &str| Expr::Column(Column::new_unqualified(name));
-        add(INPUT_COLUMN.to_owned(), given(INPUT_COLUMN), position);
+        add(Field::new(INPUT_COLUMN, DataType::UInt8, false), given(INPUT_COLUMN), position);
         for (number, (input, computed)) in declared.iter().zip(&self.computed).enumerate() {
             let name = &self.names[number];
             for field in input.schema.fields() {
                 let full = full_name(name, field.name());
-                add(full.clone(), given(&full), position);
+                add(field.as_ref().clone().with_name(&full), given(&full), position);
             }
             for one in computed {
                 let expression = by_input([(number, renamed(one.expression.clone(), name, one.position)?)]);
-                add(full_name(name, &one.name), expression, one.position);
+                add(one.field.clone().with_name(full_name(name, one.field.name())), expression, one.position);
             }
         }
         let compiler = Compiler::new(rows, parameter_schema, columns.iter().map(|(_, expression, _)| expression))?;
-        let named = columns.iter().map(|(name, expression, position)| {
-            Ok(NamedExpression::new(name, compiler.compile(expression.clone(), *position)?))
+        let named = columns.iter().map(|(field, expression, position)| {
+            Ok(NamedExpression::new(field.name(), compiler.compile(expression.clone(), *position)?))
         });
         let project =
             Project::new(rows, parameter_schema, compiler.parameters.clone(), named.collect::<Result<_, SqlError>>()?)
-                .map_err(|error| defect(error, position))?;
+                .map_err(|error| defect(error, position))?
+                .marked_like(columns.iter().map(|(field, ..)| field));
         let output = project.output_schema().clone();
         let written = declared.iter().zip(&self.names).flat_map(|(input, name)| {
             input.computed.iter().map(move |(column, expression)| format!("{expression} AS {name}.{column}"))

@@ -1,7 +1,7 @@
 //! `FROM (SELECT ... FROM a UNION ALL SELECT ... FROM b)`: the SELECT over its input turns each row into one of the
 //! union.
 
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use datafusion_common::Column;
 use datafusion_expr::{Expr, lit};
 use rivulet_operators::{Filter, NamedExpression, Project};
@@ -10,7 +10,7 @@ use super::super::aggregate::condition_of;
 use super::super::check::{ARRIVAL_TIME, Place, Scope};
 use super::super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::super::items::{Item, items};
-use super::super::types::{cast_to, result_type};
+use super::super::types::{cast_to, common_field, result_type};
 use super::super::window::EventTime;
 use super::super::{defect, operators::Operators};
 use super::several::{Combined, Several, SourcePlanner, by_input, find, refuse_unread, renamed, uses_arrival};
@@ -28,7 +28,7 @@ pub(super) struct Union {
 }
 
 struct UnionColumn {
-    name: String,
+    field: Field,
     expression: Expr,
     position: Position,
 }
@@ -42,9 +42,8 @@ struct Branch {
 }
 
 struct BranchColumn {
-    name: String,
     expression: Expr,
-    data_type: DataType,
+    field: Field,
     position: Position,
     is_event_time: bool,
 }
@@ -82,15 +81,14 @@ impl<'a> SourcePlanner<'a, '_> {
             }
         }
         let (mut fields, mut columns) = (Vec::new(), Vec::new());
-        for (place, BranchColumn { name, position, .. }) in first.columns.iter().enumerate() {
-            let of_branches = || branches.iter().map(|branch| &branch.columns[place]);
-            let data_type = common_type(name, of_branches())?;
+        for (place, BranchColumn { position, .. }) in first.columns.iter().enumerate() {
+            let field = common_of(branches.iter().map(|branch| &branch.columns[place]))?;
             let expressions = branches.iter().map(|branch| {
-                let BranchColumn { expression, data_type: found, .. } = &branch.columns[place];
-                (branch.input, cast_to(expression.clone(), found, &data_type))
+                let BranchColumn { expression, field: found, .. } = &branch.columns[place];
+                (branch.input, cast_to(expression.clone(), found.data_type(), field.data_type()))
             });
-            columns.push(UnionColumn { name: name.clone(), expression: by_input(expressions), position: *position });
-            fields.push(Field::new(name, data_type, true));
+            columns.push(UnionColumn { field: field.clone(), expression: by_input(expressions), position: *position });
+            fields.push(field);
         }
         let is_event_time = |place: &usize| branches.iter().all(|branch| branch.columns[*place].is_event_time);
         let event_time = match (0..fields.len()).find(is_event_time) {
@@ -157,8 +155,9 @@ impl<'a> SourcePlanner<'a, '_> {
                     .hint("convert it with CAST(... AS TEXT)"));
             };
             let is_event_time = matches!(&planned, Expr::Column(column) if column.name == event_time);
+            let field = planner.field_of(&planned, &name, &data_type);
             let expression = renamed(cast_to(planned, &found, &data_type), &input.name, position)?;
-            columns.push(BranchColumn { name, expression, data_type, position, is_event_time });
+            columns.push(BranchColumn { expression, field, position, is_event_time });
             texts.push(text);
         }
         let filter = branch.filter.as_ref().map_or_else(String::new, |filter| format!(" WHERE {filter}"));
@@ -191,38 +190,34 @@ impl Union {
         let compiler = Compiler::new(columns, parameter_schema, self.columns.iter().map(|column| &column.expression))?;
         let named = self.columns.iter().map(|column| {
             let compiled = compiler.compile(column.expression.clone(), column.position)?;
-            Ok(NamedExpression::new(&column.name, compiled))
+            Ok(NamedExpression::new(column.field.name(), compiled))
         });
         let mut named = named.collect::<Result<Vec<_>, SqlError>>()?;
         if keeps_arrival {
             let arrival = Expr::Column(Column::new_unqualified(ARRIVAL_TIME));
             named.push(NamedExpression::new(ARRIVAL_TIME, compiler.compile(arrival, position)?));
         }
+        let arrival = Field::new(ARRIVAL_TIME, TIMESTAMP, false);
         let project = Project::new(columns, parameter_schema, compiler.parameters, named)
-            .map_err(|error| defect(error, position))?;
+            .map_err(|error| defect(error, position))?
+            .marked_like(self.columns.iter().map(|column| &column.field).chain([&arrival]));
         let output = project.output_schema().clone();
         operators.push(project, self.step.clone());
         Ok(output)
     }
 }
 
-/// The type of a column of the union.
-fn common_type<'c>(name: &str, columns: impl Iterator<Item = &'c BranchColumn>) -> Result<DataType, SqlError> {
-    let mut common: Option<DataType> = None;
-    for column in columns {
-        common = match (common, &column.data_type) {
-            (None, found) => Some(found.clone()),
-            (Some(common), found) if common == *found => Some(common),
-            (Some(common), found) if common.is_numeric() && found.is_numeric() => Some(DataType::Float64),
-            (Some(common), found) => {
-                let (one, other) = (type_name(&common), type_name(found));
-                return Err(SqlError::new(
-                    column.position,
-                    format!("the column '{name}' of the UNION ALL is {one} in one SELECT and {other} in another"),
-                )
-                .hint("convert one of them with CAST"));
-            }
-        };
-    }
-    Ok(common.expect("a union has branches"))
+/// A column of the union. It is JSON or an array if it is that in each SELECT.
+fn common_of<'c>(mut columns: impl Iterator<Item = &'c BranchColumn>) -> Result<Field, SqlError> {
+    let first = columns.next().expect("a union has branches").field.clone();
+    columns.try_fold(first, |common, BranchColumn { field, position, .. }| {
+        common_field(common.clone(), field).ok_or_else(|| {
+            let (name, one, other) = (common.name(), type_name(common.data_type()), type_name(field.data_type()));
+            SqlError::new(
+                *position,
+                format!("the column '{name}' of the UNION ALL is {one} in one SELECT and {other} in another"),
+            )
+            .hint("convert one of them with CAST")
+        })
+    })
 }
