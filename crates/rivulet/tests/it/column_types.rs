@@ -394,6 +394,35 @@ fn arrays_are_columns_of_sources_and_sinks() {
         out(folder.path(), script),
         "{\"k\":\"a\",\"values\":[1,2.5],\"v\":2.5}\n{\"k\":\"b\",\"values\":null,\"v\":null}\n"
     );
+    // Whole numbers fit floating-point ones, and lists of values of one type are arrays of it.
+    of("CREATE SINK d (k TEXT, a DOUBLE ARRAY, b BIGINT ARRAY, c TEXT[], n BOOLEAN[]) TO 'file:d.jsonl' FORMAT JSON;
+        SELECT k, counts, array_agg(values[1]::BIGINT), json_array(k, 'z'), NULL FROM s GROUP BY k, counts INTO d;");
+    let script =
+        "CREATE SOURCE d (k TEXT, a DOUBLE[], b BIGINT[], c TEXT[], n BOOLEAN[]) FROM 'file:d.jsonl' FORMAT JSON;
+                  SELECT k, a[1] AS a, b[1] AS b, c[2] AS c, n FROM d ORDER BY k LIMIT 1";
+    assert_eq!(out(folder.path(), script), "{\"k\":\"a\",\"a\":3.0,\"b\":1,\"c\":\"z\",\"n\":null}\n");
+    // An element of a list has its type too, in an expression as behind UNNEST.
+    assert_eq!(
+        of("SELECT k, array_agg(counts[1])[1] + 1 AS c, array_agg(json_object('k', k))[1] AS o FROM s GROUP BY k
+            ORDER BY k LIMIT 1"),
+        "{\"k\":\"a\",\"c\":4,\"o\":{\"k\":\"a\"}}\n"
+    );
+    // A union is what all its parts are.
+    assert_eq!(
+        of("SELECT a FROM (SELECT k, counts AS a FROM s UNION ALL SELECT 'b2', json_array(k, 1) FROM s WHERE k = 'b'
+            UNION ALL SELECT 'b1', tags FROM s WHERE k = 'a') AS u WHERE k < 'c' ORDER BY k"),
+        "{\"a\":[3,4]}\n{\"a\":[null,7]}\n{\"a\":[\"x\",\"y\\\"z\"]}\n{\"a\":[\"b\",1]}\n"
+    );
+    assert_eq!(
+        of("SELECT a FROM (SELECT k, counts AS a FROM s UNION ALL SELECT 'b1', 'text' FROM s WHERE k = 'a') AS u
+            WHERE k > 'a' AND k < 'c' ORDER BY k"),
+        "{\"a\":\"[null,7]\"}\n{\"a\":\"text\"}\n"
+    );
+    // A column that is computed stays an array, and so do the declared ones beside it.
+    let script = "CREATE SOURCE s (k TEXT, counts BIGINT[], parts AS string_to_array(k, ','), twice AS
+                  json_array(counts[1] * 2)) FROM 'file:in.jsonl' FORMAT JSON; SELECT counts, parts, twice[1] + 1 AS t
+                  FROM s WHERE k = 'a'";
+    assert_eq!(out(folder.path(), script), "{\"counts\":[3,4],\"parts\":[\"a\"],\"t\":7}\n");
     // A Parquet file has the arrays as texts.
     of("CREATE SINK p (k TEXT, all BIGINT ARRAY) TO 'file:out.parquet' FORMAT PARQUET;
         SELECT k, counts FROM s INTO p;");
@@ -411,6 +440,28 @@ fn arrays_are_columns_of_sources_and_sinks() {
         (
             &format!("{SOURCE} CREATE SINK o (k TEXT ARRAY) TO 'file:o.jsonl' FORMAT JSON; SELECT k FROM s INTO o;"),
             "the column 'k' of the sink 'o' is an array, and 'k' is none",
+        ),
+        (
+            &format!("{SOURCE} CREATE SINK o (k TEXT[]) TO 'file:o.jsonl' FORMAT JSON; SELECT counts FROM s INTO o;"),
+            "the column 'k' of the sink 'o' is TEXT ARRAY, and 'counts' is BIGINT ARRAY",
+        ),
+        (
+            &format!("{SOURCE} CREATE SINK o (k INT[]) TO 'file:o.jsonl' FORMAT JSON; SELECT values FROM s INTO o;"),
+            "the column 'k' of the sink 'o' is BIGINT ARRAY, and 'values' is DOUBLE ARRAY",
+        ),
+        (
+            &format!(
+                "{SOURCE} CREATE SINK o (k INT[]) TO 'file:o.jsonl' FORMAT JSON;
+                 SELECT json_array(k, 1) AS pair FROM s INTO o;"
+            ),
+            "the column 'k' of the sink 'o' is BIGINT ARRAY, and 'pair' may have elements of other types",
+        ),
+        (
+            &format!(
+                "{SOURCE} CREATE SINK o (k INT[]) TO 'file:o.jsonl' FORMAT JSON;
+                 SELECT json_object('k', k) AS doc FROM s INTO o;"
+            ),
+            "the column 'k' of the sink 'o' is BIGINT ARRAY, and 'doc' may have elements of other types",
         ),
     ] {
         let error = error(folder.path(), script);

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, cast};
 use rivulet_dataflow::{EdgeKind, Work, element_type, is_json};
@@ -19,7 +19,7 @@ use crate::SqlError;
 use crate::plan::types::outgoing_type;
 use crate::scope::SinkDeclaration;
 use crate::statement::Name;
-use crate::value::{declared_type_name, type_name};
+use crate::value::{column_type_name, declared_type_name, type_name};
 
 impl Lowering {
     /// Adds the last projection and the sink.
@@ -82,13 +82,10 @@ impl Lowering {
             let found = stream.schema.field(place).data_type();
             if let Some((name, schema)) = wanted
                 && let Some(column) = schema.fields().get(index)
-                && element_type(column).is_some()
-                && !is_json(stream.schema.field(place))
+                && let Some(element) = element_type(column)
+                && !found.is_null()
             {
-                let (column, found) = (column.name(), field.name());
-                let message = format!("the column '{column}' of the sink '{name}' is an array, and '{found}' is none");
-                return Err(refused(name.position, message)
-                    .hint("select a column that is an array, array_agg, json_array or string_to_array"));
+                check_array((name, column, &element), (field.name(), stream.schema.field(place)))?;
             }
             let target = self.target(found, field.name(), wanted.map(|(name, schema)| (*name, schema)), index)?;
             let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new(stream.schema.field(place).name(), place));
@@ -185,6 +182,29 @@ impl Lowering {
         }
     }
 }
+
+/// Fails unless a column of results is an array whose elements may go into the array of a sink's column.
+fn check_array(
+    (name, column, element): (&Name, &Field, &DataType),
+    (result, found): (&str, &Field),
+) -> Result<(), SqlError> {
+    let (what, hint) = match element_type(found) {
+        Some(found) if widens(&found, element) && found.is_numeric() == element.is_numeric() => return Ok(()),
+        Some(_) => (format!("is {}", column_type_name(found)), "convert the elements before they become an array"),
+        None if is_json(found) => ("may have elements of other types".to_owned(), ARRAYS),
+        None => ("is none".to_owned(), ARRAYS),
+    };
+    let array = match element_type(found) {
+        None if !is_json(found) => "an array".to_owned(),
+        _ => column_type_name(column),
+    };
+    let message = format!("the column '{}' of the sink '{name}' is {array}, and '{result}' {what}", column.name());
+    Err(refused(name.position, message).hint(hint))
+}
+
+/// The expressions that give arrays.
+const ARRAYS: &str =
+    "select a column that is an array, string_to_array, or array_agg or json_array of values of one type";
 
 /// Whether rows with equal keys, which are indices in the result, are in one instance.
 fn is_divided_by(stream: &Stream, places: &[usize], key: &[usize]) -> bool {
