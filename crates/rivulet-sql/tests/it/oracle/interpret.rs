@@ -118,7 +118,8 @@ impl Interpreter<'_> {
         Ok(Relation { names, rows })
     }
 
-    /// The groups of each set of keys: the window, the keys that there are and those that there are not, and the rows.
+    /// The groups of each set of keys: the window, the keys of the set and those of the other sets, and the rows. What
+    /// is in no set is no key: the text of the query does not even have it.
     #[allow(clippy::type_complexity)]
     fn sets(
         &self,
@@ -127,10 +128,12 @@ impl Interpreter<'_> {
         outer: Option<&Scope<'_>>,
     ) -> Result<Vec<(Option<(i64, i64)>, [Vec<Expr>; 2], Vec<JoinedRow>)>, String> {
         let all = vec![(0..group.keys.len()).collect()];
+        let sets: &Vec<Vec<usize>> = group.sets.as_ref().unwrap_or(&all);
         let mut groups = Vec::new();
-        for set in group.sets.as_ref().unwrap_or(&all) {
+        for set in sets {
             let some = |is_there: bool| {
-                let such = group.keys.iter().enumerate().filter(|(at, _)| set.contains(at) == is_there);
+                let is_key = |at: &usize| sets.iter().any(|set| set.contains(at));
+                let such = group.keys.iter().enumerate().filter(|(at, _)| set.contains(at) == is_there && is_key(at));
                 such.map(|(_, key)| key.clone()).collect::<Vec<_>>()
             };
             let of_set = Group { keys: some(true), window: group.window.clone(), sets: None };
