@@ -15,7 +15,7 @@
 use std::sync::Arc;
 
 use arrow::compute::can_cast_types;
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Field, Schema};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, Literal, case};
 
@@ -25,7 +25,17 @@ use super::migration::conversion;
 use super::object::{ObjectKind, Total};
 use super::{AggregateFunction, AggregateSpec, Storage};
 use crate::PlanError;
-use crate::expression::sql;
+use crate::expression::{column, sql};
+
+impl AggregateFunction {
+    /// Whether a few numbers are all that must be known of values of these types, however many there are.
+    pub fn is_kept_in_numbers(self, arguments: &[DataType]) -> bool {
+        let schema = Schema::new(arguments.iter().map(|one| Field::new("x", one.clone(), true)).collect::<Vec<_>>());
+        let arguments = (0..arguments.len()).map(|index| column(&schema, index)).collect();
+        let spec = AggregateSpec { name: String::new(), function: self, arguments, filter: None };
+        Layout::new(&[spec], &schema, 0).is_ok_and(|(layout, _)| layout.objects.is_empty())
+    }
+}
 
 impl Layout {
     /// Returns the layout, and the expressions that must be evaluated for it, in order. The first `header_halves`
@@ -429,7 +439,6 @@ fn place<T: PartialEq>(list: &mut Vec<T>, item: T) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use arrow::datatypes::Field;
     use datafusion_physical_expr::expressions::lit;
 
     use super::*;

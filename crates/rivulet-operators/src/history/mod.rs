@@ -1,6 +1,8 @@
-//! History functions: what a row says about earlier rows. `lag`, `changed` and `hysteresis`, by slot and key.
+//! History functions: what a row says about earlier rows. `lag`, `changed`, `hysteresis` and aggregates over the rows
+//! before, by slot and key.
 
 mod operator;
+mod over;
 mod plan;
 pub(crate) mod value;
 
@@ -11,16 +13,17 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::{Description, Operator, OperatorFactory};
 
-use crate::PlanError;
+use self::over::Over;
 use crate::aggregate::Storage;
 use crate::expression::{Expressions, NamedExpression, sql};
 use crate::row_bytes::RowBytes;
+use crate::{AggregateSpec, PlanError};
 use plan::{Kind, Plan, PlannedColumn};
 
-/// The most rows that `lag` looks back.
+/// The most rows that `lag` and aggregates look back.
 pub const LAG_ROWS_MAX: usize = 100;
 
-/// A function of a row and of the earlier rows with the same slot and keys, in order of arrival.
+/// A function of a row and of the earlier rows with the same slot and keys, in order of arrival or of event time.
 #[derive(Clone, Debug)]
 pub enum HistoryFunction {
     /// `lag(value, rows)`: the value this many rows ago; null if there was no such row. It has the type of the value.
@@ -46,6 +49,14 @@ pub enum HistoryFunction {
         low: Arc<dyn PhysicalExpr>,
         /// A number, for example a parameter.
         high: Arc<dyn PhysicalExpr>,
+    },
+    /// `sum(value) OVER (ROWS 4 PRECEDING)`: an aggregate over the row and the rows before it. Of an aggregate that
+    /// remembers values, like `median`, there is none.
+    Over {
+        /// The aggregate; its name does not matter.
+        aggregate: AggregateSpec,
+        /// How many rows before, at most [`LAG_ROWS_MAX`]; `None`: all.
+        preceding: Option<usize>,
     },
 }
 
@@ -98,15 +109,18 @@ impl History {
         let evaluation = Expressions::evaluation_schema(input, parameter_schema, &parameters);
         let mut expressions: Vec<_> = keys.iter().map(|key| key.expression.clone()).collect();
         let (mut planned, mut targets, mut state) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut overs, mut of_overs) = (Vec::new(), Vec::new());
         let mut fields = input.fields().iter().cloned().collect::<Vec<_>>();
         for HistoryColumn { name, function } in &columns {
             let (arguments, kind) = match function {
                 HistoryFunction::Lag { value, rows } => (vec![value], Kind::Lag(*rows)),
                 HistoryFunction::Changed { value } => (vec![value], Kind::Changed),
                 HistoryFunction::Hysteresis { value, low, high } => (vec![value, low, high], Kind::Hysteresis),
+                HistoryFunction::Over { .. } => (Vec::new(), Kind::Over(overs.len())),
             };
             let text = function.to_string();
             let fail = |problem: String| PlanError::Expression { expression: text.clone(), problem };
+            let is_beyond = |rows: usize| fail(format!("it looks back {rows} rows, and the most are {LAG_ROWS_MAX}"));
             let column = PlannedColumn { kind, argument: targets.len(), state: state.len(), text: text.clone() };
             let mut data_type = DataType::Boolean;
             for argument in arguments {
@@ -131,15 +145,25 @@ impl History {
                     data_type = found;
                 }
             }
-            let first = targets[column.argument];
-            match kind {
-                Kind::Lag(rows) => state.extend(std::iter::repeat_n(first, rows)),
-                Kind::Changed => state.push(first),
-                Kind::Hysteresis => state.push(Storage::Boolean),
+            match (kind, function) {
+                (Kind::Lag(rows), _) => state.extend(std::iter::repeat_n(targets[column.argument], rows)),
+                (Kind::Changed, _) => state.push(targets[column.argument]),
+                (_, HistoryFunction::Over { aggregate, preceding }) => {
+                    if let Some(rows) = preceding.filter(|rows| *rows > LAG_ROWS_MAX) {
+                        return Err(is_beyond(rows));
+                    }
+                    let (over, needed) = Over::new(aggregate, *preceding, &evaluation, of_overs.len())?;
+                    data_type = over.data_type().clone();
+                    state.extend(std::iter::repeat_n(Storage::Integer, over.values()));
+                    of_overs.extend(needed);
+                    overs.push(over);
+                }
+                _ => state.push(Storage::Boolean),
             }
-            fields.push(Arc::new(Field::new(name, data_type, matches!(kind, Kind::Lag(_)))));
+            fields.push(Arc::new(Field::new(name, data_type, matches!(kind, Kind::Lag(_) | Kind::Over(_)))));
             planned.push(column);
         }
+        expressions.extend(of_overs);
         let expressions = Expressions::new(input, parameter_schema, parameters, expressions)?;
         let key_types: Vec<_> =
             expressions.fields()[..keys.len()].iter().map(|field| field.data_type().clone()).collect();
@@ -152,11 +176,24 @@ impl History {
                 key_types,
                 columns: planned,
                 targets,
+                overs,
                 state,
+                last_time: None,
                 input_columns: input.fields().len(),
                 output: Arc::new(Schema::new(fields)),
             }),
         })
+    }
+
+    /// The same for rows in order of event time: a row that comes behind a later one of its slot and key is refused as
+    /// late ([`Reason::Late`](rivulet_dataflow::Reason::Late)).
+    #[must_use]
+    pub fn in_order_of_time(mut self) -> Self {
+        if let Some(plan) = Arc::get_mut(&mut self.plan).filter(|plan| plan.last_time.is_none()) {
+            plan.last_time = Some(plan.state.len());
+            plan.state.push(Storage::Time);
+        }
+        self
     }
 
     /// The output columns: those of the input, then the computed ones.
@@ -173,6 +210,10 @@ impl std::fmt::Display for HistoryFunction {
             Self::Hysteresis { value, low, high } => {
                 write!(f, "hysteresis({}, {}, {})", sql(value), sql(low), sql(high))
             }
+            Self::Over { aggregate, preceding: Some(rows) } => {
+                write!(f, "{} over {rows} preceding rows", aggregate.text())
+            }
+            Self::Over { aggregate, preceding: None } => write!(f, "{} over all preceding rows", aggregate.text()),
         }
     }
 }
@@ -186,6 +227,9 @@ impl OperatorFactory for History {
         let mut shared: Vec<String> = self.plan.columns.iter().map(|column| column.text.clone()).collect();
         if !self.plan.key_names.is_empty() {
             shared.push(format!("by {}", self.plan.key_names.join(", ")));
+        }
+        if self.plan.last_time.is_some() {
+            shared.push("in order of event time".into());
         }
         let mut per_slot = self.plan.expressions.parameter_names();
         let values = match self.plan.state.len() {

@@ -33,9 +33,18 @@ pub(super) struct HistoryOperator {
     key_hashes: Vec<Option<u16>>,
     /// Without keys, by slot: the remembered values, as many as the plan says.
     slots: Vec<Value>,
+    /// The panes of the aggregates of a row. The buffer is kept to reuse its memory.
+    panes: Vec<u64>,
     /// With keys: the remembered values of each key.
     keyed: Keyed<Box<[Value]>>,
     key_heap_bytes: usize,
+}
+
+/// A computed column of a batch.
+enum Computed {
+    Values(Builder),
+    /// For each row the window of its aggregate.
+    Windows(Vec<u64>),
 }
 
 /// The remembered values of a slot or key, and whether there were none until now.
@@ -105,6 +114,7 @@ impl Operator for HistoryOperator {
             + keyed.map(|(_, memory)| size_of_val(&**memory) + texts(memory)).sum::<usize>()
             + self.keyed.memory_bytes()
             + self.key_heap_bytes
+            + self.panes.capacity() * size_of::<u64>()
             + self.key_rows.size()
             + self.key_bytes.memory_bytes()
     }
@@ -120,6 +130,7 @@ impl HistoryOperator {
             key_bytes,
             key_hashes: Vec::new(),
             slots: Vec::new(),
+            panes: Vec::new(),
             keyed: Keyed::new(true),
             key_heap_bytes: 0,
         }
@@ -158,6 +169,7 @@ impl HistoryOperator {
         }
         let plan = self.plan.clone();
         let (keys, arguments) = columns.split_at(plan.key_types.len());
+        let (arguments, of_overs) = arguments.split_at(plan.targets.len());
         let mut key_rows = std::mem::replace(&mut self.key_rows, self.key_bytes.buffer());
         if !keys.is_empty() {
             self.key_bytes.encode(keys, &mut key_rows)?;
@@ -167,11 +179,15 @@ impl HistoryOperator {
             .map(|(argument, target)| Ok(Values::new(&cast(argument, &target.data_type())?, *target)))
             .collect::<Result<Vec<_>, ArrowError>>()?;
         let rows = batch.rows();
+        let of_overs: Vec<_> = plan.overs.iter().map(|over| over.prepare(of_overs)).collect::<Result<_, _>>()?;
+        let updates: Vec<_> = plan.overs.iter().zip(&of_overs).map(|(over, values)| over.updates(values)).collect();
         let computed = plan.columns.iter().map(|column| match column.kind {
-            Kind::Lag(_) => Builder::values(plan.targets[column.argument], rows),
-            Kind::Changed | Kind::Hysteresis => Builder::Flags(BooleanBufferBuilder::new(rows)),
+            Kind::Lag(_) => Computed::Values(Builder::values(plan.targets[column.argument], rows)),
+            Kind::Changed | Kind::Hysteresis => Computed::Values(Builder::Flags(BooleanBufferBuilder::new(rows))),
+            Kind::Over(_) => Computed::Windows(Vec::new()),
         });
-        let mut computed: Vec<Builder> = computed.collect();
+        let mut computed: Vec<Computed> = computed.collect();
+        let mut panes = std::mem::take(&mut self.panes);
         let mut keep = BooleanBufferBuilder::new(rows);
         for (row, &slot) in batch.slots.iter().enumerate() {
             let first = |row: usize| {
@@ -196,24 +212,69 @@ impl HistoryOperator {
                     memory
                 }
             };
+            let time_us = batch.event_time_us[row];
+            let memory = memory.and_then(|(memory, is_first)| {
+                let Some(place) = plan.last_time else { return Some((memory, is_first)) };
+                if let Value::Word(last_us) = memory[place]
+                    && time_us < last_us as i64
+                {
+                    context.refusals.refuse_row(None, &batch, row, Reason::Late, || {
+                        "it came behind a later row, and these are in order of event time\nhint: without ORDER BY rows \
+                         are in order of arrival"
+                            .to_owned()
+                    });
+                    return None;
+                }
+                memory[place] = Value::Word(time_us as u64);
+                Some((memory, is_first))
+            });
             keep.append(memory.is_some());
             let Some((memory, is_first)) = memory else { continue };
             for (column, computed) in plan.columns.iter().zip(&mut computed) {
-                column.compute(&arguments[column.argument..], row, is_first, memory, computed);
+                match (column.kind, computed) {
+                    (Kind::Over(index), Computed::Windows(windows)) => {
+                        let (over, updates) = (&plan.overs[index], &updates[index]);
+                        let memory = &mut memory[column.state..column.state + over.values()];
+                        over.add(updates, (row, time_us), memory, &mut panes, windows);
+                    }
+                    (_, Computed::Values(values)) => {
+                        column.compute(&arguments[column.argument..], row, is_first, memory, values);
+                    }
+                    _ => unreachable!("each kind has its form"),
+                }
             }
         }
         self.key_rows = key_rows;
+        self.panes = panes;
         let keep = BooleanArray::new(keep.finish(), None);
         if !keep.has_true() {
             return Ok(());
         }
         let batch = if keep.has_false() { batch.filter(&keep)? } else { batch };
         let mut columns = batch.columns.columns().to_vec();
-        for (computed, field) in computed.into_iter().zip(&plan.output.fields()[plan.input_columns..]) {
-            columns.push(cast(&computed.finish(), field.data_type())?);
+        let mut failed = Vec::new();
+        let fields = &plan.output.fields()[plan.input_columns..];
+        for ((computed, column), field) in computed.into_iter().zip(&plan.columns).zip(fields) {
+            let found = match (computed, column.kind) {
+                (Computed::Windows(windows), Kind::Over(index)) => plan.overs[index].results(&windows, &mut failed)?,
+                (Computed::Values(values), _) => values.finish(),
+                _ => unreachable!("each kind has its form"),
+            };
+            columns.push(cast(&found, field.data_type())?);
         }
         let options = RecordBatchOptions::new().with_row_count(Some(batch.rows()));
-        context.emit(batch.with_columns(RecordBatch::try_new_with_options(plan.output.clone(), columns, &options)?));
+        let mut made = batch.with_columns(RecordBatch::try_new_with_options(plan.output.clone(), columns, &options)?);
+        failed.sort_unstable();
+        failed.dedup_by_key(|(row, _)| *row);
+        if !failed.is_empty() {
+            let mut keep = vec![true; batch.rows()];
+            for (row, why) in failed {
+                keep[row] = false;
+                context.refusals.refuse_row(None, &batch, row, Reason::Expression, || why.to_owned());
+            }
+            made = made.filter(&BooleanArray::from(keep))?;
+        }
+        context.emit(made);
         Ok(())
     }
 
@@ -306,6 +367,7 @@ impl PlannedColumn {
                 }
                 computed.push(state);
             }
+            Kind::Over(_) => unreachable!("it has windows"),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use arrow::datatypes::{DataType, SchemaRef};
 
+use super::over::Over;
 use crate::aggregate::Storage;
 use crate::expression::Expressions;
 
@@ -14,8 +15,12 @@ pub(super) struct Plan {
     pub(super) columns: Vec<PlannedColumn>,
     /// The form in which each argument is kept.
     pub(super) targets: Vec<Storage>,
+    /// The aggregates over rows before. Their expressions are the last ones.
+    pub(super) overs: Vec<Over>,
     /// The form of each remembered value.
     pub(super) state: Vec<Storage>,
+    /// The place of the event time of the last row among the remembered values, if rows are in order of event time.
+    pub(super) last_time: Option<usize>,
     pub(super) input_columns: usize,
     pub(super) output: SchemaRef,
 }
@@ -34,4 +39,6 @@ pub(super) enum Kind {
     Lag(usize),
     Changed,
     Hysteresis,
+    /// With the index of the aggregate.
+    Over(usize),
 }
