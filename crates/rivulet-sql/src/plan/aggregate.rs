@@ -53,7 +53,9 @@ impl<'a> Aggregates<'a> {
     /// Replaces every aggregate in a checked expression by the name of its column.
     pub(super) fn extract(&mut self, expression: &mut ast::Expr) -> Result<(), SqlError> {
         replace_calls(expression, &mut |call| match REGISTRY.find(&call_name(call)) {
-            Found::Aggregate(aggregate) => self.register(aggregate, call, call.to_string().replace('"', "")).map(Some),
+            Found::Aggregate(aggregate) if call.over.is_none() => {
+                self.register(aggregate, call, call.to_string().replace('"', "")).map(Some)
+            }
             _ => Ok(None),
         })
     }
@@ -256,7 +258,7 @@ pub(super) fn constant(expression: &Expr) -> Option<f64> {
 }
 
 /// Converts an operator's error about a call to an error with SQL's names of types.
-fn wrong_call(error: PlanError, types: &[DataType], position: Position) -> SqlError {
+pub(super) fn wrong_call(error: PlanError, types: &[DataType], position: Position) -> SqlError {
     match error {
         PlanError::ArgumentCount { function, expected, found, example } => {
             let arguments = if expected == 1 { "argument" } else { "arguments" };

@@ -176,6 +176,13 @@ pub(super) enum Found {
     Unknown,
 }
 
+impl Found {
+    /// Whether a call looks at earlier rows; `is_over` says that it has OVER.
+    pub(super) fn looks_back(&self, is_over: bool) -> bool {
+        matches!(self, Self::History) || is_over && matches!(self, Self::Aggregate(_))
+    }
+}
+
 /// The functions.
 pub(super) struct Registry {
     scalars: HashMap<String, Arc<ScalarUDF>>,

@@ -11,6 +11,7 @@ use super::check::{ARRIVAL_TIME, Place, Scope, WINDOW_END, WINDOW_START};
 use super::declarations::Declarations;
 use super::expression::{ExpressionPlanner, parameter_fields};
 use super::group_keys::{group_keys, refuse_without_window};
+use super::history::RowOrder;
 use super::items::{aliased, item_expression, items};
 use super::lookup::Lookups;
 use super::operators::{Operators, Planned};
@@ -244,10 +245,15 @@ impl SelectPlanner<'_> {
             ExpressionPlanner::new(self.row_fields.iter().cloned().chain(ranks.fields()).chain(others).collect())
         };
         let ranked = with(Vec::new())?;
-        let histories = written.extract_histories(names, !ranks.is_empty(), &|one, fallback, inner| match inner {
-            [] => plan(&ranked, one, fallback),
-            inner => plan(&with(inner.to_vec())?, one, fallback),
-        })?;
+        let histories = written.extract_histories(
+            names,
+            self.row_orders(),
+            !ranks.is_empty(),
+            &|one, fallback, inner| match inner {
+                [] => plan(&ranked, one, fallback),
+                inner => plan(&with(inner.to_vec())?, one, fallback),
+            },
+        )?;
         let rows = with(histories.fields())?;
         let results = written.plan(&|one, fallback| plan(&rows, one, fallback))?;
 
@@ -304,10 +310,12 @@ impl SelectPlanner<'_> {
         names.extend(ranks.fields().iter().map(|field| field.name().clone()));
         let with = |others: &[Field]| window_results(&[ranks.fields().as_slice(), others].concat());
         let results = with(&[])?;
-        let histories = written.extract_histories(names, !ranks.is_empty(), &|one, fallback, inner| match inner {
-            [] => results.plan(one, fallback),
-            inner => with(inner)?.plan(one, fallback),
-        })?;
+        let of_results = vec![RowOrder { column: WINDOW_END.to_owned(), is_event_time: true }];
+        let histories =
+            written.extract_histories(names, of_results, !ranks.is_empty(), &|one, fallback, inner| match inner {
+                [] => results.plan(one, fallback),
+                inner => with(inner)?.plan(one, fallback),
+            })?;
         let results = with(&histories.fields())?;
         let results = written.plan(&|one, fallback| results.plan(one, fallback))?;
 
@@ -333,6 +341,17 @@ impl SelectPlanner<'_> {
         let key_columns = (0..keys.len()).collect();
         let output = self.last_operators(columns, &histories, results, key_columns, &mut operators)?;
         Ok(self.behind(operators, output, Some((&window, &keys))))
+    }
+
+    /// The orders in which history functions can have the rows of a SELECT without a window.
+    fn row_orders(&self) -> Vec<RowOrder> {
+        let arrival =
+            self.source.has_arrival().then(|| RowOrder { column: ARRIVAL_TIME.to_owned(), is_event_time: false });
+        let event_time = match &self.source.event_time {
+            EventTime::Column(column) => Some(RowOrder { column: column.clone(), is_event_time: true }),
+            _ => None,
+        };
+        event_time.into_iter().chain(arrival).collect()
     }
 
     /// The conditions of a window of a state, over single rows.

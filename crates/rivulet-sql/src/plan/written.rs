@@ -4,7 +4,7 @@
 use datafusion_sql::sqlparser::ast;
 
 use super::aggregate::check_condition;
-use super::history::{Histories, PlanExpression};
+use super::history::{Histories, PlanExpression, RowOrder};
 use super::items::Item;
 use super::ranks::Ranks;
 use super::walk::start;
@@ -36,20 +36,24 @@ impl Written {
         Ok(ranks)
     }
 
-    /// Takes out the history functions. `taken` are the names of other columns, and `has_ranks` tells whether ranks
-    /// were taken out before.
+    /// Takes out the history functions. `taken` are the names of other columns, `orders` are those in which rows can
+    /// be, and `has_ranks` tells whether ranks were taken out before.
     pub(super) fn extract_histories(
         &mut self,
         taken: Vec<String>,
+        orders: Vec<RowOrder>,
         has_ranks: bool,
         plan: &PlanExpression<'_>,
     ) -> Result<Histories, SqlError> {
-        let mut histories = Histories::new(taken);
+        let mut histories = Histories::new(taken, orders);
         self.expressions_mut().try_for_each(|expression| histories.extract(expression, plan))?;
         histories.order();
         if self.qualify.is_some() && histories.is_empty() && !has_ranks {
-            return Err(SqlError::new(self.qualify_position, "QUALIFY needs lag, changed, hysteresis or a rank")
-                .hint("filter rows with WHERE, and what windows emit with HAVING"));
+            return Err(SqlError::new(
+                self.qualify_position,
+                "QUALIFY needs lag, changed, hysteresis, an aggregate with OVER or a rank",
+            )
+            .hint("filter rows with WHERE, and what windows emit with HAVING"));
         }
         Ok(histories)
     }

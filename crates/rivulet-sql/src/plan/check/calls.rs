@@ -3,7 +3,7 @@
 use datafusion_sql::sqlparser::ast::{self, Expr, Spanned};
 use rivulet_operators::AggregateFunction;
 
-use super::{ARRIVAL_TIME, Place, Scope, WINDOW_END, WINDOW_START, exact, not_yet, start};
+use super::{ARRIVAL_TIME, Place, Scope, WINDOW_END, WINDOW_START, exact, not_yet};
 use crate::parse::name_of;
 use crate::plan::call::call_name;
 use crate::plan::functions::{CLOCK, Found, REGISTRY, UUID_OF_NOTHING, instead_of};
@@ -37,15 +37,19 @@ impl Scope<'_> {
             let (why, instead) = UUID_OF_NOTHING;
             return Err(SqlError::new(position, format!("{name} {why}")).hint(instead));
         }
-        if function.over.is_some() && !matches!(found, Found::History | Found::Rank | Found::Refused(..)) {
+        let is_over = function.over.is_some();
+        let takes_over = matches!(found, Found::Aggregate(_) | Found::History | Found::Rank | Found::Refused(..));
+        if is_over && !takes_over {
             return Err(not_yet(position, &format!("{name} with OVER")).hint(
-                "OVER is for lag, changed, hysteresis, row_number, rank and dense_rank; windows stand in GROUP BY: GROUP BY hop(ts, slide, width)",
+                "OVER is for aggregates, lag, changed, hysteresis, row_number, rank and dense_rank; windows stand in \
+                 GROUP BY: GROUP BY hop(ts, slide, width)",
             ));
         }
         if let Some(treatment) = &function.null_treatment {
             return Err(not_yet(position, &treatment.to_string()));
         }
         match found {
+            Found::Aggregate(_) if is_over => self.check_history(function, &name, place)?,
             Found::Aggregate(_) => self.check_aggregate(function, &name, place)?,
             Found::Scalar if !plain => {
                 // A word that is a function without parentheses, such as CURRENT_USER.
@@ -88,13 +92,13 @@ impl Scope<'_> {
         }
         function.name = ast::ObjectName::from(vec![exact(&name)]);
         let inner = match found {
-            Found::Aggregate(_) => Place::AggregateArgument,
-            Found::History => Place::HistoryArgument,
+            Found::Aggregate(_) if !is_over => Place::AggregateArgument,
+            Found::Aggregate(_) | Found::History => Place::HistoryArgument,
             _ => place,
         };
         self.arguments(function, &name, inner, position)?;
         if let Some(filter) = &mut function.filter {
-            self.names(filter, Place::AggregateFilter, position)?;
+            self.names(filter, if is_over { inner } else { Place::AggregateFilter }, position)?;
         }
         for order in &mut function.within_group {
             self.names(&mut order.expr, Place::AggregateArgument, position)?;
@@ -180,16 +184,17 @@ impl Scope<'_> {
         if let Some(window) = &over.window_name {
             return Err(named(window.span.into()));
         }
-        if let Some(order) = over.order_by.first() {
-            let position = start(&order.expr).or(name.position);
-            return Err(not_yet(position, "ORDER BY in OVER").hint("rows are in order of arrival"));
+        let is_aggregate = matches!(REGISTRY.find(&name.text), Found::Aggregate(_));
+        if over.window_frame.is_some() && !is_aggregate {
+            return Err(not_yet(name.position, &format!("a frame in OVER of {name}"))
+                .hint("lag(value, 3) looks three rows back; a frame is for aggregates"));
         }
-        if over.window_frame.is_some() {
-            return Err(not_yet(name.position, "a frame in OVER")
-                .hint("lag(value, 3) looks three rows back; for aggregates write GROUP BY count_window(3, 1)"));
+        if is_aggregate && !function.within_group.is_empty() {
+            return Err(not_yet(name.position, &format!("WITHIN GROUP of {name} with OVER")));
         }
-        let mut keys = over.partition_by.iter_mut();
-        keys.try_for_each(|key| self.names(key, Place::HistoryArgument, name.position))
+        let orders = over.order_by.iter_mut().map(|order| &mut order.expr);
+        let mut all = over.partition_by.iter_mut().chain(orders);
+        all.try_for_each(|one| self.names(one, Place::HistoryArgument, name.position))
     }
 
     /// Checks a rank, which compares rows of one window in an order.
@@ -233,8 +238,8 @@ impl Scope<'_> {
         let mut history = None;
         for one in over.partition_by.iter().chain(over.order_by.iter().map(|order| &order.expr)) {
             inspect(one, &mut |part| match part {
-                Expr::Function(call) if matches!(REGISTRY.find(&call_name(call)), Found::History) => {
-                    history = Some(call_name(call));
+                Expr::Function(call) if REGISTRY.find(&call_name(call)).looks_back(call.over.is_some()) => {
+                    history = Some(call_name(call))
                 }
                 _ => {}
             });
@@ -263,6 +268,10 @@ impl Scope<'_> {
         };
         let is_list = matches!(name.text.as_str(), "array_agg" | "string_agg");
         if matches!(arguments.duplicate_treatment, Some(ast::DuplicateTreatment::Distinct)) {
+            if place != Place::AggregateArgument && AggregateFunction::from_name(&name.text).is_some() {
+                let error = not_yet(position, &format!("DISTINCT in {name} with OVER"));
+                return Err(error.hint(format!("write {name}(DISTINCT x) with GROUP BY count_window(5, 1)")));
+            }
             if place != Place::AggregateArgument {
                 return Err(SqlError::new(position, format!("DISTINCT is for aggregates, and {name} is none")));
             }
