@@ -282,6 +282,7 @@ fn translate_as_named(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPl
     let plan = whole_partitions::rewrite_plan(plan)?;
     let plan = limits::rewrite_below(plan, &functions.row_number)?;
     let plan = unions::rewrite_plan(plan)?;
+    let plan = unions::with_common_marks(plan)?;
     if !subqueries::has_any(&plan)? {
         return with_views(plan);
     }

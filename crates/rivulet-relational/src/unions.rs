@@ -1,15 +1,24 @@
-//! Gives the columns of a union names of their own.
+//! Gives the columns of a union names of their own, and the marks that the columns of all its inputs have.
 //!
 //! A union calls its columns by those of its first input, and numbers columns with the same name: `s` and `s_1`. With
 //! one column fewer it would number anew, and the plan above would not find its columns any more. So the inputs get the
 //! names that the union has.
+//!
+//! A column of a union would have the mark of JSON also where only one of its inputs has it, and text of the others
+//! would go out as if it were JSON. So the inputs get the marks that they have in common.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use datafusion_common::tree_node::Transformed;
-use datafusion_common::{Column, Result};
-use datafusion_expr::{Expr, LogicalPlan, Projection, Union};
+use arrow::datatypes::{DataType, Field, FieldRef};
+use datafusion_common::tree_node::{Transformed, TransformedResult};
+use datafusion_common::{Column, DFSchema, Result, internal_err};
+use datafusion_expr::expr::ScalarFunction;
+use datafusion_expr::{
+    ColumnarValue, Expr, LogicalPlan, Projection, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
+    Signature, Union, Volatility,
+};
+use rivulet_dataflow::common_marks;
 
 /// If two columns of the first input of a union have one name, gives all its inputs the names of the union's columns.
 pub(crate) fn rewrite_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
@@ -39,4 +48,96 @@ pub(crate) fn with_own_names(plan: LogicalPlan) -> Result<Transformed<LogicalPla
     });
     let inputs = named.collect::<Result<Vec<_>>>()?;
     Ok(Transformed::yes(LogicalPlan::Union(Union { inputs, schema })))
+}
+
+/// Where the texts of a column of a union have different marks in its inputs, gives them those that all have.
+pub(crate) fn with_common_marks(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let mut is_changed = false;
+    plan.transform_up_with_subqueries(|node| {
+        // Nodes above a union that has changed still have the marks of before.
+        let node = if is_changed { node.recompute_schema()? } else { node };
+        let LogicalPlan::Union(union) = node else { return Ok(Transformed::no(node)) };
+        let marks: Vec<Option<Field>> = (0..union.schema.fields().len()).map(|column| mixed(&union, column)).collect();
+        if marks.iter().all(Option::is_none) {
+            return Ok(Transformed::no(LogicalPlan::Union(union)));
+        }
+        is_changed = true;
+        let inputs = union.inputs.iter().map(|input| {
+            let columns = input.schema().iter().zip(&marks).map(|((qualifier, field), marks)| {
+                let column = Expr::Column(Column::from((qualifier, field)));
+                match marks.as_ref().filter(|_| !field.data_type().is_null()) {
+                    Some(marks) => Marked::call(marks, column).alias_qualified(qualifier.cloned(), field.name()),
+                    None => column,
+                }
+            });
+            let columns = columns.collect::<Vec<_>>();
+            Ok(Arc::new(LogicalPlan::Projection(Projection::try_new(columns, input.clone())?)))
+        });
+        let inputs = inputs.collect::<Result<Vec<_>>>()?;
+        let fields = union.schema.iter().zip(&marks).map(|((qualifier, field), marks)| {
+            let field = match marks {
+                Some(marks) => Arc::new(field.as_ref().clone().with_metadata(marks.metadata().clone())),
+                None => field.clone(),
+            };
+            (qualifier.cloned(), field)
+        });
+        let schema = DFSchema::new_with_metadata(fields.collect(), union.schema.metadata().clone())?;
+        Ok(Transformed::yes(LogicalPlan::Union(Union { inputs, schema: Arc::new(schema) })))
+    })
+    .data()
+}
+
+/// The marks that all inputs have in a column, if they have different ones. A null has no marks and takes any.
+fn mixed(union: &Union, column: usize) -> Option<Field> {
+    let fields = union.inputs.iter().filter_map(|input| input.schema().fields().get(column));
+    let fields: Vec<&FieldRef> = fields.filter(|field| !field.data_type().is_null()).collect();
+    let (first, others) = fields.split_first()?;
+    let is_mixed = others.iter().any(|other| other.metadata() != first.metadata());
+    is_mixed.then(|| others.iter().fold(first.as_ref().clone(), |common, other| common_marks(common, other)))
+}
+
+/// A text as it is, in a column with these marks.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Marked {
+    marks: BTreeMap<String, String>,
+    signature: Signature,
+}
+
+impl Marked {
+    fn call(marks: &Field, text: Expr) -> Expr {
+        let marks = marks.metadata().clone().into_iter().collect();
+        let function = Self { marks, signature: Signature::any(1, Volatility::Immutable) };
+        Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(ScalarUDF::from(function)), vec![text]))
+    }
+}
+
+impl ScalarUDFImpl for Marked {
+    fn name(&self) -> &str {
+        "marked"
+    }
+
+    fn signature(&self) -> &Signature {
+        &self.signature
+    }
+
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        match arguments {
+            [text] => Ok(text.clone()),
+            _ => internal_err!("marked takes one text"),
+        }
+    }
+
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
+        let types: Vec<DataType> = arguments.arg_fields.iter().map(|field| field.data_type().clone()).collect();
+        let is_nullable = arguments.arg_fields.iter().any(|field| field.is_nullable());
+        let field = Field::new(self.name(), self.return_type(&types)?, is_nullable);
+        Ok(Arc::new(field.with_metadata(self.marks.clone().into_iter().collect())))
+    }
+
+    fn invoke_with_args(&self, mut arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
+        match arguments.args.pop() {
+            Some(text) => Ok(text),
+            None => internal_err!("marked takes one text"),
+        }
+    }
 }

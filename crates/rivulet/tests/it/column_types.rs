@@ -418,6 +418,16 @@ fn arrays_are_columns_of_sources_and_sinks() {
             WHERE k > 'a' AND k < 'c' ORDER BY k"),
         "{\"a\":\"[null,7]\"}\n{\"a\":\"text\"}\n"
     );
+    assert_eq!(
+        of("SELECT a[1] AS a FROM (SELECT k, tags AS a FROM s UNION ALL SELECT k, NULL FROM s WHERE k = 'b' UNION ALL
+            SELECT 'a2', counts FROM s WHERE k = 'a') AS u WHERE k < 'b' ORDER BY k"),
+        "{\"a\":\"x\"}\n{\"a\":\"3\"}\n"
+    );
+    assert_eq!(
+        of("SELECT a[1] + 1 AS a FROM (SELECT k, counts AS a FROM s UNION ALL SELECT k, NULL FROM s WHERE k = 'a')
+            AS u WHERE k < 'b' ORDER BY a"),
+        "{\"a\":4}\n{\"a\":null}\n"
+    );
     // A column that is computed stays an array, and so do the declared ones beside it.
     let script = "CREATE SOURCE s (k TEXT, counts BIGINT[], parts AS string_to_array(k, ','), twice AS
                   json_array(counts[1] * 2)) FROM 'file:in.jsonl' FORMAT JSON; SELECT counts, parts, twice[1] + 1 AS t
