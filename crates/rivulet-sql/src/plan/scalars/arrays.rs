@@ -8,109 +8,41 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BooleanBuilder, Int64Builder, StringArray, StringBuilder};
-use arrow::datatypes::{DataType, Field, FieldRef, Float64Type, Int64Type};
-use datafusion_common::{Result, exec_err, plan_err};
-use datafusion_expr::{
-    ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TypeSignature, Volatility,
-};
-use datafusion_functions::utils::make_scalar_function;
+use arrow::datatypes::{DataType, Field, Float64Type, Int64Type};
+use datafusion_common::{Result, exec_err};
 use rivulet_dataflow::{element_field, marked_as_array};
 use rivulet_operators::{ElementColumn, each_element, element_number, element_text};
 
+use super::function::Function;
 use super::json::append_string;
 
 /// The longest array or text of a row, in bytes.
 const RESULT_BYTES_MAX: usize = 1 << 20;
 
 /// The functions.
-pub(super) fn arrays() -> [Arc<ScalarUDF>; 5] {
+pub(super) fn functions() -> [Function; 5] {
     use DataType::{Boolean, Float64, Int64, Utf8};
-    let exact = |types: &[DataType]| TypeSignature::Exact(types.to_vec());
-    let function = |which: Which, aliases: &[&str], types: Vec<TypeSignature>| {
-        let signature = Signature::one_of(types, Volatility::Immutable);
-        let aliases = aliases.iter().map(|&alias| alias.to_owned()).collect();
-        Arc::new(ScalarUDF::from(ArrayFunction { which, aliases, signature }))
-    };
+    let values = [Utf8, Int64, Float64, Boolean];
     [
-        function(Which::Split, &[], vec![exact(&[Utf8, Utf8])]),
-        function(Which::Element, &[], vec![exact(&[Utf8, Int64])]),
-        function(Which::Length, &["array_length"], vec![exact(&[Utf8])]),
-        function(
-            Which::Contains,
-            &["array_has"],
-            [Utf8, Int64, Float64, Boolean].map(|value| exact(&[Utf8, value])).to_vec(),
-        ),
-        function(Which::Join, &["array_join"], vec![exact(&[Utf8, Utf8])]),
+        Function::new("string_to_array", [vec![Utf8, Utf8]], Utf8)
+            .returning(|field, _| marked_as_array(field.clone(), &field))
+            .computed(|columns| split(columns[0].as_string(), columns[1].as_string())),
+        Function::new("array_element", [vec![Utf8, Int64]], Utf8)
+            .returning(|field, arguments| match arguments.first() {
+                Some(array) => element_field(array, field.name()),
+                None => field,
+            })
+            .computed_as(|columns, element| Ok(elements(columns[0].as_string(), &columns[1], element))),
+        Function::new("cardinality", [vec![Utf8]], Int64)
+            .also("array_length")
+            .computed(|columns| Ok(lengths(columns[0].as_string()))),
+        Function::new("array_contains", values.map(|value| vec![Utf8, value]), Boolean)
+            .also("array_has")
+            .computed(|columns| contain(columns[0].as_string(), &columns[1])),
+        Function::new("array_to_string", [vec![Utf8, Utf8]], Utf8)
+            .also("array_join")
+            .computed(|columns| joined(columns[0].as_string(), columns[1].as_string())),
     ]
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Which {
-    Split,
-    Element,
-    Length,
-    Contains,
-    Join,
-}
-
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct ArrayFunction {
-    which: Which,
-    aliases: Vec<String>,
-    signature: Signature,
-}
-
-impl ScalarUDFImpl for ArrayFunction {
-    fn name(&self) -> &str {
-        match self.which {
-            Which::Split => "string_to_array",
-            Which::Element => "array_element",
-            Which::Length => "cardinality",
-            Which::Contains => "array_contains",
-            Which::Join => "array_to_string",
-        }
-    }
-
-    fn aliases(&self) -> &[String] {
-        &self.aliases
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
-        Ok(match self.which {
-            Which::Split | Which::Element | Which::Join => DataType::Utf8,
-            Which::Length => DataType::Int64,
-            Which::Contains => DataType::Boolean,
-        })
-    }
-
-    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
-        let field = Field::new(self.name(), self.return_type(&[])?, true);
-        Ok(Arc::new(match (self.which, arguments.arg_fields.first()) {
-            (Which::Element, Some(array)) => element_field(array, self.name()),
-            (Which::Split, _) => marked_as_array(field.clone(), &field),
-            _ => field,
-        }))
-    }
-
-    fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        let element = arguments.return_field.clone();
-        let of_columns = |columns: &[ArrayRef]| -> Result<ArrayRef> {
-            let texts = columns[0].as_string::<i32>();
-            match (self.which, columns) {
-                (Which::Length, _) => Ok(lengths(texts)),
-                (Which::Split, [_, delimiters]) => split(texts, delimiters.as_string()),
-                (Which::Join, [_, separators]) => joined(texts, separators.as_string()),
-                (Which::Element, [_, places]) => Ok(elements(texts, places, &element)),
-                (Which::Contains, [_, values]) => contain(texts, values),
-                _ => plan_err!("{} takes two arguments", self.name()),
-            }
-        };
-        make_scalar_function(of_columns, Vec::new())(&arguments.args)
-    }
 }
 
 /// The parts of each text as an array. An empty text has none, and an empty delimiter splits nothing.

@@ -1,4 +1,4 @@
-//! A scalar function with a type of results that does not depend on its arguments.
+//! A scalar function that is a few closures.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -18,15 +18,19 @@ use rivulet_dataflow::marked_as_json;
 /// Gives an expression in place of a call with these arguments, or returns the arguments.
 type Rewrite = Box<dyn Fn(Vec<Expr>, &SimplifyContext) -> Result<ExprSimplifyResult> + Send + Sync>;
 
-/// Computes the results from a column for each argument.
-type Compute = Box<dyn Fn(&[ArrayRef]) -> Result<ArrayRef> + Send + Sync>;
+/// Gives the column of the results, given one of the declared type and the columns of the arguments.
+type Returning = Box<dyn Fn(Field, &[FieldRef]) -> Field + Send + Sync>;
+
+/// Computes the results from a column for each argument, given the column of the results.
+type Compute = Box<dyn Fn(&[ArrayRef], &Field) -> Result<ArrayRef> + Send + Sync>;
 
 /// The function. Functions of the same name are equal, so all that one depends on is in its name.
 pub(in crate::plan) struct Function {
     name: String,
+    aliases: Vec<String>,
     signature: Signature,
     returns: DataType,
-    returns_json: bool,
+    returning: Option<Returning>,
     rewrite: Option<Rewrite>,
     compute: Option<Compute>,
 }
@@ -41,12 +45,27 @@ impl Function {
         let mut forms: Vec<TypeSignature> = arguments.into_iter().map(TypeSignature::Exact).collect();
         let form = if forms.len() == 1 { forms.remove(0) } else { TypeSignature::OneOf(forms) };
         let signature = Signature::new(form, Volatility::Immutable);
-        Self { name: name.into(), signature, returns, returns_json: false, rewrite: None, compute: None }
+        let (name, aliases) = (name.into(), Vec::new());
+        Self { name, aliases, signature, returns, returning: None, rewrite: None, compute: None }
+    }
+
+    /// The function, which has another name too.
+    pub(in crate::plan) fn also(mut self, alias: &str) -> Self {
+        self.aliases.push(alias.to_owned());
+        self
     }
 
     /// The function, whose results are JSON.
     pub(in crate::plan) fn returning_json(self) -> Self {
-        Self { returns_json: true, ..self }
+        self.returning(|field, _| marked_as_json(field))
+    }
+
+    /// The function, whose column of results depends on the columns of its arguments.
+    pub(in crate::plan) fn returning(
+        self,
+        returning: impl Fn(Field, &[FieldRef]) -> Field + Send + Sync + 'static,
+    ) -> Self {
+        Self { returning: Some(Box::new(returning)), ..self }
     }
 
     /// The function, which becomes another expression in the plan. It is only called where `rewrite` returns the
@@ -63,6 +82,14 @@ impl Function {
         self,
         compute: impl Fn(&[ArrayRef]) -> Result<ArrayRef> + Send + Sync + 'static,
     ) -> Self {
+        self.computed_as(move |columns, _| compute(columns))
+    }
+
+    /// The function, which is computed from columns for the column of the results.
+    pub(in crate::plan) fn computed_as(
+        self,
+        compute: impl Fn(&[ArrayRef], &Field) -> Result<ArrayRef> + Send + Sync + 'static,
+    ) -> Self {
         Self { compute: Some(Box::new(compute)), ..self }
     }
 }
@@ -78,6 +105,10 @@ impl ScalarUDFImpl for Function {
         &self.name
     }
 
+    fn aliases(&self) -> &[String] {
+        &self.aliases
+    }
+
     fn signature(&self) -> &Signature {
         &self.signature
     }
@@ -86,9 +117,12 @@ impl ScalarUDFImpl for Function {
         Ok(self.returns.clone())
     }
 
-    fn return_field_from_args(&self, _arguments: ReturnFieldArgs) -> Result<FieldRef> {
+    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
         let field = Field::new(self.name(), self.returns.clone(), true);
-        Ok(Arc::new(if self.returns_json { marked_as_json(field) } else { field }))
+        Ok(Arc::new(match &self.returning {
+            Some(returning) => returning(field, arguments.arg_fields),
+            None => field,
+        }))
     }
 
     fn simplify(&self, arguments: Vec<Expr>, context: &SimplifyContext) -> Result<ExprSimplifyResult> {
@@ -100,7 +134,10 @@ impl ScalarUDFImpl for Function {
 
     fn invoke_with_args(&self, arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
         match &self.compute {
-            Some(compute) => make_scalar_function(compute, Vec::new())(&arguments.args),
+            Some(compute) => {
+                let of_columns = |columns: &[ArrayRef]| compute(columns, &arguments.return_field);
+                make_scalar_function(of_columns, Vec::new())(&arguments.args)
+            }
             None => internal_err!("{} is another function in the plan", self.name),
         }
     }

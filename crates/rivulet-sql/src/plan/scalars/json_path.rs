@@ -14,7 +14,8 @@ use datafusion_common::{Result, ScalarValue, internal_err, plan_err};
 use datafusion_expr::Expr;
 use datafusion_expr::expr::ScalarFunction;
 use datafusion_expr::simplify::ExprSimplifyResult;
-use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use rivulet_operators::{each_element, element_text};
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use super::function::Function;
@@ -88,7 +89,7 @@ impl Which {
             }
             Self::Query => {
                 let mut values = StringBuilder::with_capacity(rows, rows * 16);
-                found.for_each(|found| values.append_option(found.map(RawValue::get).filter(|json| *json != "null")));
+                found.for_each(|found| values.append_option(found.filter(|json| *json != "null")));
                 Arc::new(values.finish())
             }
             Self::Exists => {
@@ -174,99 +175,83 @@ fn steps(path: &str) -> Result<Vec<Step>, String> {
     Ok(steps)
 }
 
-/// The value at a path; `None` if there is none, or if the text is no JSON.
-fn at<'a>(text: &'a str, path: &[Step]) -> Option<&'a RawValue> {
+/// The value at a path, as it is written; `None` if there is none, or if the text is no JSON.
+fn at<'a>(text: &'a str, path: &[Step]) -> Option<&'a str> {
     // This reads the text to its end, so that what follows reads JSON.
-    let mut found: &RawValue = serde_json::from_str(text).ok()?;
+    let mut found = serde_json::from_str::<&RawValue>(text).ok()?.get();
     for step in path {
-        let is_walkable = match step {
-            Step::Member(_) => found.get().starts_with('{'),
-            Step::Element(_) => found.get().starts_with('['),
+        found = match step {
+            Step::Member(name) if found.starts_with('{') => {
+                Member(name).deserialize(&mut serde_json::Deserializer::from_str(found)).ok()??.get()
+            }
+            Step::Element(index) if found.starts_with('[') => {
+                let (mut number, mut element) = (0, None);
+                each_element(found, |one| {
+                    element = element.or((number == *index).then_some(one));
+                    number += 1;
+                });
+                element?
+            }
+            _ => return None,
         };
-        if !is_walkable {
-            return None;
-        }
-        found = step.deserialize(&mut serde_json::Deserializer::from_str(found.get())).ok()??;
     }
     Some(found)
 }
 
 /// A string without its quotes, a number or a truth value as it is written.
-fn plain(value: &RawValue) -> Option<Cow<'_, str>> {
-    match value.get() {
-        "null" => None,
-        json if json.starts_with(['{', '[']) => None,
-        json if json.starts_with('"') => serde_json::from_str::<Unquoted<'_>>(json).ok().map(|text| text.0),
-        json => Some(json.into()),
+fn plain(value: &str) -> Option<Cow<'_, str>> {
+    if value.starts_with(['{', '[']) { None } else { element_text(value) }
+}
+
+/// The number of elements of an array, or of members of an object.
+fn length(value: &str) -> Option<i64> {
+    let mut count = 0;
+    let is_counted = match value.starts_with('{') {
+        true => serde_json::Deserializer::from_str(value).deserialize_map(Members(&mut count)).is_ok(),
+        false => each_element(value, |_| count += 1),
+    };
+    is_counted.then_some(count)
+}
+
+/// Counts the members of an object.
+struct Members<'c>(&'c mut i64);
+
+impl<'de> Visitor<'de> for Members<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<(), A::Error> {
+        while members.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
+            *self.0 += 1;
+        }
+        Ok(())
     }
 }
 
-/// A string that is borrowed where it has no escapes.
-#[derive(serde::Deserialize)]
-struct Unquoted<'a>(#[serde(borrow)] Cow<'a, str>);
+/// Finds the member with this name. Of several it is the last.
+struct Member<'n>(&'n str);
 
-fn length(value: &RawValue) -> Option<i64> {
-    struct Count;
-
-    impl<'de> Visitor<'de> for Count {
-        type Value = i64;
-
-        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-            formatter.write_str("an array or an object")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<i64, A::Error> {
-            let mut count = 0;
-            while elements.next_element::<IgnoredAny>()?.is_some() {
-                count += 1;
-            }
-            Ok(count)
-        }
-
-        fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<i64, A::Error> {
-            let mut count = 0;
-            while members.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {
-                count += 1;
-            }
-            Ok(count)
-        }
-    }
-
-    serde_json::Deserializer::from_str(value.get()).deserialize_any(Count).ok()
-}
-
-/// Finds the value to which a step leads. Of several members of the same name it is the last.
-impl<'de> DeserializeSeed<'de> for &Step {
+impl<'de> DeserializeSeed<'de> for Member<'_> {
     type Value = Option<&'de RawValue>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
-        deserializer.deserialize_any(self)
+        deserializer.deserialize_map(self)
     }
 }
 
-impl<'de> Visitor<'de> for &Step {
+impl<'de> Visitor<'de> for Member<'_> {
     type Value = Option<&'de RawValue>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("an array or an object")
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
-        let Step::Element(index) = self else { return Err(A::Error::custom("a member")) };
-        for _ in 0..*index {
-            if elements.next_element::<IgnoredAny>()?.is_none() {
-                return Ok(None);
-            }
-        }
-        let found = elements.next_element()?;
-        while found.is_some() && elements.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(found)
+        formatter.write_str("an object")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Self::Value, A::Error> {
-        let Step::Member(name) = self else { return Err(A::Error::custom("an element")) };
         let mut found = None;
-        while let Some(is_it) = members.next_key_seed(Is(name))? {
+        while let Some(is_it) = members.next_key_seed(Is(self.0))? {
             if is_it {
                 found = Some(members.next_value()?);
             } else {

@@ -46,9 +46,9 @@ pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {
     let functions = [date_format::date_format(), date_format::to_char(), regexp_extract::regexp_extract()];
     let functions =
         functions.into_iter().chain(text::functions()).chain(hashes::hashes()).chain(json_path::functions());
+    let functions = functions.chain(arrays::functions());
     all.extend(functions.map(Into::into));
     all.extend(json::functions());
-    all.extend(arrays::arrays());
     all.extend(timestamps::timestamps());
     all.extend(other_names());
     all.extend([datafusion_functions::math::round(), datafusion_functions::math::trunc()].map(rounding::rounding));
