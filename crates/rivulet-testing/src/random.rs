@@ -98,6 +98,8 @@ impl RandomApplication {
                 "upper(device) AS device, CAST(value AS BIGINT) AS whole, value - $low AS above",
                 "CAST(round(value) AS BIGINT) % 3 AS kind, $low AS low",
                 "value - lag(value, 2) AS step, lag(device) OVER (PARTITION BY value > $low) AS before",
+                "sum(value) OVER (PARTITION BY device ORDER BY ts ROWS 2 PRECEDING) AS three, device",
+                "avg(value) OVER (ROWS UNBOUNDED PRECEDING) AS mean, max(ts) OVER (ROWS 3 PRECEDING) AS last",
             ]);
             let qualify = pick(&[
                 "",

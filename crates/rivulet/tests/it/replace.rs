@@ -106,6 +106,29 @@ fn a_new_version_goes_on_with_the_state_of_the_one_before() {
 }
 
 #[test]
+fn aggregates_over_earlier_rows_go_on_with_these_rows() {
+    let folder = TempDir::new().expect("a folder");
+    let sums = |factor: &str, rows: usize| {
+        let select = format!("SELECT {factor}sum(n) OVER (ROWS {rows} PRECEDING) AS step FROM numbers");
+        version("id TEXT, output TEXT DEFAULT 'out'", "in/{id}", &select)
+    };
+    {
+        let engine = open(folder.path());
+        replace(&engine, &sums("", 2)).expect("a new one");
+        create(&engine, "a");
+        let mut client = Client::of(&engine);
+        assert_eq!((client.step("a", 1), client.step("a", 2)), (1.into(), 3.into()));
+        replace(&engine, &sums("10 * ", 2)).expect("it can go on");
+        assert_eq!(client.step("a", 4), 70);
+        let text = text(&replace(&engine, &sums("", 3)).expect_err("it sees more rows"));
+        assert!(text.contains("state => 'discard'"), "{text}");
+        engine.shutdown();
+    }
+    let engine = open(folder.path());
+    assert_eq!(Client::of(&engine).step("a", 8), 140, "also after a restart");
+}
+
+#[test]
 fn state_that_would_be_lost_is_not_lost_without_a_word() {
     let folder = TempDir::new().expect("a folder");
     let engine = open(folder.path());
