@@ -167,11 +167,8 @@ impl KeyedPatternOperator {
                 continue;
             }
             if time_us < self.watermark_us {
-                context.refusals.refuse_row(None, &batch, index, Reason::Late, || {
-                    "later rows have had their turn in the pattern already\nhint: allow more lateness where the source \
-                     is declared"
-                        .into()
-                });
+                let what = "later rows have had their turn in the pattern already";
+                context.refusals.refuse_late(&batch, index, self.watermark_us, what);
                 continue;
             }
             let key = if keys.is_empty() { &[] } else { key_rows.row(index).data() };
