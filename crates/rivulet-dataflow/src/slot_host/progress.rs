@@ -248,6 +248,7 @@ fn grown(values: &mut Vec<u64>, place: usize) -> &mut u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::stamp;
 
     #[test]
     fn marks_go_with_their_slot_and_are_found_in_order() {
