@@ -229,7 +229,7 @@ mod tests {
     }
 
     fn rows(layout: &Layout, messages: &mut Messages) -> Vec<(String, i64)> {
-        let rows = layout.rows(messages, &mut *layout.decoder().unwrap(), &mut Refusals::new(0));
+        let rows = layout.rows(&mut messages.events, &mut *layout.decoder().unwrap(), &mut Refusals::new(0));
         let numbers = rows.column(1).as_primitive::<Int64Type>().values().to_vec();
         rows.column(0).as_string::<i32>().iter().map(|room| room.unwrap().to_owned()).zip(numbers).collect()
     }
@@ -266,7 +266,7 @@ mod tests {
         let mut taken = Messages::default();
         inbox.take(0, &mut taken);
         let mut refusals = Refusals::new(2);
-        let decoded = layout.rows(&mut taken, &mut *layout.decoder().unwrap(), &mut refusals);
+        let decoded = layout.rows(&mut taken.events, &mut *layout.decoder().unwrap(), &mut refusals);
         assert_eq!(decoded.column(1).as_primitive::<Int64Type>().values().as_ref(), [1, 2]);
         let details: Vec<&str> = refusals.records().iter().map(|one| one.detail.as_str()).collect();
         assert_eq!(details, ["the topic is too long for so many rows (4 MiB of it in one column)"]);

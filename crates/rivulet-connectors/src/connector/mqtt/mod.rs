@@ -25,11 +25,13 @@ use super::{
     Options, SinkSpec, SourceSpec,
 };
 use crate::files::Files;
-use crate::mqtt::{BrokerAddress, ClientOptions, ClientTls, PublishOptions, Qos};
+use crate::mqtt::{BrokerAddress, ClientOptions, ClientTls, PublishOptions};
 
 pub use host::MqttHost;
 use inbox::{Overflow, Queue};
 use link::Link;
+use sink::{publish_of, qos};
+use topic::NAME;
 
 /// The formats of messages.
 const FORMATS: &[&str] = &["JSON", "DEBEZIUM", "CSV", "AVRO", "PROTOBUF", "RAW", "TEXT", "SENML", "SENML_PIVOT"];
@@ -50,7 +52,7 @@ const CA_FILE: OptionDescription = OptionDescription {
 
 /// The description of the connector.
 pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
-    name: "mqtt",
+    name: NAME,
     summary: "Topics of MQTT.",
     address: "a topic, or as a source a filter (`home/+/temperature`, `home/#`); as a sink, `{column}` stands for the value of a column",
     source: Some(DirectionDescription {
@@ -159,14 +161,14 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
 };
 
 fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorError> {
-    let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?;
+    let format = format_of_pieces(NAME, spec.format.as_ref(), "messages", &spec.host.files)?;
     topic::Layout::new(spec, options, spec.address.trim(), &format)?;
     check_ca_file(options, &spec.host.files)?;
     broker_of(options).map(drop)
 }
 
 fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
-    format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?;
+    format_of_pieces(NAME, spec.format.as_ref(), "messages", &spec.host.files)?;
     let fields = spec.schema.fields();
     sink::topic(&spec.address, &fields.iter().map(|field| field.name().as_str()).collect::<Vec<_>>())?;
     check_ca_file(options, &spec.host.files)?;
@@ -180,7 +182,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
         spec,
         options,
         filter,
-        &format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?,
+        &format_of_pieces(NAME, spec.format.as_ref(), "messages", &spec.host.files)?,
     )?;
     let host = host_of(&spec.host, &spec.address, options)?;
     let partitions = options.count("partitions").unwrap_or(1);
@@ -203,11 +205,8 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
 }
 
 fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
-    let rows = sink::Rows::new(
-        spec,
-        options,
-        &format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?,
-    )?;
+    let rows =
+        sink::Rows::new(spec, options, &format_of_pieces(NAME, spec.format.as_ref(), "messages", &spec.host.files)?)?;
     let host = host_of(&spec.host, &spec.address, options)?;
     let waits = spec.checkpoints.as_ref().map(|texts| waiting::read(texts, (instance.number, instance.of))).transpose();
     let sink = waits.and_then(|waits| sink::MqttSink::new(host, rows, waits, spec.host.health.clone()));
@@ -242,20 +241,6 @@ fn check_ca_file(options: &Options, files: &Files) -> Result<(), ConnectorError>
     options.text(CA_FILE.name).map_or(Ok(()), |path| options.check_file(CA_FILE.name, path, files))
 }
 
-fn qos(options: &Options) -> Qos {
-    if options.integer("qos") == Some(1) { Qos::AtLeastOnce } else { Qos::AtMostOnce }
-}
-
-/// How the messages of a sink are published.
-fn publish_of(options: &Options) -> Result<PublishOptions, ConnectorError> {
-    let expiry_s = options.duration("expiry").map(|expiry| {
-        let seconds = u32::try_from(expiry.as_secs()).ok().filter(|_| expiry.subsec_nanos() == 0);
-        seconds
-            .ok_or_else(|| options.wrong("expiry", "is no number of whole seconds", "write for example '30 seconds'"))
-    });
-    Ok(PublishOptions { qos: qos(options), retain: options.boolean("retain"), expiry_s: expiry_s.transpose()? })
-}
-
 /// The options of an output of an application. It is published by the connection that all share.
 const OF_OUTPUTS: [&str; 3] = ["qos", "retain", "expiry"];
 
@@ -285,16 +270,5 @@ fn refused(address: &str, problem: String) -> ConnectorError {
         Some((problem, hint)) => (problem.to_owned(), hint.to_owned()),
         None => (problem, "is the broker there, and may this user do that?".to_owned()),
     };
-    ConnectorError::Open { connector: CONNECTOR.name, address: address.into(), problem, hint }
-}
-
-/// The error for an address that is no topic or filter; errors about topics have their hint behind them.
-fn no_topic(address: &str, error: &str) -> ConnectorError {
-    let (problem, hint) = error.split_once("\nhint: ").unwrap_or((error, "write 'mqtt:home/+/temperature'"));
-    ConnectorError::Address {
-        connector: CONNECTOR.name,
-        address: address.into(),
-        problem: format!("is none: {problem}"),
-        hint: hint.into(),
-    }
+    ConnectorError::Open { connector: NAME, address: address.into(), problem, hint }
 }

@@ -13,13 +13,27 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 
 use super::host::MqttHost;
-use super::{no_topic, publish_of};
+use super::topic::no_topic;
 use crate::connector::outgoing::Outgoing;
 use crate::connector::waiting::{self, WaitingMessage};
 use crate::connector::{ConnectorError, Health, Options, SinkSpec};
 use crate::formats::RowFormat;
 use crate::mqtt::template::level_problem;
-use crate::mqtt::{Direction, PublishBatch, PublishError, PublishOptions, Publisher, Template};
+use crate::mqtt::{Direction, PublishBatch, PublishError, PublishOptions, Publisher, Qos, Template};
+
+pub(super) fn qos(options: &Options) -> Qos {
+    if options.integer("qos") == Some(1) { Qos::AtLeastOnce } else { Qos::AtMostOnce }
+}
+
+/// How the messages of a sink are published.
+pub(super) fn publish_of(options: &Options) -> Result<PublishOptions, ConnectorError> {
+    let expiry_s = options.duration("expiry").map(|expiry| {
+        let seconds = u32::try_from(expiry.as_secs()).ok().filter(|_| expiry.subsec_nanos() == 0);
+        seconds
+            .ok_or_else(|| options.wrong("expiry", "is no number of whole seconds", "write for example '30 seconds'"))
+    });
+    Ok(PublishOptions { qos: qos(options), retain: options.boolean("retain"), expiry_s: expiry_s.transpose()? })
+}
 
 /// The topic of rows with these columns; if they are not known yet, every name in the topic counts as a column.
 pub(super) fn topic(address: &str, columns: &[&str]) -> Result<Template, ConnectorError> {

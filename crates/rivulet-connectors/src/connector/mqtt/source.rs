@@ -9,8 +9,7 @@ use rivulet_dataflow::{Decoder, Polled, Reason, Refusals, Source, SourceError};
 
 use super::host::MqttHost;
 use super::inbox::{Messages, Queue, TopicInbox};
-use super::no_topic;
-use super::topic::Layout;
+use super::topic::{Layout, no_topic};
 use crate::connector::{ConnectorError, Health};
 use crate::mqtt::{InboxId, Route};
 
@@ -131,7 +130,7 @@ impl Source for MqttSource {
         // A source that always has messages never checks the connection.
         self.tap.health.recover();
         let (count, bytes) = (events.rows(), events.payload_bytes());
-        let batch = self.layout.rows(&mut self.messages, &mut *self.decoder, refusals);
+        let batch = self.layout.rows(&mut self.messages.events, &mut *self.decoder, refusals);
         self.messages.events.shrink_for(count, bytes);
         Ok(Polled::rows(batch, arrival_us.min(now_us)))
     }

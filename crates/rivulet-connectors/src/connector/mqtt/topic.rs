@@ -9,12 +9,13 @@ use arrow::array::{ArrayRef, BooleanArray, StringBuilder};
 use arrow::datatypes::DataType;
 use rivulet_dataflow::{Batch, Decoder, Events, Refusals, Slot};
 
-use super::inbox::Messages;
-use super::no_topic;
 use crate::connector::message::{self, Named};
 use crate::connector::{ConnectorError, Options, SourceSpec};
 use crate::formats::{FormatError, RowFormat, topic};
 use crate::mqtt::topic::{TopicPart, check_filter};
+
+/// The name of the connector.
+pub(super) const NAME: &str = "mqtt";
 
 /// The most bytes of topics that all rows of one batch may have.
 const BATCH_BYTES_MAX: usize = 1 << 30;
@@ -61,13 +62,13 @@ impl Layout {
     }
 
     /// Decodes messages to rows, and removes them.
-    pub(super) fn rows(&self, messages: &mut Messages, decoder: &mut dyn Decoder, refusals: &mut Refusals) -> Batch {
+    pub(super) fn rows(&self, messages: &mut Events, decoder: &mut dyn Decoder, refusals: &mut Refusals) -> Batch {
         let mut bounded = Bounded { decoder };
         let decoder: &mut dyn Decoder = match self.columns.has_metadata() {
             true => &mut bounded,
             false => bounded.decoder,
         };
-        self.columns.decode(decoder, &mut messages.events, refusals, |part, events, rows| -> ArrayRef {
+        self.columns.decode(decoder, messages, refusals, |part, events, rows| -> ArrayRef {
             let mut column = StringBuilder::new();
             rows.iter().for_each(|&message| column.append_value(part.of_bytes(events.topic(message as usize))));
             Arc::new(column.finish())
@@ -103,5 +104,16 @@ impl Decoder for Bounded<'_> {
         }
         let keep: BooleanArray = batch.slots.iter().map(|&message| Some(keeps[message as usize])).collect();
         batch.filter(&keep).expect("a bit for each row")
+    }
+}
+
+/// The error for an address that is no topic or filter; errors about topics have their hint behind them.
+pub(super) fn no_topic(address: &str, error: &str) -> ConnectorError {
+    let (problem, hint) = error.split_once("\nhint: ").unwrap_or((error, "write 'mqtt:home/+/temperature'"));
+    ConnectorError::Address {
+        connector: NAME,
+        address: address.into(),
+        problem: format!("is none: {problem}"),
+        hint: hint.into(),
     }
 }
