@@ -164,8 +164,8 @@ impl Login {
 }
 
 /// Appends the CONNACK that lets a client in.
-pub(super) fn accept(login: &Login, session_present: bool, expiry_s: u32, options: &BrokerOptions, out: &mut Vec<u8>) {
-    let encoded = match login.version {
+pub(super) fn accept(client: &Login, session_present: bool, expiry_s: u32, options: &BrokerOptions, out: &mut Vec<u8>) {
+    let encoded = match client.version {
         Version::V3 => {
             let return_code = v3::ConnectAckReason::ConnectionAccepted;
             codec::encode_v3(v3::Packet::ConnectAck(v3::ConnectAck { return_code, session_present }), out)
@@ -173,10 +173,10 @@ pub(super) fn accept(login: &Login, session_present: bool, expiry_s: u32, option
         Version::V5 => {
             let answer = v5::ConnectAck {
                 session_present,
-                session_expiry_interval_secs: (expiry_s != login.expiry_s).then_some(expiry_s),
+                session_expiry_interval_secs: (expiry_s != client.expiry_s).then_some(expiry_s),
                 max_qos: types::QoS::AtLeastOnce,
                 max_packet_size: u32::try_from(options.packet_bytes_max).ok(),
-                assigned_client_id: login.is_assigned.then(|| login.own_id().into()),
+                assigned_client_id: client.is_assigned.then(|| client.own_id().into()),
                 shared_subscription_available: false,
                 ..v5::ConnectAck::default()
             };
