@@ -21,8 +21,9 @@ use parking_lot::Mutex;
 use rivulet_dataflow::{LogPosition, Polled, Reason, Refusals, Source};
 
 use crate::connector::{ConnectorError, Connectors, Host, Messages, PayloadCheck, SourceSpec};
+use crate::mqtt::Received;
 use crate::mqtt::intake::{AHEAD, Stuck, UnderWay};
-use crate::mqtt::router::{Received, Router};
+use crate::mqtt::router::Router;
 use crate::mqtt::topic::{SOURCE_MARK, TopicPart, push_level};
 use payload::{check_keys, for_each_object, key_in};
 

@@ -37,7 +37,7 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::codec::{self, Qos};
 use super::log::MessageLog;
-use super::router::Received;
+use super::received::Received;
 
 /// The most messages of one connection that wait for their acknowledgement; beyond this it is not read. As many as
 /// there are packet identifiers.

@@ -17,7 +17,8 @@ use tokio::io::AsyncRead;
 use super::acknowledge::{Admission, Answer, DedupWindow};
 use super::buffer::ReadBuffer;
 use super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
-use super::router::{Pending, Received, Router, Routing};
+use super::received::Received;
+use super::router::{Pending, Router, Routing};
 use super::stall::Stall;
 
 /// After reading this many bytes a connection yields to the others.

@@ -3,7 +3,7 @@
 use rivulet_dataflow::LogPosition;
 use tokio::sync::Notify;
 
-use super::router::Received;
+use super::received::Received;
 
 /// The result of offering a message to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,12 +1,13 @@
 //! Delivers messages by their topic to the inboxes of the queries that read them.
 //!
 //! `router/routes.rs` finds the targets of a message and does nothing else. This file puts the routes behind a lock,
-//! and pushes and counts messages. `router/logged.rs` adds the log of durable inputs and its replay.
+//! and pushes and counts messages. `router/logging.rs` has the log of durable inputs, and `router/replay.rs` replays it.
 //!
 //! **Invariant:** either a message is exactly once in every inbox that wants it, or the caller still holds the message
 //! and is told so.
 
-mod logged;
+mod logging;
+mod replay;
 mod routes;
 mod strays;
 
@@ -17,31 +18,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rivulet_dataflow::{Inbox, LogPosition, Push, Slot};
 
-use super::log::MessageLog;
+use super::log::{Logged, MessageLog};
+use super::received::Received;
 use super::topic;
-use logged::{HeldBy, Logging};
+use logging::{HeldBy, Logging, deliver, find};
 use routes::{Delivery, Routes, Target};
 pub use routes::{InboxId, Route, RouteError};
 use strays::Strays;
 
 /// The number of routes that are added or removed under one lock. Readers wait about a millisecond for them.
 pub const ROUTES_AT_ONCE: usize = 4096;
-
-/// A message as the engine received it: from a client, from the external broker, or as a result of the engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Received<'m> {
-    /// The arrival time, microseconds since the epoch.
-    pub arrival_us: i64,
-    /// The name of the client that sent it, empty for the external broker. In the log, results of the engine have their
-    /// identity here, if they have one, in a form that no client name has.
-    pub client: &'m [u8],
-    /// The packet identifier whose acknowledgement the sender waits for; 0 if it waits for none.
-    pub packet_id: u16,
-    /// The topic it was sent to.
-    pub topic: &'m [u8],
-    /// Its content.
-    pub payload: &'m [u8],
-}
 
 /// The routes of an engine, shared by everything that receives messages.
 ///
@@ -204,6 +190,11 @@ impl Router {
             from = Some(self.log_end());
         }
         from.unwrap_or_else(|| self.log_end())
+    }
+
+    /// The log, if there is one.
+    pub fn log(&self) -> Option<&Arc<dyn MessageLog>> {
+        self.logging.log.get()
     }
 
     /// The position of the next message of the log that looks for its targets; 0 if there is no log. The routes are
@@ -398,6 +389,43 @@ impl Routing<'_> {
         }
         self.count_taken(message, pending);
         Push::Taken
+    }
+
+    /// Puts a message that a durable input reads into the log and into all inboxes that want it, or nowhere. `None` if
+    /// no durable input reads it. With `must_fit` no inbox refuses it.
+    fn route_logged(&mut self, message: &Received<'_>, pending: &mut Pending, must_fit: bool) -> Option<Push> {
+        let log = self.log?;
+        let (routes, logging) = (&*self.routes, &self.router.logging);
+        let found = &mut self.found;
+        let is_replaying = logging.is_replaying();
+        let is_wanted = find(routes, message.topic, true, found);
+        if !is_wanted && !logging.keeps(message.topic, !self.origin.is_empty(), is_replaying) {
+            return None;
+        }
+        let client = if self.origin.is_empty() { message.client } else { &self.origin };
+        let of_log = Received { client, ..*message };
+        // The log is shortened when the results of its events have left. A result that is itself an event leaves by
+        // going into the log, so it may exceed the bound.
+        let may_exceed = must_fit || !self.is_input;
+        let logged = log.append(&of_log, may_exceed, &mut |position| {
+            is_replaying || deliver(routes, found, message, position, must_fit)
+        });
+        (pending.position, pending.held_by) = match logged {
+            Logged::At(position) => (position, None),
+            Logged::NotTaken => (0, Some(HeldBy::Inbox)),
+            Logged::Full => (0, Some(HeldBy::Log)),
+        };
+        if pending.held_by.is_some() {
+            self.counts.full_waits += 1;
+            return Some(Push::Full);
+        }
+        let targets = self.found.len() as u64;
+        self.counts.logged_messages += 1;
+        self.counts.pushed_events += if is_replaying { 0 } else { targets };
+        // Who gets a message that waits in the log is known when it is replayed.
+        pending.is_delivered = targets > 0 || (is_replaying && self.is_input);
+        self.count_taken(message, pending);
+        Some(Push::Taken)
     }
 
     #[inline]

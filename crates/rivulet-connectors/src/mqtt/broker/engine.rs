@@ -9,7 +9,8 @@ use rivulet_dataflow::LogPosition;
 use super::super::codec::{Publish, Qos};
 use super::super::intake::{AHEAD, Stuck, UnderWay};
 use super::super::publisher::{PublishBatch, Publisher};
-use super::super::router::{Pending, Received};
+use super::super::received::Received;
+use super::super::router::Pending;
 use super::message::{self, Message};
 use super::shared::Shared;
 
