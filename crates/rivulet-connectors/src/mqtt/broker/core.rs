@@ -13,6 +13,7 @@ use super::super::codec::{Publish, Qos, Version};
 use super::super::index::TopicIndex;
 use super::super::topic;
 use super::addresses::{Addresses, SessionKey};
+use super::journal::Subscribed;
 use super::memory::{Memory, Share, share_of};
 use super::message::{Delivery, Encoded, Manner};
 use super::options::BrokerOptions;
@@ -26,6 +27,7 @@ use super::stats::{BrokerDrops, BrokerStats, Counters};
 use saving::Saving;
 
 mod restore;
+mod saved;
 mod saving;
 
 pub use restore::{JournalContents, JournalSummary};
@@ -39,6 +41,13 @@ struct Subscription {
     no_local: bool,
     retain_as_published: bool,
     identifier: Option<u32>,
+}
+
+impl Subscription {
+    fn subscribed<'f>(&self, filter: &'f str, wants_retained: bool) -> Subscribed<'f> {
+        let Self { qos, no_local, retain_as_published, identifier, .. } = *self;
+        Subscribed { filter, qos, no_local, retain_as_published, identifier, wants_retained }
+    }
 }
 
 /// A subscription that was granted.
@@ -331,7 +340,7 @@ impl Core {
     fn remove_session(&mut self, key: SessionKey) {
         let Some(mut session) = self.sessions.remove(key) else { return };
         self.by_client_id.remove(&session.client_id);
-        Self::save_end(&mut self.saving, session.saved_as);
+        saving::save_end(&mut self.saving, session.saved_as);
         for (filter, &subscription) in &session.subscriptions {
             self.index.remove(filter, subscription);
             self.subscriptions.remove(subscription);
@@ -443,8 +452,11 @@ impl Core {
         let Some(session) = self.sessions.get_mut(key) else { return false };
         let (saving, subscriptions, saved_as) = (&mut self.saving, &self.subscriptions, session.saved_as);
         session.walk(&self.retained, &mut self.retained_steps, &mut self.counters, |walked| match walked {
-            Walked::Waits(message, manner) => Self::save_waits(saving, saved_as, message, manner),
-            Walked::Over(number, filter) => Self::save_walked(saving, saved_as, subscriptions.get(number), filter),
+            Walked::Waits(message, manner) => saving::save_waits(saving, saved_as, message, manner),
+            Walked::Over(number, filter) => {
+                let subscribed = subscriptions.get(number).map(|one| one.subscribed(filter, false));
+                saving::save_walked(saving, saved_as, subscribed)
+            }
         })
     }
 
@@ -494,7 +506,7 @@ impl Core {
         self.addresses.get_mut(session.address).subscriptions -= 1;
         self.index.remove(filter, number);
         self.subscriptions.remove(number);
-        Some(Self::save_unsubscribed(&mut self.saving, session.saved_as, filter))
+        Some(saving::save_unsubscribed(&mut self.saving, session.saved_as, filter))
     }
 
     /// Delivers a message to its subscribers, and keeps it if it is to be retained. `from` is the session that
@@ -536,7 +548,7 @@ impl Core {
                 self.counters.retained_full += u64::from(!is_retained);
             }
             if had_older && !is_retained {
-                saved_at = Self::save_forgotten(&mut self.saving, publish.topic);
+                saved_at = saving::save_forgotten(&mut self.saving, publish.topic);
             }
         }
         self.found.clear();
@@ -554,11 +566,11 @@ impl Core {
             if let Some(session) = self.sessions.get_mut(subscription.session)
                 && session.deliver(&mut delivery, manner, self.bounds.queue, &mut self.counters)
             {
-                Self::note_waiting(&mut self.saving, session.saved_as, manner);
+                saving::note_waiting(&mut self.saving, session.saved_as, manner);
             }
         }
-        if self.saving.is_some() && (is_retained || Self::waits(&self.saving)) {
-            saved_at = Self::save_message(&mut self.saving, &delivery.keep(), is_retained).max(saved_at);
+        if self.saving.is_some() && (is_retained || saving::waits(&self.saving)) {
+            saved_at = saving::save_message(&mut self.saving, &delivery.keep(), is_retained).max(saved_at);
         }
         Published { has_subscribers: !self.found.is_empty(), saved_at }
     }
@@ -567,7 +579,7 @@ impl Core {
     pub(super) fn acknowledge(&mut self, key: SessionKey, packet_id: u16) {
         if let Some(session) = self.sessions.get_mut(key) {
             let number = session.acknowledge(packet_id, &mut self.counters);
-            Self::save_acknowledged(&mut self.saving, session.saved_as, number);
+            saving::save_acknowledged(&mut self.saving, session.saved_as, number);
         }
     }
 

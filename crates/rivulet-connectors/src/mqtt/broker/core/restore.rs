@@ -17,7 +17,7 @@ use super::super::journal::{Body, Journal, Lasting, MessageNumber, Record, Sessi
 use super::super::message::{Manner, Message};
 use super::super::seats::SeatCounts;
 use super::super::session::Session;
-use super::saving::Saving;
+use super::saving::{self, Saving};
 use super::{Core, Subscription};
 
 /// The state that the records describe together.
@@ -221,7 +221,7 @@ impl Core {
                 _ => lost += 1,
             }
         }
-        ended.into_iter().for_each(|number| Self::save_end(&mut self.saving, number));
+        ended.into_iter().for_each(|number| saving::save_end(&mut self.saving, number));
         let mut sessions: Vec<_> = found.sessions.into_iter().collect();
         // A session that had a connection when the process ended counts as without connection from now on.
         let now_us = i64::MAX;
@@ -270,7 +270,7 @@ impl Core {
         let Some(saving) = &self.saving else { return 0 };
         let left = lasting.left(expiry_s, saving.now_us());
         if left.is_zero() {
-            Self::save_end(&mut self.saving, number);
+            saving::save_end(&mut self.saving, number);
             return 0;
         }
         let address = self.addresses.enter(lasting.address, &self.memory);
