@@ -16,7 +16,7 @@ use crate::{LogPosition, QueryId, Slot};
 pub struct Mark {
     /// Whether the slot changed since the last capture.
     pub changed: bool,
-    /// The [stamp](stamp) of the last event in the state; 0 if there is none.
+    /// The [stamp](crate::event::stamp) of the last event in the state; 0 if there is none.
     pub applied: u64,
     /// The number of the last result; 0 if there is none.
     pub results: u64,
