@@ -8,9 +8,9 @@ use axum::http::StatusCode;
 
 use crate::service::Session;
 
+use super::call::{Authenticated, Name};
 use super::error::ApiError;
 use super::types::{Application, ApplicationList, DropParameters, ErrorAnswer, Explanation, RegisterParameters};
-use super::{Authenticated, Name};
 
 /// List the applications
 #[utoipa::path(

@@ -11,7 +11,7 @@ use futures_util::stream::unfold;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::Authenticated;
+use super::call::Authenticated;
 use super::error::ApiError;
 use super::types::{ErrorAnswer, NOTICE_HEADER};
 

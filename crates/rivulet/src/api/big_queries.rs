@@ -4,7 +4,7 @@
 use axum::Json;
 use axum::body::Body;
 
-use super::Authenticated;
+use super::call::Authenticated;
 use super::error::ApiError;
 use super::types::{BigQuery, BigQueryCreated, BigQueryList, ErrorAnswer};
 

@@ -30,11 +30,11 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::service::{Alteration, ErrorKind, QueryChange, QueryRequest, ServiceError, Session, generated_name};
 
+use super::call::{Api, Authenticated};
 use super::error::ApiError;
 use super::lines::{LINE_BYTES_MAX, LineBatch, LineCutter};
 use super::submission::{Submission, parse};
 use super::types::{BulkAnswer, BulkOutcome, BulkParameters, ErrorAnswer, ErrorDetail, QuerySubmission};
-use super::{Api, Authenticated};
 
 /// What the answer to a line is taken for, in bytes: an id and a name, or an error with its hint.
 const ANSWER_BYTES: usize = 256;

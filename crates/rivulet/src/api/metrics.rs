@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, header};
 use axum::response::IntoResponse;
 
-use super::Authenticated;
+use super::call::Authenticated;
 use super::error::ApiError;
 
 /// Metrics for Prometheus

@@ -8,12 +8,12 @@ use axum::http::StatusCode;
 
 use crate::service::{QUERIES_PAGE_MAX, QueryChange, QueryFilter, QueryRequest, ServiceError, generated_name};
 
+use super::call::{Authenticated, Name};
 use super::error::ApiError;
 use super::submission::{parse, parse_change};
 use super::types::{
     self, ErrorAnswer, ListParameters, QueryAltered, QueryCreated, QueryPage, QueryPatch, QuerySubmission,
 };
-use super::{Authenticated, Name};
 
 /// Queries of a page unless the request says otherwise.
 const PAGE_LIMIT_DEFAULT: usize = 100;

@@ -20,9 +20,9 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::service::LiveResult;
 
+use super::call::{Authenticated, Name, Stop, WATCH_MAX};
 use super::error::ApiError;
 use super::types::{ErrorAnswer, WatchParameters};
-use super::{Authenticated, Name, Stop, WATCH_MAX};
 
 /// Proxies cut connections that say nothing; a comment line is sent so often.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);

@@ -4,7 +4,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::http::StatusCode;
 
-use super::Authenticated;
+use super::call::Authenticated;
 use super::error::{ApiError, status_of};
 use super::types::{ErrorAnswer, SqlAnswer};
 

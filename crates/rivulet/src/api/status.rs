@@ -3,9 +3,9 @@
 use axum::Json;
 use axum::extract::State;
 
+use super::call::{Api, Authenticated};
 use super::error::ApiError;
 use super::types::{Checkpoint, ErrorAnswer, Health, Status};
-use super::{Api, Authenticated};
 
 /// What the server is doing
 #[utoipa::path(

@@ -4,9 +4,9 @@ use axum::Json;
 use axum::body::Body;
 use axum::http::StatusCode;
 
+use super::call::{Authenticated, Name};
 use super::error::ApiError;
 use super::types::{ErrorAnswer, Table, TableList};
-use super::{Authenticated, Name};
 
 /// List the reference tables
 #[utoipa::path(

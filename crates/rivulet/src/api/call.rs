@@ -1,0 +1,262 @@
+//! What the handler of a call is given: the service, the caller, the body, and the bounds that all calls keep to.
+
+use std::net::SocketAddr;
+use std::ops::Deref;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{ConnectInfo, FromRequestParts, Path};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use rivulet_connectors::http_server::{BodyError, Budget, Held, Hosts, read_body};
+use rivulet_connectors::logins::FailedLogins;
+use tokio::sync::{Semaphore, watch};
+
+use super::error::ApiError;
+use crate::service::{Caller, Credentials, Service, ServiceError, Session};
+
+/// The largest body of a request that is read as a whole.
+const BODY_BYTES_MAX: usize = 4 << 20;
+
+/// Calls of the service at a time; others wait.
+const CALLS_MAX: usize = 64;
+
+/// Looks at the state of the service at a time. They have places of their own: who asks how the server is must not wait
+/// for statements that take long.
+const LOOKS_MAX: usize = 8;
+
+/// Logins at a time; others wait. They may ask a server elsewhere, and keep nothing else from its turn meanwhile.
+const LOGINS_MAX: usize = 8;
+
+/// Clients that watch results at a time, at most; others are refused.
+pub(super) const WATCH_MAX: usize = 1024;
+
+/// How much memory a byte of SQL takes at most while it is read, as tokens and a syntax tree. Measured with lists of
+/// numbers of one digit.
+const SQL_COST: usize = 700;
+
+/// The longest query; of a longer script one statement is in memory at a time.
+const STATEMENT_BYTES_MAX: usize = 256 << 10;
+
+/// How long a script waits for the memory that reading it takes.
+const ROOM_WAIT: Duration = Duration::from_secs(5);
+
+/// What handlers share.
+#[derive(Clone)]
+pub(super) struct Api {
+    /// Empty while it starts.
+    pub(super) service: Arc<OnceLock<Arc<dyn Service>>>,
+    pub(super) call_permits: Arc<Semaphore>,
+    pub(super) look_permits: Arc<Semaphore>,
+    pub(super) login_permits: Arc<Semaphore>,
+    pub(super) failed_logins: Arc<FailedLogins>,
+    pub(super) bounds: Bounds,
+    pub(super) hosts: watch::Receiver<Hosts>,
+    pub(super) stop: Stop,
+}
+
+/// What all requests together keep to.
+#[derive(Clone)]
+pub(super) struct Bounds {
+    /// Memory of bodies and of answers that are not yet sent.
+    pub(super) budget: Budget,
+    /// One for each client that watches results, [`WATCH_MAX`] in all.
+    pub(super) watch_permits: Arc<Semaphore>,
+    /// How many clients may watch results at present.
+    pub(super) watch_max: Arc<AtomicUsize>,
+}
+
+impl Api {
+    pub(super) fn new(
+        service: Arc<OnceLock<Arc<dyn Service>>>,
+        hosts: watch::Receiver<Hosts>,
+        bounds: Bounds,
+        stop: Stop,
+    ) -> Self {
+        let call_permits = Arc::new(Semaphore::new(CALLS_MAX));
+        let look_permits = Arc::new(Semaphore::new(LOOKS_MAX));
+        let login_permits = Arc::new(Semaphore::new(LOGINS_MAX));
+        let failed_logins = Arc::default();
+        Self { service, call_permits, look_permits, login_permits, failed_logins, bounds, hosts, stop }
+    }
+
+    /// Whether events are being processed, and what is wrong although they are. Anybody may know: probes have no name.
+    pub(super) async fn health(&self) -> Result<Result<Vec<String>, ServiceError>, ApiError> {
+        self.call(&self.look_permits, |service| service.ready().map(|()| service.problems())).await
+    }
+
+    pub(super) async fn call<T: Send + 'static>(
+        &self,
+        permits: &Arc<Semaphore>,
+        call: impl FnOnce(&Arc<dyn Service>) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let service = self.service.get().cloned().ok_or_else(ApiError::starting)?;
+        let permit = Arc::clone(permits).acquire_owned().await;
+        let done = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            call(&service)
+        });
+        done.await.map_err(|error| {
+            tracing::error!(%error, "a call of the service failed");
+            ApiError::internal("the request failed inside the server")
+        })
+    }
+
+    /// Reads a body, within bounds. It counts as long as the second value is there.
+    pub(super) async fn read_bytes(&self, body: Body) -> Result<(Vec<u8>, Held), ApiError> {
+        read_body(body, BODY_BYTES_MAX, &self.bounds.budget, 1).await.map_err(unread)
+    }
+
+    /// The same as text.
+    pub(super) async fn read_text(&self, body: Body) -> Result<Text, ApiError> {
+        let (bytes, held) = self.read_bytes(body).await?;
+        let text = String::from_utf8(bytes).map_err(|_| ApiError::invalid("the body is not UTF-8 text"))?;
+        Ok(Text { text, _held: [Some(held), None] })
+    }
+
+    /// The same for SQL, whose reading takes much more than its text.
+    pub(super) async fn read_sql(&self, body: Body) -> Result<Text, ApiError> {
+        let Text { text, _held: [held, _] } = self.read_text(body).await?;
+        let budget = &self.bounds.budget;
+        let rest = budget.bytes() - held.as_ref().map_or(0, Held::num_permits);
+        let cost = (SQL_COST * text.len().min(STATEMENT_BYTES_MAX)).min(rest);
+        // Not for ever: whoever waits holds its text meanwhile, and all of them may hold all there is.
+        let room = tokio::time::timeout(ROOM_WAIT, budget.take(cost)).await;
+        let room = room.map_err(|_| ApiError::no_room("there is no memory for reading the SQL at present"))?;
+        Ok(Text { text, _held: [held, Some(room)] })
+    }
+}
+
+/// A request of a known caller.
+pub(super) struct Authenticated {
+    api: Api,
+    caller: Caller,
+}
+
+impl FromRequestParts<Api> for Authenticated {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
+        let secret =
+            parts.headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        let caller = match secret.map(<[u8]>::to_vec) {
+            None => api.service.get().ok_or_else(ApiError::starting)?.access().authenticate(&Credentials::default()),
+            Some(secret) => {
+                let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+                let failed_logins = api.failed_logins.clone();
+                // In its turn, so that those who guess at the same time do not pass together.
+                let authenticate = move |service: &Arc<dyn Service>| {
+                    if let Some(wait) = address.and_then(|address| failed_logins.must_wait(address)) {
+                        return Err(ApiError::after_wrong_tokens(wait));
+                    }
+                    let caller = service.access().authenticate(&Credentials { user: None, secret: Some(&secret) });
+                    if let (Err(_), Some(address)) = (&caller, address) {
+                        failed_logins.note(address, "the REST API");
+                    }
+                    Ok(caller)
+                };
+                api.call(&api.login_permits, authenticate).await??
+            }
+        };
+        Ok(Self { api: api.clone(), caller: caller? })
+    }
+}
+
+impl Deref for Authenticated {
+    type Target = Api;
+
+    fn deref(&self) -> &Api {
+        &self.api
+    }
+}
+
+impl Authenticated {
+    /// Asks the service on a thread that may block.
+    pub(super) async fn blocking<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Session<'_>) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.ask(&self.call_permits, ask).await
+    }
+
+    /// Looks at the state of the service, which takes moments only, on a thread that may block.
+    pub(super) async fn looking<T: Send + 'static>(
+        &self,
+        ask: impl FnOnce(&Session<'_>) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        self.ask(&self.look_permits, ask).await
+    }
+
+    async fn ask<T: Send + 'static>(
+        &self,
+        permits: &Arc<Semaphore>,
+        ask: impl FnOnce(&Session<'_>) -> T + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let caller = self.caller.clone();
+        self.call(permits, move |service| ask(&service.session(caller))).await
+    }
+}
+
+/// The text of a body, with the memory that it counts for.
+pub(super) struct Text {
+    text: String,
+    _held: [Option<Held>; 2],
+}
+
+impl Deref for Text {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
+/// Tells streams that the server is stopping.
+#[derive(Clone)]
+pub(super) struct Stop(pub(super) watch::Receiver<bool>);
+
+impl Stop {
+    /// Completes when the server is told to stop.
+    pub(super) async fn stopped(&mut self) {
+        // An error means that the server is gone altogether.
+        let _ = self.0.wait_for(|stopping| *stopping).await;
+    }
+}
+
+/// Why a body was not read, as an answer.
+fn unread(error: BodyError) -> ApiError {
+    match error {
+        BodyError::TooLarge => {
+            let message = format!("the body is larger than {BODY_BYTES_MAX} bytes");
+            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+                .with_hint("submit many queries at /api/v1/queries/bulk, which has no limit")
+        }
+        BodyError::NoRoom => ApiError::no_room("there is no memory for the request at present"),
+        BodyError::Stalled(problem) => ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", problem)
+            .with_hint("send faster; http.body_timeout_s is how long each KiB may take"),
+        BodyError::Broken(problem) => ApiError::invalid(format!("the body could not be read: {problem}")),
+    }
+}
+
+/// The name in a path. One that is no text is refused in JSON, as everything is.
+pub(super) struct Name(pub(super) String);
+
+impl<S: Send + Sync> FromRequestParts<S> for Name {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match Path::from_request_parts(parts, state).await {
+            Ok(Path(name)) => Ok(Self(name)),
+            Err(rejection) => Err(ApiError::invalid(rejection.body_text())),
+        }
+    }
+}
+
+impl From<QueryRejection> for ApiError {
+    fn from(rejection: QueryRejection) -> Self {
+        Self::invalid(rejection.body_text())
+    }
+}
