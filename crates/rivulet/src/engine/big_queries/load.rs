@@ -7,7 +7,7 @@ use std::time::Instant;
 use rivulet_sql::{BigQuery, Statement, Stored, plan_query};
 
 use super::declared::title;
-use super::health::waiting_rows;
+use super::ends::waiting_rows;
 use super::life::Life;
 use super::starts::Verdict;
 use super::{BigQueries, OneQuery, Remembered, STOP_MAX, saved};

@@ -15,7 +15,7 @@ use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_sql::QueryPlan;
 use rivulet_storage::{Committed, EpochSettings, Epochs, Restored, StorageError, Store};
 
-use super::health::troubled_sinks;
+use super::ends::troubled_sinks;
 use super::note::{Note, StatePieces, is_of, state_of};
 use crate::data_folder::lines::{numbers, of_query};
 use crate::engine::checkpoints::line::{Differences, Failure, Line, LineStatus};
