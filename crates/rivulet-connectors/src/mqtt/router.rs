@@ -1,7 +1,8 @@
 //! Delivers messages by their topic to the inboxes of the queries that read them.
 //!
 //! `router/routes.rs` finds the targets of a message and does nothing else. This file puts the routes behind a lock,
-//! and pushes and counts messages. `router/logging.rs` has the log of durable inputs, and `router/replay.rs` replays it.
+//! and pushes and counts messages. `router/logging.rs` has the log of durable inputs, and `router/replay.rs` replays
+//! it.
 //!
 //! **Invariant:** either a message is exactly once in every inbox that wants it, or the caller still holds the message
 //! and is told so.

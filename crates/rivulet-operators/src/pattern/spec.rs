@@ -125,8 +125,9 @@ pub struct PatternSpec {
     pub parameter_schema: SchemaRef,
     /// The parameters that keys, values and row conditions use, as indices of `parameter_schema`.
     pub parameters: Vec<usize>,
-    /// The expressions by which rows are partitioned, compiled against [`Expressions::evaluation_schema`](crate::Expressions::evaluation_schema)`(input,
-    /// parameter_schema, parameters)`.
+    /// The expressions by which rows are partitioned, compiled against
+    /// [`Expressions::evaluation_schema`](crate::Expressions::evaluation_schema)`(input, parameter_schema,
+    /// parameters)`.
     pub keys: Vec<NamedExpression>,
     /// The values that are kept of each row, compiled in the same way: numbers, texts, booleans or times.
     pub values: Vec<Arc<dyn PhysicalExpr>>,

@@ -30,9 +30,9 @@
 //!
 //! # In reading order
 //! [`length`]: the kinds of windows and their lengths per slot; [`panes`]: a cell's panes in one piece of memory;
-//! [`plan`]: what all instances share; [`shared`]: what successive windows have in common; [`cells`]: all slots, keys and clocks; [`rules`]: what a row
-//! closes and where it counts; [`operator`]: the loop over rows; [`output`]: closed windows as rows; [`state`]: export
-//! and import.
+//! [`plan`]: what all instances share; [`shared`]: what successive windows have in common; [`cells`]: all slots, keys
+//! and clocks; [`rules`]: what a row closes and where it counts; [`operator`]: the loop over rows; [`output`]: closed
+//! windows as rows; [`state`]: export and import.
 
 pub mod length;
 pub(crate) mod cells;

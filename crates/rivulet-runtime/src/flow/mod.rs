@@ -10,9 +10,9 @@
 //! were sent before it; the end comes last, and exactly once.
 //!
 //! [`rivulet_dataflow::stage`] decides what is fused into a stage and in how many instances it runs. Here, in reading
-//! order: [`inbox`]: the queue in front of a task; [`peer`] and [`exchange`]: where rows go; [`alignment`] and [`feed`]:
-//! sources; [`measure`] and [`report`]: what tasks have done; [`checkpoint`]: the state of all tasks at one moment;
-//! [`state`]: what tasks share; [`task`]: one activation.
+//! order: [`inbox`]: the queue in front of a task; [`peer`] and [`exchange`]: where rows go; [`alignment`] and
+//! [`feed`]: sources; [`measure`] and [`report`]: what tasks have done; [`checkpoint`]: the state of all tasks at one
+//! moment; [`state`]: what tasks share; [`task`]: one activation.
 
 mod inbox;
 mod peer;

@@ -62,8 +62,8 @@ pub(super) struct Shared {
     /// Oldest first; the last may be the one being written.
     pub(super) segments: Mutex<VecDeque<Segment>>,
     pub(super) disk_bytes: AtomicU64,
-    /// The number of [`HeldLog`](super::HeldLog)s; no file is deleted while there are any. It changes only with `segments` locked, so
-    /// that no file is deleted that was just held.
+    /// The number of [`HeldLog`](super::HeldLog)s; no file is deleted while there are any. It changes only with
+    /// `segments` locked, so that no file is deleted that was just held.
     pub(super) holds: AtomicUsize,
     pub(super) is_closing: AtomicBool,
     /// Whether the last record offered would have exceeded the limit.

@@ -6,7 +6,8 @@ use crate::config::{Config, KEYS};
 
 /// Lets the process open as many files as the system allows it, and shares them out: what is reserved, at most half, is
 /// for checkpoints, the log and queries; of the rest, clients of MQTT may take half, and clients of the REST API and of
-/// HTTP sources a quarter each, so that no crowd keeps the others out. The log says so if it is less than was configured.
+/// HTTP sources a quarter each, so that no crowd keeps the others out. The log says so if it is less than was
+/// configured.
 pub(super) fn share_open_files(config: &mut Config) {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };

@@ -40,8 +40,8 @@ impl std::fmt::Debug for DistinctPlan {
 }
 
 impl DistinctPlan {
-    /// Finds the set from which an aggregate's result comes, an existing set or a new one, and its filter there. Returns
-    /// the indices of both.
+    /// Finds the set from which an aggregate's result comes, an existing set or a new one, and its filter there.
+    /// Returns the indices of both.
     pub(super) fn place(
         sets: &mut Vec<Self>,
         expressions: &mut Vec<Arc<dyn PhysicalExpr>>,

@@ -302,7 +302,7 @@ impl FlowTask {
         }
         let fed = if phase.ends() {
             Fed::End
-        } else if !is_last && !(self.flow.may_poll() && self.may_read(feed)) {
+        } else if !(is_last || self.flow.may_poll() && self.may_read(feed)) {
             return Ok(None);
         } else {
             feed.poll(self.flow.limits.batch_rows, (now_us, self.host.clock.steady_us()), refusals)?
