@@ -100,7 +100,7 @@ fn arrows_of(source: &Path) -> Arrows {
         let file = path.strip_prefix(source).unwrap().display().to_string();
         (file, std::fs::read_to_string(&path).unwrap())
     });
-    arrows_between(files.filter(|(file, _)| !is_test(file) && !(has_library && file == "main.rs")))
+    arrows_between(files.filter(|(file, _)| !(is_test(file) || has_library && file == "main.rs")))
 }
 
 /// The arrows between files with these names and texts.
