@@ -1,0 +1,195 @@
+//! What is shown of applications and tables, and what a new version of an application does.
+
+use super::queries::EndHealth;
+use crate::counted::counted;
+
+/// A reference table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableInfo {
+    /// Its name.
+    pub name: String,
+    /// The SQL text it was created with, without long rows in it.
+    pub sql: String,
+    /// The file its rows are read from, as written; or a note that there is none.
+    pub file: String,
+    /// Its columns: name and SQL type.
+    pub columns: Vec<(String, String)>,
+    /// The number of its rows.
+    pub rows: u64,
+    /// The memory of its rows, in bytes.
+    pub bytes: u64,
+    /// Names of the applications that look events up in it.
+    pub applications: Vec<String>,
+    /// Why it has no rows, so that the applications that use it do not run.
+    pub not_running: Option<String>,
+    /// The problem of the lines of the file that the start of the server could not read. The table runs without them.
+    pub left_out: Option<String>,
+}
+
+impl TableInfo {
+    /// `running`, or `not running: ` and the reason; and the lines it runs without.
+    pub fn state(&self) -> String {
+        match (&self.not_running, &self.left_out) {
+            (Some(reason), _) => format!("not running: {reason}"),
+            (None, Some(left_out)) => format!("running without lines that cannot be read: {left_out}"),
+            (None, None) => "running".into(),
+        }
+    }
+}
+
+/// A registered application.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApplicationInfo {
+    /// The hash of its canonical text, in hexadecimal.
+    pub id: String,
+    /// Its name.
+    pub name: String,
+    /// The SQL text it was registered with.
+    pub sql: String,
+    /// Its declared parameters, in order, with the implicit `input` and `output` if it has them.
+    pub parameters: Vec<ParameterInfo>,
+    /// Template of the input topic; of several inputs all, separated by `, `.
+    pub input_topic: String,
+    /// Template of the output topic; of several outputs all, separated by `, `.
+    pub output_topic: String,
+    /// Queries that run.
+    pub queries_running: u64,
+    /// Queries that are paused.
+    pub queries_paused: u64,
+    /// Queries that are registered and cannot run.
+    pub queries_not_running: u64,
+    /// Why this version cannot run it. Then its parameters and topics are unknown, and it can be dropped.
+    pub not_running: Option<String>,
+    /// Probable mistakes in it: it runs all the same.
+    pub warnings: Vec<String>,
+    /// How what is no topic gets on: the source of each input, and the sink of each output, by its name.
+    pub health: Vec<EndHealth>,
+}
+
+/// The outcome of registering a new version of an application.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Replacement {
+    /// Whether there was no application of its name.
+    pub is_new: bool,
+    /// Whether it has replaced an application with another text.
+    pub is_changed: bool,
+    /// The number of queries that it has taken over.
+    pub queries: u64,
+    /// Parameters that queries had values for and that no longer exist; the values are deleted.
+    pub parameters_dropped: Vec<String>,
+    /// Operators of the version before whose state is discarded, and why.
+    pub state_discarded: Vec<String>,
+}
+
+/// The outcome of giving a new version of a big query.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct QueryReplacement {
+    /// Whether there was no query of its name.
+    pub is_new: bool,
+    /// Whether it has replaced a query with another text.
+    pub is_changed: bool,
+    /// The checkpoint of the version before from which it continues; without one it begins anew.
+    pub epoch: Option<u64>,
+    /// Whether it is paused, as the version before was.
+    pub is_paused: bool,
+    /// Operators of the version before whose state it has taken over.
+    pub state_kept: Vec<String>,
+    /// Operators of the version before whose state is discarded, and why.
+    pub state_discarded: Vec<String>,
+    /// Sources that the version before did not read.
+    pub sources_new: Vec<String>,
+    /// Sources that it no longer reads.
+    pub sources_gone: Vec<String>,
+    /// Sources whose rows between the two versions it does not get, because these sources cannot repeat rows.
+    pub sources_not_repeated: Vec<String>,
+}
+
+impl QueryReplacement {
+    /// In a sentence, for users.
+    pub fn text(&self, name: &str) -> String {
+        if !self.is_changed {
+            return match self.is_new {
+                true => format!("query {name} created"),
+                false => format!("query {name} has this text already, nothing was done"),
+            };
+        }
+        let mut text = match self.epoch {
+            Some(epoch) => format!("query {name} replaced, goes on from its checkpoint {epoch}"),
+            None => format!("query {name} replaced, begins anew"),
+        };
+        let mut add = |what: &str, named: &[String]| {
+            if !named.is_empty() {
+                text += &format!("; {what}: {}", named.join("; "));
+            }
+        };
+        add("state is taken over", &self.state_kept);
+        add("state is forgotten", &self.state_discarded);
+        add("begins with", &self.sources_new);
+        add("does not read any more", &self.sources_gone);
+        add("not read is what came meanwhile by", &self.sources_not_repeated);
+        if self.is_paused {
+            text += "; it is paused";
+        }
+        text
+    }
+
+    /// The same as rows: what happened, and to what.
+    pub fn rows(&self) -> Vec<[&str; 2]> {
+        let kinds: [(&[String], &str); 5] = [
+            (&self.state_kept, "state taken over"),
+            (&self.state_discarded, "state forgotten"),
+            (&self.sources_new, "source begins"),
+            (&self.sources_gone, "source not read any more"),
+            (&self.sources_not_repeated, "what came meanwhile is not read"),
+        ];
+        kinds.into_iter().flat_map(|(named, became)| named.iter().map(move |one| [became, one.as_str()])).collect()
+    }
+}
+
+impl Replacement {
+    /// In a sentence, for users.
+    pub fn text(&self, name: &str) -> String {
+        if !self.is_changed {
+            return match self.is_new {
+                true => format!("application {name} created"),
+                false => format!("application {name} is registered already"),
+            };
+        }
+        let go = if self.queries == 1 { "goes" } else { "go" };
+        let mut text = format!("application {name} replaced, {} {go} on", counted(self.queries, "query"));
+        if !self.parameters_dropped.is_empty() {
+            text += &format!("; their values of {} are forgotten", self.parameters_dropped.join(", "));
+        }
+        if !self.state_discarded.is_empty() && self.queries > 0 {
+            text += &format!("; state is forgotten: {}", self.state_discarded.join("; "));
+        }
+        text
+    }
+}
+
+impl ApplicationInfo {
+    /// `running`, or `not running: ` and the reason.
+    pub fn state(&self) -> String {
+        self.not_running.as_ref().map_or_else(|| "running".into(), |reason| format!("not running: {reason}"))
+    }
+
+    /// The number of its queries, in words.
+    pub fn queries(&self) -> String {
+        let mut text = format!("{} running, {} paused", self.queries_running, self.queries_paused);
+        if self.queries_not_running > 0 {
+            text.push_str(&format!(", {} not running", self.queries_not_running));
+        }
+        text
+    }
+}
+
+/// A declared parameter of an application.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParameterInfo {
+    /// Its name.
+    pub name: String,
+    /// Its SQL type: `TEXT`, `BIGINT`, `DOUBLE`, `BOOLEAN`, `TIMESTAMP` or `INTERVAL`.
+    pub data_type: String,
+    /// The default as SQL text; a parameter without one is required.
+    pub default: Option<String>,
+}
