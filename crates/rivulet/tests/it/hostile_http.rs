@@ -164,11 +164,12 @@ fn whoever_is_too_slow_is_cut_off_and_slow_is_not_too_slow() {
 #[test]
 fn the_limit_of_open_files_is_raised() {
     let folder = TempDir::new().unwrap();
-    let server = start_under(folder.path(), "ulimit -Sn 200 && ulimit -Hn 900", &[]);
+    let server =
+        start_under(folder.path(), "ulimit -Sn 200 && ulimit -Hn 900", &[("RIVULET_HTTP_CONNECTIONS_MAX", "2000")]);
     let limits = server.process("limits", "Max open files");
     let limits: Vec<&str> = limits.split_whitespace().collect();
     assert_eq!(limits[3..5], ["900", "900"], "{limits:?}");
-    assert!(is_told(folder.path(), "http.connections_max is 141 and not 2048"));
+    assert!(is_told(folder.path(), "http.connections_max is 141 and not 2000"));
 }
 
 #[test]
