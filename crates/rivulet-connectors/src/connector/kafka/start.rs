@@ -1,17 +1,30 @@
 //! Decides which consumer reads which partitions of a topic, from where, and to where if reading is bounded.
 
 use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::KafkaResult;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::types::RDKafkaErrorCode;
 
 use super::client::{OPEN_TIMEOUT, client};
 use super::properties;
 use crate::connector::{ConnectorError, Options};
 use crate::files::Files;
 use crate::formats::parse_time;
+
+/// What brokers answer while they move a group among them.
+const MOVES: [RDKafkaErrorCode; 3] = [
+    RDKafkaErrorCode::CoordinatorLoadInProgress,
+    RDKafkaErrorCode::CoordinatorNotAvailable,
+    RDKafkaErrorCode::NotCoordinator,
+];
+
+/// The pause before a group that moves is asked for again.
+const MOVES_PAUSE: Duration = Duration::from_millis(100);
 
 /// What one consumer reads.
 pub(super) struct Reading {
@@ -167,8 +180,25 @@ fn partitions_of(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>, Strin
             numbers.sort_unstable();
             Ok(numbers)
         }
-        Some((Some(error), _)) => Err(rdkafka::types::RDKafkaErrorCode::from(error).to_string()),
+        Some((Some(error), _)) => Err(RDKafkaErrorCode::from(error).to_string()),
         _ => Err(format!("there is no topic '{topic}'")),
+    }
+}
+
+/// The offsets that a group has committed. While brokers move the group among them it is asked for again, up to a limit.
+fn committed(consumer: &BaseConsumer, wanted: &TopicPartitionList) -> KafkaResult<TopicPartitionList> {
+    let deadline = Instant::now() + OPEN_TIMEOUT;
+    loop {
+        let found = consumer.committed_offsets(wanted.clone(), OPEN_TIMEOUT).and_then(|found| {
+            found.elements().iter().try_for_each(|partition| partition.error())?;
+            Ok(found)
+        });
+        let moves =
+            found.as_ref().is_err_and(|error| error.rdkafka_error_code().is_some_and(|code| MOVES.contains(&code)));
+        if !moves || Instant::now() >= deadline {
+            return found;
+        }
+        thread::sleep(MOVES_PAUSE);
     }
 }
 
@@ -185,7 +215,7 @@ fn begins(
         _ if has_group => {
             let mut wanted = TopicPartitionList::new();
             partitions.iter().for_each(|&partition| _ = wanted.add_partition(topic, partition));
-            let committed = consumer.committed_offsets(wanted, OPEN_TIMEOUT)?;
+            let committed = committed(consumer, &wanted)?;
             let fallback = if start == Start::Latest { Offset::End } else { Offset::Beginning };
             let begin = |partition: i32| match committed.find_partition(topic, partition).map(|one| one.offset()) {
                 Some(Offset::Offset(offset)) => Offset::Offset(offset),
