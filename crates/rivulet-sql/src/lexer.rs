@@ -120,6 +120,19 @@ pub(crate) fn statements(script: &str) -> Statements<'_> {
     }
 }
 
+/// Whether the text before a quote ends with the X of X'...': at its beginning, behind a sign, or behind a number. In
+/// `ax'...'` the X is of a name.
+fn begins_hexadecimal(before: &str) -> bool {
+    let Some(before) = before.strip_suffix(['x', 'X']) else { return false };
+    let word = before.trim_end_matches(|sign| RivuletDialect.is_identifier_part(sign));
+    let (digits, exponent) = match before[word.len()..].split_once(['e', 'E']) {
+        Some((digits, exponent)) => (digits, exponent),
+        None => (&before[word.len()..], "0"),
+    };
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    before.len() == word.len() || (is_number(digits) && is_number(exponent))
+}
+
 /// See [`statements`].
 pub(crate) struct Statements<'a> {
     script: &'a str,
@@ -250,7 +263,6 @@ impl<'a> Iterator for Pieces<'a> {
         let mut inside = Inside::Code;
         // Bytes of code: since the last place where the script could be cut, and in all.
         let (mut run_bytes, mut code_bytes) = (0, 0);
-        let mut before = [' '; 2];
         let mut signs = rest.char_indices().peekable();
         let mut end = rest.len();
         while let Some((offset, sign)) = signs.next() {
@@ -269,11 +281,12 @@ impl<'a> Iterator for Pieces<'a> {
             match (inside, sign) {
                 (Inside::Code, '\'') => {
                     // X'...' is the only string in which a backslash is an escape.
-                    let is_part = |sign: char| RivuletDialect.is_identifier_part(sign);
-                    inside = Inside::Quotes(sign, matches!(before[1], 'x' | 'X') && !is_part(before[0]));
+                    inside = Inside::Quotes(sign, begins_hexadecimal(&rest[..offset]));
                 }
                 (Inside::Code, '"' | '`') => inside = Inside::Quotes(sign, false),
                 (Inside::Code, '-') if next == Some('-') => inside = Inside::Line,
+                // An operator; the `/` begins no comment.
+                (Inside::Code, '|') if next == Some('/') => pass(),
                 (Inside::Code, '/') if next == Some('*') => {
                     pass();
                     inside = Inside::Comment(1);
@@ -293,7 +306,6 @@ impl<'a> Iterator for Pieces<'a> {
                 }
                 _ => {}
             }
-            before = [before[1], sign];
             if (was, inside) != (Inside::Code, Inside::Code) {
                 run_bytes = 0;
                 continue;
@@ -513,8 +525,9 @@ mod tests {
 
     #[test]
     fn a_doubled_quote_leaves_the_escapes_of_a_string() {
-        let script = r"x'''\''x'select x'x'x'";
-        assert_eq!(Some(split(script).unwrap()[0].tokens.clone()), whole(script));
+        for script in [r"x'''\''x'select x'x'x'", r"1e5x'\''x'select x'", r"12x'\''", r"b1x'\', 1ex'\', 'x'"] {
+            assert_eq!(split(script).ok().map(|found| found[0].tokens.clone()), whole(script), "{script}");
+        }
     }
 
     proptest! {
