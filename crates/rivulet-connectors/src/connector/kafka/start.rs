@@ -185,7 +185,8 @@ fn partitions_of(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>, Strin
     }
 }
 
-/// The offsets that a group has committed. While brokers move the group among them it is asked for again, up to a limit.
+/// The offsets that a group has committed. While brokers move the group among them it is asked for again, up to a
+/// limit.
 fn committed(consumer: &BaseConsumer, wanted: &TopicPartitionList) -> KafkaResult<TopicPartitionList> {
     let deadline = Instant::now() + OPEN_TIMEOUT;
     loop {
