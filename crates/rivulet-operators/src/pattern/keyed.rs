@@ -7,10 +7,7 @@ use std::collections::BTreeMap;
 use std::mem::size_of;
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayRef, AsArray, BooleanArray, Int64Array, RecordBatch, RecordBatchOptions, UInt16Array, UInt32Array,
-};
-use arrow::compute::cast;
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, RecordBatchOptions, UInt16Array, UInt32Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::row::Rows as KeyRows;
@@ -24,7 +21,7 @@ use super::partition::{NEVER, Partition, Scratch, Search};
 use super::plan::Plan;
 use super::state;
 use crate::PlanError;
-use crate::history::value::{Value, Values};
+use crate::history::value::Value;
 use crate::keyed::Keyed;
 use crate::parallel::key_hashes;
 use crate::parallel::time_to_live::{TimeToLive, state_text};
@@ -143,22 +140,11 @@ impl KeyedPatternOperator {
         if batch.is_empty() {
             return Ok(());
         }
-        let (keys, rest) = columns.split_at(plan.key_fields.len());
-        let (values, conditions) = rest.split_at(plan.storages.len());
+        let (keys, inputs) = plan.inputs(&columns)?;
         let mut key_rows = std::mem::replace(&mut self.key_rows, self.key_bytes.buffer());
         if !keys.is_empty() {
             self.key_bytes.encode(keys, &mut key_rows)?;
         }
-        let values = values.iter().zip(&plan.storages);
-        let values = values
-            .map(|(value, storage)| Ok(Values::new(&cast(value, &storage.data_type())?, *storage)))
-            .collect::<Result<Vec<_>, ArrowError>>()?;
-        let conditions: Vec<(u64, &BooleanArray)> = plan
-            .row_conditions
-            .iter()
-            .zip(conditions)
-            .filter_map(|(&variable, condition)| Some((1 << variable, condition.as_boolean_opt()?)))
-            .collect();
         for (index, &time_us) in batch.event_time_us.iter().enumerate() {
             if !(-TIME_MAX_US..=TIME_MAX_US).contains(&time_us) {
                 context.refusals.refuse_row(None, &batch, index, Reason::Future, || {
@@ -178,15 +164,12 @@ impl KeyedPatternOperator {
                 });
                 continue;
             };
-            let is_true = |condition: &BooleanArray| condition.is_valid(index) && condition.value(index);
-            let holds = conditions.iter().filter(|(_, condition)| is_true(condition));
-            let holds = holds.map(|(bit, _)| bit).fold(plan.unconditional, |all, bit| all | bit);
-            let of_row = values.iter().map(|values| {
+            let of_row = inputs.values.iter().map(|values| {
                 let mut value = Value::Null;
                 values.store(index, &mut value);
                 value
             });
-            self.partitions.value_mut(place).rows.insert_by_content(time_us, holds, of_row.collect());
+            self.partitions.value_mut(place).rows.insert_by_content(time_us, inputs.holds(index), of_row.collect());
             self.ttl.iter_mut().for_each(|ttl| ttl.touch(&[place], [time_us]));
             self.wait(place, time_us);
         }

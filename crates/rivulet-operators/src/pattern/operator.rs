@@ -2,9 +2,6 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, BooleanArray};
-use arrow::compute::cast;
-use arrow::error::ArrowError;
 use arrow::row::Rows as KeyRows;
 use rivulet_dataflow::times::span;
 use rivulet_dataflow::{
@@ -96,22 +93,11 @@ impl PatternOperator {
             self.pass_rows(&mut passing, None, context)?;
             return self.matches.emit(&plan, &self.key_bytes, context);
         }
-        let (keys, rest) = columns.split_at(plan.key_fields.len());
-        let (values, conditions) = rest.split_at(plan.storages.len());
+        let (keys, inputs) = plan.inputs(&columns)?;
         let mut key_rows = std::mem::replace(&mut self.key_rows, self.key_bytes.buffer());
         if !keys.is_empty() {
             self.key_bytes.encode(keys, &mut key_rows)?;
         }
-        let values = values.iter().zip(&plan.storages);
-        let values = values
-            .map(|(value, storage)| Ok(Values::new(&cast(value, &storage.data_type())?, *storage)))
-            .collect::<Result<Vec<_>, ArrowError>>()?;
-        let conditions: Vec<(u64, Option<&BooleanArray>)> = plan
-            .row_conditions
-            .iter()
-            .map(|&variable| 1 << variable)
-            .zip(conditions.iter().map(|one| one.as_boolean_opt()))
-            .collect();
         for (index, &slot) in batch.slots.iter().enumerate() {
             let first = |row: usize| {
                 self.slots.states.get(batch.slots[row] as usize).into_iter().for_each(fetch);
@@ -119,20 +105,18 @@ impl PatternOperator {
             };
             fetch_ahead(index, batch.rows(), first, |_| {});
             self.pass_rows(&mut passing, Some(index), context)?;
-            let is_true = |condition: &BooleanArray| condition.is_valid(index) && condition.value(index);
-            let holds = conditions.iter().filter(|(_, condition)| condition.is_some_and(is_true));
             let row = NewRow {
                 index,
                 slot,
                 time_us: if plan.arrival_time { batch.arrival_us[index] } else { batch.event_time_us[index] },
                 arrival_us: batch.arrival_us[index],
                 key: if keys.is_empty() { &[] } else { key_rows.row(index).data() },
-                holds: holds.map(|(bit, _)| bit).fold(plan.unconditional, |all, bit| all | bit),
+                holds: inputs.holds(index),
             };
             if !self.is_usable(&batch, &row, context) {
                 continue;
             }
-            self.process_row(&batch, row, &values, context);
+            self.process_row(&batch, row, &inputs.values, context);
             self.slots.set_deadline(slot);
             if self.matches.are_many() {
                 self.matches.emit(&plan, &self.key_bytes, context)?;

@@ -1,6 +1,9 @@
 //! The checked plan of a row pattern.
 
+use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
+use arrow::compute::cast;
 use arrow::datatypes::{Field, SchemaRef};
+use arrow::error::ArrowError;
 
 use super::condition::Condition;
 use super::program::Program;
@@ -8,6 +11,7 @@ use super::registers::{Layout, Read};
 use super::spec::Skip;
 use crate::aggregate::Storage;
 use crate::expression::Expressions;
+use crate::history::value::Values;
 use crate::window::length::LengthExpressions;
 
 /// The plan that all instances share.
@@ -42,7 +46,43 @@ pub(super) struct Plan {
     pub(super) parameter_names: Vec<String>,
 }
 
+/// What the rows of a batch have beside their keys.
+pub(super) struct RowInputs<'a> {
+    pub(super) values: Vec<Values>,
+    /// Row conditions, each with the bit of its variable.
+    conditions: Vec<(u64, &'a BooleanArray)>,
+    unconditional: u64,
+}
+
+impl RowInputs<'_> {
+    /// The variables that may take this row, as bits: those without row condition, and those whose condition holds.
+    #[inline]
+    pub(super) fn holds(&self, row: usize) -> u64 {
+        let is_true = |condition: &BooleanArray| condition.is_valid(row) && condition.value(row);
+        let holds = self.conditions.iter().filter(|(_, condition)| is_true(condition));
+        holds.map(|(bit, _)| bit).fold(self.unconditional, |all, bit| all | bit)
+    }
+}
+
 impl Plan {
+    /// Divides the columns that [`Plan::expressions`] gives into keys and the rest.
+    pub(super) fn inputs<'a>(&self, columns: &'a [ArrayRef]) -> Result<(&'a [ArrayRef], RowInputs<'a>), ArrowError> {
+        let (keys, rest) = columns.split_at(self.key_fields.len());
+        let (values, conditions) = rest.split_at(self.storages.len());
+        let values = values
+            .iter()
+            .zip(&self.storages)
+            .map(|(value, storage)| Ok(Values::new(&cast(value, &storage.data_type())?, *storage)))
+            .collect::<Result<Vec<_>, ArrowError>>()?;
+        let conditions = self
+            .row_conditions
+            .iter()
+            .zip(conditions)
+            .filter_map(|(&variable, condition)| Some((1 << variable, condition.as_boolean_opt()?)))
+            .collect();
+        Ok((keys, RowInputs { values, conditions, unconditional: self.unconditional }))
+    }
+
     /// What all queries have in common, for users.
     pub(super) fn shared_text(&self) -> Vec<String> {
         let mut shared = vec![self.text.clone(), format!("{} states", self.program.states())];
