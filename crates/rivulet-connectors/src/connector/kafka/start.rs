@@ -1,16 +1,14 @@
 //! Decides which consumer reads which partitions of a topic, from where, and to where if reading is bounded.
 
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
-use rdkafka::error::KafkaResult;
+use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::RDKafkaErrorCode;
 
-use super::client::{OPEN_TIMEOUT, client};
+use super::client::{OPEN_TIMEOUT, client, committed};
 use super::properties;
 use crate::connector::{ConnectorError, Options};
 use crate::files::Files;
@@ -22,9 +20,6 @@ const MOVES: [RDKafkaErrorCode; 3] = [
     RDKafkaErrorCode::CoordinatorNotAvailable,
     RDKafkaErrorCode::NotCoordinator,
 ];
-
-/// The pause before a group that moves is asked for again.
-const MOVES_PAUSE: Duration = Duration::from_millis(100);
 
 /// What one consumer reads.
 pub(super) struct Reading {
@@ -185,24 +180,6 @@ fn partitions_of(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>, Strin
     }
 }
 
-/// The offsets that a group has committed. While brokers move the group among them it is asked for again, up to a
-/// limit.
-fn committed(consumer: &BaseConsumer, wanted: &TopicPartitionList) -> KafkaResult<TopicPartitionList> {
-    let deadline = Instant::now() + OPEN_TIMEOUT;
-    loop {
-        let found = consumer.committed_offsets(wanted.clone(), OPEN_TIMEOUT).and_then(|found| {
-            found.elements().iter().try_for_each(|partition| partition.error())?;
-            Ok(found)
-        });
-        let moves =
-            found.as_ref().is_err_and(|error| error.rdkafka_error_code().is_some_and(|code| MOVES.contains(&code)));
-        if !moves || Instant::now() >= deadline {
-            return found;
-        }
-        thread::sleep(MOVES_PAUSE);
-    }
-}
-
 /// The offset where reading begins, for each partition.
 fn begins(
     consumer: &BaseConsumer,
@@ -216,7 +193,8 @@ fn begins(
         _ if has_group => {
             let mut wanted = TopicPartitionList::new();
             partitions.iter().for_each(|&partition| _ = wanted.add_partition(topic, partition));
-            let committed = committed(consumer, &wanted)?;
+            let moves = |error: &KafkaError| error.rdkafka_error_code().is_some_and(|code| MOVES.contains(&code));
+            let committed = committed(consumer, &wanted, moves)?;
             let fallback = if start == Start::Latest { Offset::End } else { Offset::Beginning };
             let begin = |partition: i32| match committed.find_partition(topic, partition).map(|one| one.offset()) {
                 Some(Offset::Offset(offset)) => Offset::Offset(offset),

@@ -25,12 +25,10 @@ use rdkafka::producer::{Producer, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
 use serde::{Deserialize, Serialize};
 
+use super::client::{OPEN_TIMEOUT, committed};
 use super::producer::{Context, OpenError};
 use crate::connector::instances::Instances;
 use crate::connector::{FinalUpTo, Health};
-
-/// How long opening waits for the broker.
-const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// The time limit of one request of a commit, after which it is checked whether the commit is still wanted; and the
 /// pause before the next request.
@@ -142,30 +140,13 @@ impl Place {
 
     /// The marker and its metadata, when no transaction can change it any more.
     fn marker(&self) -> Result<Option<(u64, String)>, OpenError> {
-        let consumer = self.consumer()?;
-        let deadline = Instant::now() + OPEN_TIMEOUT;
-        loop {
-            let mut wanted = TopicPartitionList::new();
-            wanted.add_partition(&self.topic, MARKER_PARTITION);
-            let found = consumer.committed_offsets(wanted, OPEN_TIMEOUT);
-            let problem = match &found {
-                Ok(found) => match found.find_partition(&self.topic, MARKER_PARTITION) {
-                    Some(place) => match (place.error(), place.offset()) {
-                        (Ok(()), Offset::Offset(offset)) => {
-                            return Ok(u64::try_from(offset).ok().map(|epoch| (epoch, place.metadata().to_owned())));
-                        }
-                        (Ok(()), _) => return Ok(None),
-                        (Err(error), _) => error.to_string(),
-                    },
-                    None => return Ok(None),
-                },
-                Err(error) => error.to_string(),
-            };
-            if Instant::now() >= deadline {
-                return Err(OpenError::Transaction(problem));
-            }
-            thread::sleep(COMMIT_PAUSE);
-        }
+        let mut wanted = TopicPartitionList::new();
+        wanted.add_partition(&self.topic, MARKER_PARTITION);
+        let found = committed(&self.consumer()?, &wanted, |_| true);
+        let found = found.map_err(|error| OpenError::Transaction(error.to_string()))?;
+        let Some(place) = found.find_partition(&self.topic, MARKER_PARTITION) else { return Ok(None) };
+        let Offset::Offset(offset) = place.offset() else { return Ok(None) };
+        Ok(u64::try_from(offset).ok().map(|epoch| (epoch, place.metadata().to_owned())))
     }
 }
 
