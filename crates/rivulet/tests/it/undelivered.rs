@@ -14,12 +14,12 @@ use super::kafka_broker::Broker;
 use super::outlets::{Receiver, in_topic};
 use super::server::{Publisher, Server, free_port, wait, wait_for};
 
-/// A server that posts to this machine, with a checkpoint each so many seconds.
-fn start(folder: &Path, checkpoint_interval_s: u32) -> Server {
+/// A server that posts to this machine, and makes checkpoints only when it is told to.
+fn start(folder: &Path) -> Server {
     let mqtt = free_port();
     let settings = [
         ("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()),
-        ("RIVULET_CHECKPOINT_INTERVAL_S", checkpoint_interval_s.to_string()),
+        ("RIVULET_CHECKPOINT_INTERVAL_S", "3600".to_owned()),
         ("RIVULET_SINK_HTTP_ALLOW", "127.0.0.1".to_owned()),
     ];
     let server = Server::spawn(folder, mqtt, &settings);
@@ -27,11 +27,20 @@ fn start(folder: &Path, checkpoint_interval_s: u32) -> Server {
     server
 }
 
-/// A big query `q` from all rooms of a house to a receiver.
-fn declare(server: &Server, receiver: &Receiver) {
-    server.sql_ok("CREATE SOURCE numbers (n BIGINT) FROM 'mqtt:in/+' FORMAT JSON");
+/// The big query `q` from a source to a receiver.
+fn declare(server: &Server, from: &str, receiver: &Receiver) {
+    server.sql_ok(&format!("CREATE SOURCE numbers (n BIGINT) FROM {from}"));
     server.sql_ok(&format!("CREATE SINK hook TO 'http://127.0.0.1:{}/hook' FORMAT JSON", receiver.port));
     server.sql_ok("CREATE QUERY q AS SELECT n FROM numbers INTO hook");
+}
+
+/// A server whose query `q` reads all rooms of a house, and its receiver, which refuses every row.
+fn start_refused() -> (TempDir, Receiver, Server) {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    receiver.refuses.store(true, Ordering::Release);
+    let server = start(folder.path());
+    declare(&server, "'mqtt:in/+' FORMAT JSON", &receiver);
+    (folder, receiver, server)
 }
 
 /// The health of the sink of the query `q`.
@@ -65,23 +74,20 @@ fn all_arrive(receiver: &Receiver, numbers: i64) {
 
 #[test]
 fn a_stop_keeps_the_rows_that_wait_for_a_receiver_that_is_away() {
-    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
-    receiver.refuses.store(true, Ordering::Release);
-    let mut server = start(folder.path(), 3600);
-    declare(&server, &receiver);
+    let (folder, receiver, mut server) = start_refused();
     publish(&server, 1..=63);
     wait("the rows to wait", || sink(&server)["waiting_rows"] == 63);
     server.signal("-TERM");
     assert_eq!(server.wait_for_end(), Some(0));
     assert_eq!(receiver.count(), 0);
     // A stop in the middle of the outage, before any row has left.
-    let mut server = start(folder.path(), 3600);
+    let mut server = start(folder.path());
     wait("they to wait again", || sink(&server)["waiting_rows"] == 63);
     publish(&server, 64..=70);
     wait("more rows to wait", || sink(&server)["waiting_rows"] == 70);
     server.signal("-TERM");
     assert_eq!(server.wait_for_end(), Some(0));
-    let _server = start(folder.path(), 3600);
+    let _server = start(folder.path());
     all_arrive(&receiver, 70);
     let bodies: Vec<String> = receiver.requests.lock().iter().map(|one| one.body.clone()).collect();
     assert_eq!(bodies, (1..=70).map(|n| format!("{{\"n\":{n}}}")).collect::<Vec<_>>(), "in their order, each once");
@@ -89,15 +95,12 @@ fn a_stop_keeps_the_rows_that_wait_for_a_receiver_that_is_away() {
 
 #[test]
 fn a_crash_keeps_the_rows_that_waited_at_the_last_checkpoint() {
-    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
-    receiver.refuses.store(true, Ordering::Release);
-    let mut server = start(folder.path(), 3600);
-    declare(&server, &receiver);
+    let (folder, receiver, mut server) = start_refused();
     publish(&server, 1..=63);
     wait("the rows to wait", || sink(&server)["waiting_rows"] == 63);
     server.sql_ok("CHECKPOINT");
     server.kill_9();
-    let _server = start(folder.path(), 3600);
+    let _server = start(folder.path());
     all_arrive(&receiver, 63);
 }
 
@@ -105,10 +108,7 @@ fn a_crash_keeps_the_rows_that_waited_at_the_last_checkpoint() {
 #[test]
 fn a_stop_keeps_the_rows_behind_a_sink_without_room() {
     const ROWS: i64 = 9_000;
-    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
-    receiver.refuses.store(true, Ordering::Release);
-    let mut server = start(folder.path(), 3600);
-    declare(&server, &receiver);
+    let (folder, receiver, mut server) = start_refused();
     let waiting = |server: &Server| sink(server)["waiting_rows"].as_i64().unwrap_or(0);
     // Each third is in the queue of the source when the broker answers the subscription behind it. What a checkpoint
     // lets through is more than there is room for, and nothing more is read then.
@@ -123,7 +123,7 @@ fn a_stop_keeps_the_rows_behind_a_sink_without_room() {
     assert!(waiting(&server) < ROWS, "the bound of what waits");
     server.signal("-TERM");
     assert_eq!(server.wait_for_end(), Some(0));
-    let _server = start(folder.path(), 3600);
+    let _server = start(folder.path());
     all_arrive(&receiver, ROWS);
 }
 
@@ -134,11 +134,9 @@ fn rows_of_a_file_come_with_one_key_however_often_the_server_is_killed() {
     let input = folder.path().join("in.jsonl");
     fs::write(&input, (1..=20).map(|n| format!("{{\"n\":{n}}}\n")).collect::<String>()).unwrap();
     receiver.refuses.store(true, Ordering::Release);
-    let mut server = start(folder.path(), 3600);
-    let from = format!("FROM 'file:{}' FORMAT JSON WITH (follow => true)", input.display());
-    server.sql_ok(&format!("CREATE SOURCE numbers (n BIGINT) {from}"));
-    server.sql_ok(&format!("CREATE SINK hook TO 'http://127.0.0.1:{}/hook' FORMAT JSON", receiver.port));
-    server.sql_ok("CREATE QUERY q AS SELECT n FROM numbers INTO hook");
+    let mut server = start(folder.path());
+    let from = format!("'file:{}' FORMAT JSON WITH (follow => true)", input.display());
+    declare(&server, &from, &receiver);
     for round in 1..=3 {
         receiver.refuses.store(true, Ordering::Release);
         let upto = 20 * round;
@@ -153,7 +151,7 @@ fn rows_of_a_file_come_with_one_key_however_often_the_server_is_killed() {
         std::io::Write::write_all(&mut file, more.as_bytes()).unwrap();
         wait("more rows to wait", || waits(&server) == 20);
         server.kill_9();
-        server = start(folder.path(), 3600);
+        server = start(folder.path());
     }
     all_arrive(&receiver, 80);
 }
@@ -163,7 +161,7 @@ fn rows_of_a_file_come_with_one_key_however_often_the_server_is_killed() {
 fn a_query_that_has_given_up_says_how_to_go_on_and_sends_what_waited() {
     let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
     receiver.refuses.store(true, Ordering::Release);
-    let server = start(folder.path(), 3600);
+    let server = start(folder.path());
     server.sql_ok("CREATE SOURCE numbers (n BIGINT) FROM 'mqtt:in/+' FORMAT JSON");
     let to = format!("'http://127.0.0.1:{}/hook' FORMAT JSON WITH (retry_for => '3 s')", receiver.port);
     server.sql_ok(&format!("CREATE SINK hook TO {to}"));
@@ -187,11 +185,9 @@ fn a_query_that_has_given_up_says_how_to_go_on_and_sends_what_waited() {
 fn a_stop_that_cannot_save_a_query_says_what_becomes_of_its_rows() {
     let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
     receiver.refuses.store(true, Ordering::Release);
-    let mut server = start(folder.path(), 3600);
+    let mut server = start(folder.path());
     fs::write(folder.path().join("in.jsonl"), "{\"n\":1}\n{\"n\":2}\n").unwrap();
-    server.sql_ok("CREATE SOURCE numbers (n BIGINT) FROM 'file:in.jsonl' FORMAT JSON");
-    server.sql_ok(&format!("CREATE SINK hook TO 'http://127.0.0.1:{}/hook' FORMAT JSON", receiver.port));
-    server.sql_ok("CREATE QUERY q AS SELECT n FROM numbers INTO hook");
+    declare(&server, "'file:in.jsonl' FORMAT JSON", &receiver);
     wait("the rows to wait", || sink(&server)["waiting_rows"] == 2 && sink(&server)["state"] == "retrying");
     let refused = server.sql("CHECKPOINT").to_string();
     assert!(
@@ -208,7 +204,7 @@ fn a_stop_that_cannot_save_a_query_says_what_becomes_of_its_rows() {
     let said =
         "its rows since the last checkpoint, with 2 rows that waited for the sink 'hook', are computed and sent again";
     assert!(log.contains(said), "{log}");
-    let _server = start(folder.path(), 3600);
+    let _server = start(folder.path());
     all_arrive(&receiver, 2);
 }
 
@@ -217,7 +213,7 @@ fn a_stop_that_cannot_save_a_query_says_what_becomes_of_its_rows() {
 fn rows_that_wait_for_kafka_are_in_checkpoints() {
     let Some(mut broker) = Broker::start_or_skip() else { return };
     let folder = TempDir::new().unwrap();
-    let mut server = start(folder.path(), 3600);
+    let mut server = start(folder.path());
     // Refused rows may go to a Kafka without transactions too.
     server.sql_ok(&format!("CREATE SINK letters TO 'kafka:{}/letters' FORMAT JSON", broker.address));
     server.sql_ok("CREATE SOURCE numbers (n BIGINT) FROM 'mqtt:in/+' FORMAT JSON WITH (dead_letter => 'letters')");
@@ -249,7 +245,7 @@ fn rows_that_wait_for_kafka_are_in_checkpoints() {
     wait_away(&server, 25);
     server.signal("-TERM");
     assert_eq!(server.wait_for_end(), Some(0));
-    let server = start(folder.path(), 3600);
+    let server = start(folder.path());
     wait_away(&server, 25);
     broker.start_again();
     arrive(&broker, 60);
@@ -262,7 +258,7 @@ fn rows_that_wait_for_another_broker_are_in_checkpoints() {
     let (folder, other) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let at = free_port();
     let mut broker = Server::start_at(other.path(), at, 3600);
-    let mut server = start(folder.path(), 3600);
+    let mut server = start(folder.path());
     server.sql_ok("CREATE SOURCE numbers (n BIGINT) FROM 'mqtt:in/+' FORMAT JSON");
     let options = format!("broker => 'mqtt://{at}', qos => 1");
     server.sql_ok(&format!("CREATE SINK away TO 'mqtt:out/all' FORMAT JSON WITH ({options})"));
@@ -287,7 +283,7 @@ fn rows_that_wait_for_another_broker_are_in_checkpoints() {
     assert_eq!(server.wait_for_end(), Some(0));
     let _broker = Server::start_at(other.path(), at, 3600);
     let mut listener = listen();
-    let _server = start(folder.path(), 3600);
+    let _server = start(folder.path());
     (6..=35).for_each(|n| assert_eq!(next(&mut listener), n));
 }
 
@@ -296,7 +292,7 @@ fn rows_that_wait_for_another_broker_are_in_checkpoints() {
 fn a_stop_that_loses_rows_of_a_transaction_says_so() {
     let Some(mut broker) = Broker::start_or_skip() else { return };
     let folder = TempDir::new().unwrap();
-    let mut server = start(folder.path(), 3600);
+    let mut server = start(folder.path());
     server.sql_ok("CREATE SOURCE numbers (n BIGINT) FROM 'mqtt:in/+' FORMAT JSON");
     let options = "delivery => 'exactly_once'";
     // A topic that is not there yet is made by the first row for it.

@@ -7,10 +7,6 @@ use arrow::array::{
     Array, ArrayRef, AsArray, BooleanBuilder, Float64Builder, Int64Builder, ListArray, ListBuilder, RecordBatch,
     StringArray, StringBuilder,
 };
-use arrow::datatypes::Schema;
-use arrow_avro::reader::ReaderBuilder;
-use arrow_avro::schema::{AvroSchema, Fingerprint, FingerprintAlgorithm, FingerprintStrategy, SchemaStore};
-use arrow_avro::writer::{WriterBuilder, format::AvroSoeFormat};
 use proptest::prelude::*;
 use prost_reflect::prost::Message as _;
 use prost_reflect::{DescriptorPool, DynamicMessage, MessageDescriptor, Value as Proto};
@@ -19,6 +15,7 @@ use rivulet_connectors::formats::{EncodedRows, RowFormat};
 use rivulet_dataflow::{Batch, Refusals};
 use serde_json::{Value, json};
 
+use super::binary::{avro_oracle_reads, avro_oracle_writes};
 use super::{columns, events};
 
 const COLUMNS: &str = "b BOOLEAN[], n BIGINT[], x DOUBLE[], s TEXT[]";
@@ -117,29 +114,11 @@ fn lists(rows: &[Row]) -> Vec<ListArray> {
     ]
 }
 
-fn avro_oracle_writes(rows: &[Row]) -> Vec<Vec<u8>> {
+/// As arrow-avro writes rows.
+fn avro_oracle(rows: &[Row]) -> Vec<Vec<u8>> {
     let columns =
         ["b", "n", "x", "s"].into_iter().zip(lists(rows)).map(|(name, list)| (name, Arc::new(list) as ArrayRef, true));
-    let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
-    let mut schema = Schema::clone(&batch.schema());
-    schema.metadata.insert("avro.schema".into(), AVRO.into());
-    let mut encoder = WriterBuilder::new(schema)
-        .with_fingerprint_strategy(FingerprintStrategy::Id(7))
-        .build_encoder::<AvroSoeFormat>()
-        .unwrap();
-    encoder.encode(&batch).unwrap();
-    encoder.flush().iter().map(|row| row.to_vec()).collect()
-}
-
-fn avro_oracle_reads(payloads: &[Vec<u8>]) -> RecordBatch {
-    let mut store = SchemaStore::new_with_type(FingerprintAlgorithm::Id);
-    store.set(Fingerprint::Id(7), AvroSchema::new(AVRO.into())).unwrap();
-    let mut decoder =
-        ReaderBuilder::new().with_batch_size(1000).with_writer_schema_store(store).build_decoder().unwrap();
-    for payload in payloads {
-        assert_eq!(decoder.decode(payload).unwrap(), payload.len());
-    }
-    decoder.flush().unwrap().unwrap()
+    avro_oracle_writes(AVRO, &RecordBatch::try_from_iter_with_nullable(columns).unwrap())
 }
 
 fn protobuf() -> (RowFormat, MessageDescriptor) {
@@ -176,11 +155,11 @@ proptest! {
         let options = [("schema", AVRO), ("framing", "registry"), ("schema_id", "7")];
         let format = RowFormat::parse("AVRO", options, &Files::of_user()).unwrap();
         let expected: Vec<[Value; 4]> = rows.iter().map(values).collect();
-        let (theirs, refused) = decode(&format, COLUMNS, &avro_oracle_writes(&rows));
+        let (theirs, refused) = decode(&format, COLUMNS, &avro_oracle(&rows));
         prop_assert_eq!(refused, [""; 0]);
         prop_assert_eq!(&theirs, &expected);
         let ours = encode(&format, &batch(&expected));
-        let read = avro_oracle_reads(&ours);
+        let read = avro_oracle_reads(AVRO, &ours);
         for (column, list) in read.columns().iter().zip(lists(&rows)) {
             let shown = |list: &ListArray| format!("{:?}", list.iter().collect::<Vec<_>>());
             prop_assert_eq!(shown(column.as_list()), shown(&list));

@@ -79,10 +79,10 @@ fn avro(schema: &str) -> RowFormat {
         .unwrap()
 }
 
-/// As arrow-avro writes rows.
-fn avro_oracle_writes(batch: &RecordBatch) -> Vec<Vec<u8>> {
+/// As arrow-avro writes rows of a schema.
+pub(super) fn avro_oracle_writes(avro: &str, batch: &RecordBatch) -> Vec<Vec<u8>> {
     let mut schema = Schema::clone(&batch.schema());
-    schema.metadata.insert("avro.schema".into(), AVRO.into());
+    schema.metadata.insert("avro.schema".into(), avro.into());
     let mut encoder = WriterBuilder::new(schema)
         .with_fingerprint_strategy(FingerprintStrategy::Id(7))
         .build_encoder::<AvroSoeFormat>()
@@ -92,9 +92,9 @@ fn avro_oracle_writes(batch: &RecordBatch) -> Vec<Vec<u8>> {
 }
 
 /// As arrow-avro reads them.
-fn avro_oracle_reads(payloads: &[Vec<u8>]) -> RecordBatch {
+pub(super) fn avro_oracle_reads(avro: &str, payloads: &[Vec<u8>]) -> RecordBatch {
     let mut store = SchemaStore::new_with_type(FingerprintAlgorithm::Id);
-    store.set(Fingerprint::Id(7), AvroSchema::new(AVRO.into())).unwrap();
+    store.set(Fingerprint::Id(7), AvroSchema::new(avro.into())).unwrap();
     let mut decoder =
         ReaderBuilder::new().with_batch_size(1000).with_writer_schema_store(store).build_decoder().unwrap();
     for payload in payloads {
@@ -174,10 +174,10 @@ proptest! {
         let batch = batch(columns(COLUMNS), &rows);
         let format = avro(AVRO);
         let ours = encode(&format, &batch);
-        prop_assert_eq!(&ours, &avro_oracle_writes(&batch.columns));
+        prop_assert_eq!(&ours, &avro_oracle_writes(AVRO, &batch.columns));
         assert_equal(&decode(&format, &columns(COLUMNS), &[0, 1, 2, 3, 4], &ours), &batch.columns);
         assert_equal(&decode(&format, &columns(COLUMNS), &read, &ours), &batch.columns.project(&read).unwrap());
-        assert_equal(&avro_oracle_reads(&ours), &batch.columns);
+        assert_equal(&avro_oracle_reads(AVRO, &ours), &batch.columns);
     }
 
     #[test]
