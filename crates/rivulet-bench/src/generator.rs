@@ -23,9 +23,9 @@ use rivulet_connectors::mqtt::codec::Qos;
 
 use crate::arrivals::PoissonArrivals;
 use crate::clients::{BrokerOptions, Clients};
-use crate::feed::{Feed, QUERIES_MAX};
 use crate::random::Random;
 use crate::sender::{Outlets, Progress, Sender, epoch_us};
+use crate::sensors::{QUERIES_MAX, Sensors};
 use crate::workload::{Workload, WorkloadOptions};
 
 use broker::{Broker, Subscribers};
@@ -131,7 +131,7 @@ struct Generator {
     side: Side,
     seed: u64,
     /// The sending thread has it during a run.
-    feed: Option<Feed>,
+    sensors: Option<Sensors>,
     queries: u32,
     run: Option<Run>,
     progress: Arc<Mutex<Progress>>,
@@ -142,7 +142,7 @@ struct Generator {
 /// A run in progress.
 struct Run {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<Feed>,
+    thread: JoinHandle<Sensors>,
 }
 
 impl Generator {
@@ -163,8 +163,8 @@ impl Generator {
             }
         };
         let progress = Arc::new(Mutex::new(Progress { is_finished: true, ..Progress::default() }));
-        let (feed, cpu_start_s) = (Some(Feed::default()), process_cpu_s());
-        Ok(Self { side, seed: 0, feed, queries: 0, run: None, progress, cpu_start_s, runs: 0 })
+        let (sensors, cpu_start_s) = (Some(Sensors::default()), process_cpu_s());
+        Ok(Self { side, seed: 0, sensors, queries: 0, run: None, progress, cpu_start_s, runs: 0 })
     }
 
     fn address(&self) -> Option<SocketAddr> {
@@ -197,12 +197,12 @@ impl Generator {
         self.stop();
         self.seed = options.seed;
         let workload = Workload::new(options).map_err(|error| error.to_string())?;
-        // The old feed is dropped first: two would double the memory.
-        self.feed = None;
-        let feed = Feed::new(&workload, queries);
-        let memory_bytes = feed.memory_bytes() as u64;
+        // The old sensors are dropped first: two would double the memory.
+        self.sensors = None;
+        let sensors = Sensors::new(&workload, queries);
+        let memory_bytes = sensors.memory_bytes() as u64;
         self.queries = queries;
-        self.feed = Some(feed);
+        self.sensors = Some(sensors);
         Ok(Answer::Prepared { queries, memory_bytes })
     }
 
@@ -212,7 +212,7 @@ impl Generator {
             Side::Crowd(crowd) => return self.wait_for_crowd(crowd, timeout),
             Side::Client(_) => return Ok(Answer::Subscribed { queries: self.queries }),
         };
-        let Some(feed) = &self.feed else { return Ok(Answer::Subscribed { queries: self.queries }) };
+        let Some(sensors) = &self.sensors else { return Ok(Answer::Subscribed { queries: self.queries }) };
         let deadline = Instant::now() + timeout;
         // The topics of all queries below `subscribed` are subscribed to. The search starts again when subscriptions
         // change.
@@ -223,18 +223,18 @@ impl Generator {
             if seen_version != Some(version) {
                 seen_version = Some(version);
                 outlets.refresh();
-                subscribed = (0..feed.queries())
-                    .find(|&query| feed.topics(query).any(|topic| outlets.look_up(topic) == 0))
-                    .unwrap_or(feed.queries());
+                subscribed = (0..sensors.queries())
+                    .find(|&query| sensors.topics(query).any(|topic| outlets.look_up(topic) == 0))
+                    .unwrap_or(sensors.queries());
             }
-            if subscribed == feed.queries() {
+            if subscribed == sensors.queries() {
                 return Ok(Answer::Subscribed { queries: subscribed });
             }
             if Instant::now() >= deadline {
                 return Err(format!(
                     "after {} ms nobody has subscribed to {}\nhint: connect the engine and submit the queries first",
                     timeout.as_millis(),
-                    String::from_utf8_lossy(&feed.topics(subscribed).collect::<Vec<_>>().join(&b" and "[..]))
+                    String::from_utf8_lossy(&sensors.topics(subscribed).collect::<Vec<_>>().join(&b" and "[..]))
                 ));
             }
             thread::sleep(Duration::from_millis(5));
@@ -244,7 +244,7 @@ impl Generator {
     /// Every query subscribes to its own topics and to nothing else.
     fn wait_for_crowd(&self, crowd: &Crowd, timeout: Duration) -> Result<Answer, String> {
         let deadline = Instant::now() + timeout;
-        let topics = self.feed.as_ref().map_or(self.queries, Feed::topic_count);
+        let topics = self.sensors.as_ref().map_or(self.queries, Sensors::topic_count);
         while crowd.filters() < topics as usize {
             if Instant::now() >= deadline {
                 return Err(format!(
@@ -265,13 +265,13 @@ impl Generator {
             return Err("a rate is a positive number\nhint: 1.0 is one event a second for each query".into());
         }
         self.stop();
-        let Some(mut feed) = self.feed.take() else {
+        let Some(mut sensors) = self.sensors.take() else {
             return Err("the last run has failed\nhint: prepare again".into());
         };
         let send: Box<dyn FnOnce(Sender<'_>) + Send> = match &self.side {
             Side::Broker(broker) => {
                 broker.reset_results();
-                let mut outlets: Subscribers = broker.outlets(feed.queries());
+                let mut outlets: Subscribers = broker.outlets(sensors.queries());
                 Box::new(move |sender| sender.run(&mut outlets))
             }
             Side::Crowd(crowd) => {
@@ -282,7 +282,7 @@ impl Generator {
             Side::Client(options) => match Clients::connect(options.clone()) {
                 Ok(mut clients) => Box::new(move |sender| sender.run(&mut clients)),
                 Err(error) => {
-                    self.feed = Some(feed);
+                    self.sensors = Some(sensors);
                     return Err(format!("the broker at {} is not there: {error}\nhint: start it", options.address));
                 }
             },
@@ -293,26 +293,32 @@ impl Generator {
         self.cpu_start_s = process_cpu_s();
         let (stop, progress) = (Arc::new(AtomicBool::new(false)), Arc::clone(&self.progress));
         let stop_seen = Arc::clone(&stop);
-        let arrivals = PoissonArrivals::new(feed.queries(), rate_per_query, duration, seed);
+        let arrivals = PoissonArrivals::new(sensors.queries(), rate_per_query, duration, seed);
         let time_us = epoch_us();
         let spawned = thread::Builder::new().name("generator-send".into()).spawn(move || {
             let random = Random::of(seed, 1);
-            let sender =
-                Sender { feed: &mut feed, arrivals, random, episode_factor, stop: &stop_seen, progress: &progress };
+            let sender = Sender {
+                sensors: &mut sensors,
+                arrivals,
+                random,
+                episode_factor,
+                stop: &stop_seen,
+                progress: &progress,
+            };
             send(sender);
-            feed
+            sensors
         });
         let thread = spawned.map_err(|error| format!("no thread to send with: {error}\nhint: prepare again"))?;
         self.run = Some(Run { stop, thread });
         Ok(Answer::Started { time_us })
     }
 
-    /// Ends a run in progress and takes the feed back.
+    /// Ends a run in progress and takes the sensors back.
     fn stop(&mut self) {
         if let Some(run) = self.run.take() {
             run.stop.store(true, Ordering::Relaxed);
-            // A sender that panicked leaves no feed: the next start reports that.
-            self.feed = run.thread.join().ok();
+            // A sender that panicked leaves no sensors: the next start reports that.
+            self.sensors = run.thread.join().ok();
         }
     }
 

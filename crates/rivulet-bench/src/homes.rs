@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use crate::arrivals::PoissonArrivals;
 use crate::clients::{BrokerOptions, Clients};
-use crate::feed::Feed;
 use crate::random::Random;
 use crate::sender::{Progress, Sender};
+use crate::sensors::Sensors;
 use crate::workload::Workload;
 
 /// The settings of the homes.
@@ -57,13 +57,13 @@ impl SimulatedHomes {
     pub fn start(workload: &Workload, options: HomesOptions) -> io::Result<Self> {
         let mut clients = Clients::connect(options.broker)?;
         let seed = workload.options().seed;
-        let mut feed = Feed::new(workload, options.queries);
+        let mut sensors = Sensors::new(workload, options.queries);
         let (stop, progress) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Progress::default())));
         let (stop_seen, progress_made) = (Arc::clone(&stop), Arc::clone(&progress));
         let thread = thread::Builder::new().name("simulated-homes".into()).spawn(move || {
             let sender = Sender {
-                arrivals: PoissonArrivals::new(feed.queries(), options.rate_per_query, options.duration, seed),
-                feed: &mut feed,
+                arrivals: PoissonArrivals::new(sensors.queries(), options.rate_per_query, options.duration, seed),
+                sensors: &mut sensors,
                 random: Random::of(seed, 1),
                 episode_factor: options.episode_factor,
                 stop: &stop_seen,

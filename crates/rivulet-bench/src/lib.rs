@@ -34,14 +34,14 @@ pub mod latency;
 pub mod random;
 mod clients;
 mod digits;
-mod feed;
+mod sensors;
 mod sender;
 
 pub use clients::BrokerOptions;
-pub use feed::QUERIES_MAX;
 pub use generator::commands::Report;
 pub use generator::handle::{GeneratorHandle, HandleError};
 pub use generator::{GeneratorError, GeneratorOptions, process_cpu_s, run_generator};
 pub use homes::{HomesOptions, HomesProgress, SimulatedHomes};
 pub use latency::{LatencyHistogram, LatencySummary};
+pub use sensors::QUERIES_MAX;
 pub use workload::{ApplicationSpec, Distribution, QuerySpec, Workload, WorkloadError, WorkloadOptions};

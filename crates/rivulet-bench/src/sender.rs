@@ -14,9 +14,9 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rivulet_connectors::mqtt::codec::{Publish, Qos, Version};
 
 use crate::arrivals::{Arrival, PoissonArrivals};
-use crate::feed::Feed;
 use crate::latency::LatencyHistogram;
 use crate::random::Random;
+use crate::sensors::Sensors;
 
 /// The most outlets of a sender: a set of targets has one bit for each.
 pub(crate) const OUTLETS_MAX: usize = 15;
@@ -75,7 +75,7 @@ pub(crate) struct Progress {
 
 /// One run of a sender.
 pub(crate) struct Sender<'a> {
-    pub(crate) feed: &'a mut Feed,
+    pub(crate) sensors: &'a mut Sensors,
     pub(crate) arrivals: PoissonArrivals,
     /// For readings.
     pub(crate) random: Random,
@@ -167,10 +167,14 @@ impl Sender<'_> {
         outlets.refresh();
         let mut unrouted = 0;
         for group in chunk.chunks(WARM_EVENTS) {
-            self.feed.warm(group.iter().map(|arrival| arrival.query));
+            self.sensors.warm(group.iter().map(|arrival| arrival.query));
             for arrival in group {
-                let (topic, payload) =
-                    self.feed.next(arrival.query, start_us + arrival.offset_us, &mut self.random, self.episode_factor);
+                let (topic, payload) = self.sensors.next(
+                    arrival.query,
+                    start_us + arrival.offset_us,
+                    &mut self.random,
+                    self.episode_factor,
+                );
                 let mut targets = outlets.targets(arrival.query, topic);
                 unrouted += u64::from(targets == 0);
                 while targets != 0 {

@@ -23,7 +23,7 @@ use crate::workload::WorkloadOptions;
 pub enum Command {
     /// Make sensors and topics for queries `0..queries` of a workload. Ends a run that is under way.
     Prepare {
-        /// How many queries, at most [`crate::feed::QUERIES_MAX`].
+        /// How many queries, at most [`crate::sensors::QUERIES_MAX`].
         queries: u32,
         /// Which.
         #[serde(default)]

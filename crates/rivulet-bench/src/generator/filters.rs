@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use rivulet_connectors::mqtt::topic::{check_filter, is_wildcard, matches};
 
 /// How many filters one connection may hold: as many as a run has queries, should an engine subscribe to every topic.
-const FILTERS_MAX: usize = crate::feed::QUERIES_MAX as usize;
+const FILTERS_MAX: usize = crate::sensors::QUERIES_MAX as usize;
 
 /// Exact topics and filters with wildcards.
 #[derive(Debug, Default)]

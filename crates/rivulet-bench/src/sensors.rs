@@ -8,7 +8,7 @@ use crate::random::Random;
 use crate::streams::{PAYLOAD_BYTES_MAX, Reading, Stream};
 use crate::workload::Workload;
 
-/// The most queries one feed serves: their topics stay below 4 GiB.
+/// The most queries whose sensors one generator has: their topics stay below 4 GiB.
 pub const QUERIES_MAX: u32 = 16_000_000;
 
 /// The most bytes of an event that name its device.
@@ -19,7 +19,7 @@ const BETWEEN_TOPICS: u8 = b' ';
 
 /// The sensors and topics of queries `0..queries()`.
 #[derive(Debug, Default)]
-pub(crate) struct Feed {
+pub(crate) struct Sensors {
     entries: Vec<Entry>,
     /// All topics one after the other; those of a query end where those of the next one start.
     topics: Vec<u8>,
@@ -39,8 +39,8 @@ struct Entry {
 
 const _: () = assert!(size_of::<Entry>() == 32);
 
-impl Feed {
-    /// Makes the feed of the first `queries` queries (at most [`QUERIES_MAX`]) of a workload.
+impl Sensors {
+    /// Makes the sensors of the first `queries` queries (at most [`QUERIES_MAX`]) of a workload.
     pub(crate) fn new(workload: &Workload, queries: u32) -> Self {
         let queries = queries.min(QUERIES_MAX);
         let mut entries = Vec::with_capacity(queries as usize);
@@ -99,7 +99,7 @@ impl Feed {
         }
     }
 
-    /// Loads the data of several queries into the caches together, before [`Feed::next`] needs them one by one: these
+    /// Loads the data of several queries into the caches together, before [`Sensors::next`] needs them one by one: these
     /// loads do not wait for each other.
     #[inline]
     pub(crate) fn warm(&self, queries: impl Iterator<Item = u32> + Clone) {
@@ -147,29 +147,29 @@ mod tests {
     #[test]
     fn every_query_has_its_topic_and_little_memory() {
         let workload = Workload::new(WorkloadOptions::default()).unwrap();
-        let mut feed = Feed::new(&workload, 10_000);
+        let mut sensors = Sensors::new(&workload, 10_000);
         let mut random = Random::new(71);
         for query in [0, 1, 4321, 9_999] {
             let expected = workload.query(query.into());
-            let (topic, payload) = feed.next(query, 1_763_712_345_678_901, &mut random, 1.0);
+            let (topic, payload) = sensors.next(query, 1_763_712_345_678_901, &mut random, 1.0);
             assert_eq!(topic, expected.input_topic.as_bytes());
             assert!(serde_json::from_slice::<serde_json::Value>(payload).unwrap().is_object());
         }
         let shared = WorkloadOptions { applications: vec!["device_readings".into()], ..WorkloadOptions::default() };
-        let mut shared = Feed::new(&Workload::new(shared).unwrap(), 50);
+        let mut shared = Sensors::new(&Workload::new(shared).unwrap(), 50);
         let (topic, payload) = shared.next(42, 1_763_712_345_678_901, &mut random, 1.0);
         assert_eq!(topic, b"devices/readings");
         assert_eq!(serde_json::from_slice::<serde_json::Value>(payload).unwrap()["device"], "42");
 
         let herds = WorkloadOptions { applications: vec!["animal_care".into()], ..WorkloadOptions::default() };
-        let mut herds = Feed::new(&Workload::new(herds).unwrap(), 3);
-        assert_eq!((herds.queries(), herds.topic_count(), feed.topic_count()), (3, 6, 10_000));
+        let mut herds = Sensors::new(&Workload::new(herds).unwrap(), 3);
+        assert_eq!((herds.queries(), herds.topic_count(), sensors.topic_count()), (3, 6, 10_000));
         for topic in ["herd/1/dog", "herd/1/animal/1", "herd/1/dog"] {
             assert_eq!(herds.next(1, 1_763_712_345_678_901, &mut random, 1.0).0, topic.as_bytes());
         }
         assert_eq!(herds.topics(2).map(<[u8]>::len).collect::<Vec<_>>(), [10, 15]);
 
-        let per_query = feed.memory_bytes() as f64 / f64::from(feed.queries());
+        let per_query = sensors.memory_bytes() as f64 / f64::from(sensors.queries());
         assert!(per_query < 70.0, "{per_query}");
     }
 }
