@@ -11,14 +11,14 @@
 //!
 //! [`rivulet_dataflow::stage`] decides what is fused into a stage and in how many instances it runs. Here, in reading
 //! order: [`inbox`]: the queue in front of a task; [`peer`] and [`exchange`]: where rows go; [`alignment`] and
-//! [`feed`]: sources; [`measure`] and [`report`]: what tasks have done; [`checkpoint`]: the state of all tasks at one
+//! [`reader`]: sources; [`measure`] and [`report`]: what tasks have done; [`checkpoint`]: the state of all tasks at one
 //! moment; [`state`]: what tasks share; [`task`]: one activation.
 
 mod inbox;
 mod peer;
 mod exchange;
 mod alignment;
-mod feed;
+mod reader;
 mod measure;
 mod report;
 pub mod checkpoint;
@@ -42,9 +42,9 @@ use state::{FlowState, Phase};
 use task::{FlowTask, FlowTaskParts};
 
 pub use exchange::{Letters, Tap};
-pub use feed::Partition;
 pub use inbox::FlowLimits;
 pub use measure::OperatorReport;
+pub use reader::Partition;
 pub use report::{FlowReport, TaskReport};
 
 /// The parts of a big query.

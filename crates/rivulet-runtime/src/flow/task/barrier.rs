@@ -7,7 +7,7 @@ use rivulet_dataflow::{StageSnapshot, StatePart};
 
 use super::checkpoints::Checkpoints;
 use super::{Core, FlowTask, transactional};
-use crate::flow::feed::Feed;
+use crate::flow::reader::Reader;
 use crate::flow::state::Phase;
 
 /// How long the rows that wait in sources may take before the last checkpoint.
@@ -70,7 +70,7 @@ impl FlowTask {
             into.take(StatePart { node: self.nodes[operator], instance: self.instance, part }, frame)
         };
         let captured = core.stage.snapshot(into.rows_max(), take).map(|snapshot| StageSnapshot {
-            partitions: core.feed.as_mut().map(Feed::positions),
+            partitions: core.reader.as_mut().map(Reader::positions),
             sink: prepared,
             ..snapshot
         });
@@ -82,12 +82,12 @@ impl FlowTask {
 
     /// Whether the barrier of the last checkpoint waits for rows that nobody could read again. They are polled up to a
     /// limit: a source may still be sent rows.
-    pub(super) fn takes_last_rows(&self, feed: &Feed, checkpoints: &mut Checkpoints) -> bool {
+    pub(super) fn takes_last_rows(&self, reader: &Reader, checkpoints: &mut Checkpoints) -> bool {
         if self.flow.phase() != Phase::Closing {
             checkpoints.last_rows_since = None;
             return false;
         }
-        let waits = checkpoints.lacks(self.flow.barrier.wanted()) && feed.holds_rows();
+        let waits = checkpoints.lacks(self.flow.barrier.wanted()) && reader.holds_rows();
         waits && checkpoints.last_rows_since.get_or_insert_with(Instant::now).elapsed() < LAST_ROWS_MAX
     }
 

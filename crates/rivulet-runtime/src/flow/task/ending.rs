@@ -28,7 +28,7 @@ impl FlowTask {
         core.has_ended = true;
         self.final_to.store(u64::MAX, Ordering::Release);
         let mut figures = self.figures.lock();
-        figures.progress = core.feed.take().and_then(|feed| feed.progress());
+        figures.progress = core.reader.take().and_then(|reader| reader.progress());
         figures.state_bytes = 0;
         drop(figures);
         core.stage = StageHost::new(Chain::new(Vec::new()), Vec::new(), 0);

@@ -19,10 +19,10 @@ use rivulet_dataflow::{
 };
 
 use super::exchange::{Letters, Outputs, Tap};
-use super::feed::{Fed, Feed, Partition};
 use super::inbox::{FlowInbox, Sent};
 use super::measure::{Counting, OperatorCounters};
 use super::peer::Peer;
+use super::reader::{Partition, Read, Reader};
 use super::state::{FlowState, Phase};
 use crate::host::{DeadlineId, Host};
 use crate::scheduler::{Budget, Runnable, Standing};
@@ -134,7 +134,7 @@ struct Counters {
 
 /// The state of a task. The thread that runs the task holds its lock, and a report takes it in between.
 struct Core {
-    feed: Option<Feed>,
+    reader: Option<Reader>,
     stage: StageHost,
     checkpoints: Checkpoints,
     outputs: Outputs,
@@ -213,7 +213,7 @@ impl FlowTask {
             measured,
             figures: Mutex::default(),
             core: Mutex::new(Core {
-                feed: parts.partitions.map(Feed::new),
+                reader: parts.partitions.map(Reader::new),
                 stage,
                 checkpoints: Checkpoints::default(),
                 outputs: parts.outputs,
@@ -270,7 +270,7 @@ impl FlowTask {
         let now_us = self.host.clock.now_us();
         let mut given = Some(0);
         if !core.stage.has_work() {
-            given = match core.feed {
+            given = match core.reader {
                 Some(_) => self.give_of_sources(core, now_us)?,
                 None => self.give_of_inbox(core),
             };
@@ -287,12 +287,12 @@ impl FlowTask {
     /// Gives the stage what its sources have: rows, a watermark, the barrier behind which they rest, or the end.
     /// Returns the number of rows, or `None` if there is nothing.
     fn give_of_sources(&self, core: &mut Core, now_us: i64) -> Result<Option<usize>, String> {
-        let Core { feed: Some(feed), stage, refusals, checkpoints, .. } = core else { return Ok(None) };
+        let Core { reader: Some(reader), stage, refusals, checkpoints, .. } = core else { return Ok(None) };
         // Resting or paused sources need no timer: the call that lets them go on wakes the task, which polls at once.
         self.sources_at_us.store(SOURCES_READY, Ordering::Release);
         let phase = self.flow.phase();
         let wanted = self.flow.barrier.wanted();
-        let is_last = self.takes_last_rows(feed, checkpoints);
+        let is_last = self.takes_last_rows(reader, checkpoints);
         if wanted != 0 && !phase.ends() && !is_last {
             let lacks = checkpoints.lacks(wanted);
             if lacks {
@@ -301,27 +301,27 @@ impl FlowTask {
             return Ok(lacks.then_some(0));
         }
         let fed = if phase.ends() {
-            Fed::End
-        } else if !(is_last || self.flow.may_poll() && self.may_read(feed)) {
+            Read::End
+        } else if !(is_last || self.flow.may_poll() && self.may_read(reader)) {
             return Ok(None);
         } else {
-            feed.poll(self.flow.limits.batch_rows, (now_us, self.host.clock.steady_us()), refusals)?
+            reader.poll(self.flow.limits.batch_rows, (now_us, self.host.clock.steady_us()), refusals)?
         };
-        self.note_reached(feed.time_us());
+        self.note_reached(reader.time_us());
         let mut rows = Some(0);
-        let advanced = feed.advanced();
+        let advanced = reader.advanced();
         match fed {
-            Fed::Rows(batch) => {
+            Read::Rows(batch) => {
                 rows = Some(batch.rows());
                 self.counters.rows_in.fetch_add(batch.rows() as u64, Ordering::Relaxed);
                 stage.give(0, Element::Batch(batch));
             }
-            Fed::Again => {}
-            Fed::Nothing(until_us) => {
+            Read::Again => {}
+            Read::Nothing(until_us) => {
                 self.sources_at_us.store(until_us, Ordering::Release);
                 rows = None;
             }
-            Fed::End => {
+            Read::End => {
                 self.sources_at_us.store(i64::MAX, Ordering::Release);
                 stage.give(0, Element::End);
                 return Ok(rows);
@@ -330,7 +330,7 @@ impl FlowTask {
         if let Some(watermark_us) = advanced {
             stage.give(0, Element::Watermark(watermark_us));
         }
-        if feed.is_idle() {
+        if reader.is_idle() {
             stage.give(0, Element::Idle);
         } else if stage.is_idle() {
             stage.give(0, Element::Watermark(i64::MIN));
@@ -346,8 +346,8 @@ impl FlowTask {
     }
 
     /// Whether its sources are not too far ahead of others.
-    fn may_read(&self, feed: &Feed) -> bool {
-        self.aligned.is_none_or(|place| self.flow.alignment.may_read(place, feed.batch_us()))
+    fn may_read(&self, reader: &Reader) -> bool {
+        self.aligned.is_none_or(|place| self.flow.alignment.may_read(place, reader.batch_us()))
     }
 
     /// Gives the stage what waits in the inbox. Returns the number of rows, or `None` if nothing waits.
@@ -476,10 +476,10 @@ impl FlowTask {
         let outcome = loop {
             self.go_on(core);
             // Before the check for room: paused sources must release what they hold even when no rows move.
-            if let Some(feed) = &mut core.feed {
+            if let Some(reader) = &mut core.reader {
                 match self.flow.phase() {
-                    Phase::Running => feed.set_paused(false),
-                    Phase::Paused | Phase::Closing => feed.set_paused(true),
+                    Phase::Running => reader.set_paused(false),
+                    Phase::Paused | Phase::Closing => reader.set_paused(true),
                     // A source that ends does not listen again before.
                     Phase::Draining | Phase::Stopping | Phase::Cancelled => {}
                 }
@@ -624,14 +624,14 @@ impl Runnable for FlowTask {
             return false;
         }
         let phase = self.flow.phase();
-        let has_to_end = core.feed.is_some() && phase.ends();
+        let has_to_end = core.reader.is_some() && phase.ends();
         let may_ask = || {
             self.flow.barrier.wanted() == 0
                 && self.flow.may_poll()
                 && self.sources_at_us.load(Ordering::Acquire) <= self.host.clock.now_us()
-                && core.feed.as_ref().is_none_or(|feed| self.may_read(feed))
+                && core.reader.as_ref().is_none_or(|reader| self.may_read(reader))
         };
-        let has_to_rest = || core.feed.is_some() && core.checkpoints.lacks(self.flow.barrier.wanted());
+        let has_to_rest = || core.reader.is_some() && core.checkpoints.lacks(self.flow.barrier.wanted());
         has_to_end || core.stage.has_work() || !self.inbox.is_empty() || has_to_rest() || may_ask()
     }
 }

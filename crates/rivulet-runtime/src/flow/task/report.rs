@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::FlowTask;
-use crate::flow::feed::Feed;
+use crate::flow::reader::Reader;
 use crate::flow::report::{FlowReport, TaskReport};
 
 /// How long a report waits for a task that runs.
@@ -24,7 +24,7 @@ impl FlowTask {
         let mut figures = self.figures.lock();
         if let Some(core) = core.as_ref().filter(|core| !core.has_ended) {
             figures.state_bytes = core.stage.memory_bytes();
-            figures.progress = core.feed.as_ref().and_then(Feed::progress);
+            figures.progress = core.reader.as_ref().and_then(Reader::progress);
         }
         drop(core);
         let (waiting_rows, waiting_rows_max) = self.inbox.rows();

@@ -57,7 +57,7 @@ impl From<Box<dyn Source>> for Partition {
 }
 
 /// All partitions that a task reads.
-pub(super) struct Feed {
+pub(super) struct Reader {
     /// The partitions by index; one that has ended leaves `None`.
     partitions: Vec<Option<Open>>,
     /// Indices of ended partitions, to be used again by partitions found later.
@@ -99,7 +99,7 @@ struct Open {
 }
 
 /// The result of a poll.
-pub(super) enum Fed {
+pub(super) enum Read {
     /// Rows.
     Rows(Batch),
     /// No rows, but poll again at once: some were refused, or a partition has just ended.
@@ -110,9 +110,9 @@ pub(super) enum Fed {
     End,
 }
 
-impl Feed {
+impl Reader {
     pub(super) fn new(partitions: Vec<Partition>) -> Self {
-        let mut feed = Self {
+        let mut reader = Self {
             partitions: Vec::with_capacity(partitions.len()),
             free: Vec::new(),
             ready: BTreeSet::new(),
@@ -128,8 +128,8 @@ impl Feed {
             unaligned: 0,
             is_paused: false,
         };
-        partitions.into_iter().for_each(|partition| feed.add(partition));
-        feed
+        partitions.into_iter().for_each(|partition| reader.add(partition));
+        reader
     }
 
     /// Adds a partition. If its time is unknown, all partitions wait for its first row.
@@ -170,7 +170,7 @@ impl Feed {
         rows_max: usize,
         (now_us, steady_us): (i64, i64),
         refusals: &mut Refusals,
-    ) -> Result<Fed, String> {
+    ) -> Result<Read, String> {
         while let Some(&(until_us, place)) = self.waiting.first()
             && until_us <= now_us
         {
@@ -179,21 +179,21 @@ impl Feed {
             self.ready.insert((newest_us, place));
         }
         let Some(&(newest_us, place)) = self.ready.first() else {
-            return Ok(self.waiting.first().map_or(Fed::End, |&(until_us, _)| Fed::Nothing(until_us)));
+            return Ok(self.waiting.first().map_or(Read::End, |&(until_us, _)| Read::Nothing(until_us)));
         };
         let open = self.partitions[place].as_mut().expect("who may have something is open");
         let polled = open.partition.source.poll(rows_max, now_us, refusals).map_err(|error| error.0)?;
         let found = open.partition.source.found().into_iter().map(|source| open.partition.beside(source));
         found.collect::<Vec<_>>().into_iter().for_each(|partition| self.add(partition));
         match polled {
-            Polled::Rows { columns, .. } if columns.num_rows() == 0 => Ok(Fed::Again),
+            Polled::Rows { columns, .. } if columns.num_rows() == 0 => Ok(Read::Again),
             Polled::Rows { columns, retracts, arrival_us } => {
                 self.take(place, (columns, retracts), arrival_us, refusals)
             }
             Polled::Nothing(wait) if wait.is_zero() => {
                 self.partitions[place].as_mut().expect("it was asked").silent_since_us = None;
                 self.end_silence();
-                Ok(Fed::Again)
+                Ok(Read::Again)
             }
             Polled::Nothing(wait) | Polled::Aside(wait) => {
                 let says_aside = matches!(polled, Polled::Aside(_));
@@ -215,7 +215,7 @@ impl Feed {
                 let wait_us = i64::try_from(wait.as_micros()).unwrap_or(i64::MAX);
                 self.ready.remove(&(newest_us, place));
                 self.waiting.insert((now_us.saturating_add(wait_us), place));
-                Ok(Fed::Again)
+                Ok(Read::Again)
             }
             Polled::End => {
                 self.ready.remove(&(newest_us, place));
@@ -226,7 +226,7 @@ impl Feed {
                 let progress = ended.partition.source.progress();
                 self.ended = self.ended.zip(progress).map(|((done, all), (more, of))| (done + more, all + of));
                 self.free.push(place);
-                Ok(Fed::Again)
+                Ok(Read::Again)
             }
         }
     }
@@ -251,13 +251,13 @@ impl Feed {
         rows: (RecordBatch, Option<BooleanBuffer>),
         arrival_us: i64,
         refusals: &mut Refusals,
-    ) -> Result<Fed, String> {
+    ) -> Result<Read, String> {
         let open = self.partitions[place].as_mut().expect("rows come from what is open");
         open.silent_since_us = None;
         open.says_aside = false;
         (self.silent_since_us, self.silence_us) = (None, 0);
         let Some(batch) = open.to_batch(rows, arrival_us, &mut self.zeros, refusals)? else {
-            return Ok(Fed::Again);
+            return Ok(Read::Again);
         };
         let (before_us, watermark_before_us) = (open.newest_us, open.watermark_us());
         open.newest_us = batch.event_time_us.iter().copied().fold(before_us, i64::max);
@@ -274,7 +274,7 @@ impl Feed {
             self.ready.remove(&(before_us, place));
             self.ready.insert((open.newest_us, place));
         }
-        Ok(Fed::Rows(batch))
+        Ok(Read::Rows(batch))
     }
 
     /// Ends the silence of all: rows have come, or the partitions were not polled.
@@ -467,17 +467,17 @@ mod tests {
     }
 
     /// All rows, each with the watermark in force when it came.
-    fn drain(feed: &mut Feed, refusals: &mut Refusals) -> Vec<(i64, Option<i64>)> {
+    fn drain(reader: &mut Reader, refusals: &mut Refusals) -> Vec<(i64, Option<i64>)> {
         let (mut rows, mut now_us) = (Vec::new(), 0);
         loop {
-            let before_us = feed.reached_us;
-            match feed.poll(9, (now_us, now_us), refusals).unwrap() {
-                Fed::Rows(batch) => rows.extend(batch.event_time_us.iter().map(|&time_us| (time_us, before_us))),
-                Fed::Again => {}
-                Fed::Nothing(until_us) => now_us = until_us,
-                Fed::End => return rows,
+            let before_us = reader.reached_us;
+            match reader.poll(9, (now_us, now_us), refusals).unwrap() {
+                Read::Rows(batch) => rows.extend(batch.event_time_us.iter().map(|&time_us| (time_us, before_us))),
+                Read::Again => {}
+                Read::Nothing(until_us) => now_us = until_us,
+                Read::End => return rows,
             }
-            let advanced = feed.advanced();
+            let advanced = reader.advanced();
             assert!(advanced.is_none_or(|after_us| before_us.is_none_or(|before_us| before_us < after_us)));
         }
     }
@@ -499,8 +499,8 @@ mod tests {
                 });
                 partition(told(answers.collect()), 5)
             });
-            let mut feed = Feed::new(sources.collect());
-            let drained = drain(&mut feed, &mut Refusals::new(0));
+            let mut reader = Reader::new(sources.collect());
+            let drained = drain(&mut reader, &mut Refusals::new(0));
             for &(time_us, watermark_us) in &drained {
                 prop_assert!(watermark_us.is_none_or(|watermark_us| time_us >= watermark_us), "{time_us} at {watermark_us:?}");
             }
@@ -514,12 +514,12 @@ mod tests {
     #[test]
     fn who_is_furthest_behind_is_asked_first_and_counts() {
         let times = |begin: i64| (0..4).map(|step| rows(&[begin + 10 * step])).collect();
-        let mut feed = Feed::new([0, 5, 100].map(|begin| partition(told(times(begin)), 0)).into());
+        let mut reader = Reader::new([0, 5, 100].map(|begin| partition(told(times(begin)), 0)).into());
         let drained: Vec<i64> =
-            drain(&mut feed, &mut Refusals::new(0)).into_iter().map(|(time_us, _)| time_us).collect();
+            drain(&mut reader, &mut Refusals::new(0)).into_iter().map(|(time_us, _)| time_us).collect();
         // One batch of each, and then by their times.
         assert_eq!(drained, [0, 5, 100, 10, 15, 20, 25, 30, 35, 110, 120, 130]);
-        assert_eq!((feed.reached_us, feed.progress()), (Some(130), None));
+        assert_eq!((reader.reached_us, reader.progress()), (Some(130), None));
     }
 
     #[test]
@@ -529,14 +529,14 @@ mod tests {
             partition(told(vec![aside(), aside(), rows(&[50])]), 0),
             partition(told((0..9).map(|step| rows(&[10 * step])).collect()), 0),
         ];
-        let mut feed = Feed::new(partitions);
+        let mut reader = Reader::new(partitions);
         let refusals = &mut Refusals::new(0);
-        assert!(matches!(feed.poll(9, (0, 0), refusals).unwrap(), Fed::Again));
-        assert!(!feed.is_idle() && feed.advanced().is_none(), "the other is waited for");
-        assert!(matches!(feed.poll(9, (0, 0), refusals).unwrap(), Fed::Rows(_)));
-        assert_eq!(feed.advanced(), Some(0));
-        drain(&mut feed, refusals);
-        assert_eq!(feed.reached_us, Some(80));
+        assert!(matches!(reader.poll(9, (0, 0), refusals).unwrap(), Read::Again));
+        assert!(!reader.is_idle() && reader.advanced().is_none(), "the other is waited for");
+        assert!(matches!(reader.poll(9, (0, 0), refusals).unwrap(), Read::Rows(_)));
+        assert_eq!(reader.advanced(), Some(0));
+        drain(&mut reader, refusals);
+        assert_eq!(reader.reached_us, Some(80));
     }
 
     #[test]
@@ -544,18 +544,18 @@ mod tests {
         let wait = |us| Duration::from_micros(us);
         let back = vec![Polled::Aside(wait(1)), Polled::Nothing(wait(1)), Polled::Nothing(wait(9)), rows(&[3, 4])];
         let told = |answers| partition(told(answers), 0);
-        let mut feed = Feed::new(vec![told(back), told((0..9).map(|step| rows(&[10 * step])).collect())]);
+        let mut reader = Reader::new(vec![told(back), told((0..9).map(|step| rows(&[10 * step])).collect())]);
         let refusals = &mut Refusals::new(0);
-        assert!(matches!(feed.poll(9, (0, 0), refusals).unwrap(), Fed::Again), "it stands aside");
-        assert!(matches!(feed.poll(9, (0, 0), refusals).unwrap(), Fed::Rows(_)));
-        assert_eq!(feed.advanced(), Some(0));
+        assert!(matches!(reader.poll(9, (0, 0), refusals).unwrap(), Read::Again), "it stands aside");
+        assert!(matches!(reader.poll(9, (0, 0), refusals).unwrap(), Read::Rows(_)));
+        assert_eq!(reader.advanced(), Some(0));
         assert!(
-            matches!(feed.poll(9, (1, 1), refusals).unwrap(), Fed::Again),
+            matches!(reader.poll(9, (1, 1), refusals).unwrap(), Read::Again),
             "it is there again, and has nothing yet"
         );
         for _ in 0..8 {
-            assert!(matches!(feed.poll(9, (1, 1), refusals).unwrap(), Fed::Rows(_)));
-            assert_eq!(feed.advanced(), None, "its rows are waited for");
+            assert!(matches!(reader.poll(9, (1, 1), refusals).unwrap(), Read::Rows(_)));
+            assert_eq!(reader.advanced(), None, "its rows are waited for");
         }
     }
 
@@ -571,19 +571,19 @@ mod tests {
             Polled::Nothing(wait(1)),
         ];
         let slow = Partition { idle_timeout_us: Some(10), ..partition(told(answers), 0) };
-        let mut feed = Feed::new(vec![slow]);
+        let mut reader = Reader::new(vec![slow]);
         let refusals = &mut Refusals::new(0);
-        let mut poll = |feed: &mut Feed, now_us| {
-            assert!(matches!(feed.poll(9, (now_us, now_us), refusals).unwrap(), Fed::Again));
-            feed.is_idle()
+        let mut poll = |reader: &mut Reader, now_us| {
+            assert!(matches!(reader.poll(9, (now_us, now_us), refusals).unwrap(), Read::Again));
+            reader.is_idle()
         };
-        assert!(!poll(&mut feed, 0));
-        feed.set_paused(true);
-        feed.set_paused(false);
-        assert!(!poll(&mut feed, 20), "the pause was no silence");
-        assert!(!poll(&mut feed, 25));
-        assert!(!poll(&mut feed, 30), "rows that were refused are no silence either");
-        assert!(poll(&mut feed, 40));
+        assert!(!poll(&mut reader, 0));
+        reader.set_paused(true);
+        reader.set_paused(false);
+        assert!(!poll(&mut reader, 20), "the pause was no silence");
+        assert!(!poll(&mut reader, 25));
+        assert!(!poll(&mut reader, 30), "rows that were refused are no silence either");
+        assert!(poll(&mut reader, 40));
     }
 
     #[test]
@@ -591,22 +591,22 @@ mod tests {
         let silence = || (0..20).map(|_| Polled::Nothing(Duration::from_micros(1)));
         let answers = [rows(&[1_000_000])].into_iter().chain(silence()).chain([rows(&[1_500_000])]).collect();
         let silent = Partition { idle_timeout_us: Some(500_000), ..partition(told(answers), 300_000) };
-        let mut feed = Feed::new(vec![silent]);
+        let mut reader = Reader::new(vec![silent]);
         let refusals = &mut Refusals::new(0);
-        let mut at = |feed: &mut Feed, now_us| {
-            feed.poll(9, (now_us, now_us), refusals).unwrap();
-            feed.advanced();
-            feed.reached_us
+        let mut at = |reader: &mut Reader, now_us| {
+            reader.poll(9, (now_us, now_us), refusals).unwrap();
+            reader.advanced();
+            reader.reached_us
         };
-        assert_eq!(at(&mut feed, 0), Some(700_000), "the newest row less the lateness");
-        assert_eq!(at(&mut feed, 10), Some(700_000));
-        assert_eq!(at(&mut feed, 450_000), Some(700_000), "not silent for long enough");
-        assert_eq!(at(&mut feed, 500_010), Some(1_100_000), "by whole steps of the clock");
-        assert_eq!(at(&mut feed, 550_000), Some(1_100_000));
-        assert_eq!(at(&mut feed, 2_000_010), Some(2_700_000));
-        feed.set_paused(true);
-        feed.set_paused(false);
-        assert_eq!(at(&mut feed, 9_000_000), Some(2_700_000), "a pause is no silence");
+        assert_eq!(at(&mut reader, 0), Some(700_000), "the newest row less the lateness");
+        assert_eq!(at(&mut reader, 10), Some(700_000));
+        assert_eq!(at(&mut reader, 450_000), Some(700_000), "not silent for long enough");
+        assert_eq!(at(&mut reader, 500_010), Some(1_100_000), "by whole steps of the clock");
+        assert_eq!(at(&mut reader, 550_000), Some(1_100_000));
+        assert_eq!(at(&mut reader, 2_000_010), Some(2_700_000));
+        reader.set_paused(true);
+        reader.set_paused(false);
+        assert_eq!(at(&mut reader, 9_000_000), Some(2_700_000), "a pause is no silence");
     }
 
     #[test]
@@ -616,28 +616,28 @@ mod tests {
             idle_timeout_us: Some(500_000),
             ..partition(told([rows(&[1_000_000])].into_iter().chain(silence()).collect()), 300_000)
         };
-        let mut feed = Feed::new(vec![silent]);
+        let mut reader = Reader::new(vec![silent]);
         let refusals = &mut Refusals::new(0);
-        let mut at = |feed: &mut Feed, now_us, steady_us| {
-            feed.poll(9, (now_us, steady_us), refusals).unwrap();
-            feed.advanced();
-            (feed.reached_us, feed.is_idle())
+        let mut at = |reader: &mut Reader, now_us, steady_us| {
+            reader.poll(9, (now_us, steady_us), refusals).unwrap();
+            reader.advanced();
+            (reader.reached_us, reader.is_idle())
         };
         const YEAR_US: i64 = 31_536_000_000_000;
-        assert_eq!(at(&mut feed, 0, 0), (Some(700_000), false));
-        assert_eq!(at(&mut feed, 10, 10), (Some(700_000), false));
-        assert_eq!(at(&mut feed, YEAR_US, 400_000), (Some(700_000), false));
-        assert!(at(&mut feed, YEAR_US + 200_000, 600_000).1);
+        assert_eq!(at(&mut reader, 0, 0), (Some(700_000), false));
+        assert_eq!(at(&mut reader, 10, 10), (Some(700_000), false));
+        assert_eq!(at(&mut reader, YEAR_US, 400_000), (Some(700_000), false));
+        assert!(at(&mut reader, YEAR_US + 200_000, 600_000).1);
     }
 
     #[test]
     fn what_is_found_is_read_beside_the_others() {
         let found = || told(vec![rows(&[3, 4])]);
         let folder = Told { answers: [Polled::Aside(Duration::from_micros(9))].into(), found: vec![found(), found()] };
-        let mut feed = Feed::new(vec![partition(Box::new(folder), 0)]);
-        let drained = drain(&mut feed, &mut Refusals::new(0));
+        let mut reader = Reader::new(vec![partition(Box::new(folder), 0)]);
+        let drained = drain(&mut reader, &mut Refusals::new(0));
         assert_eq!(drained, [(3, None), (4, None), (3, None), (4, None)]);
-        assert_eq!((feed.partitions.len(), feed.free.len()), (3, 3));
+        assert_eq!((reader.partitions.len(), reader.free.len()), (3, 3));
     }
 
     #[test]
@@ -645,8 +645,8 @@ mod tests {
         let far =
             Partition { future_limit_us: Some(300), ..partition(told(vec![rows(&[1, 301, 300]), rows(&[2])]), 0) };
         let mut refusals = Refusals::new(9);
-        let mut feed = Feed::new(vec![far]);
-        let drained = drain(&mut feed, &mut refusals);
+        let mut reader = Reader::new(vec![far]);
+        let drained = drain(&mut reader, &mut refusals);
         assert_eq!(drained, [(1, None), (300, None), (2, Some(300))]);
         assert_eq!(refusals.counted(Reason::Future), 1);
         assert!(refusals.records()[0].detail.contains("hint: check the device's clock"));
