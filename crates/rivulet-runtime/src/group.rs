@@ -33,8 +33,8 @@ use rivulet_dataflow::{
     StateFrame, StateSelection,
 };
 
-use crate::host::Host;
 use crate::labels::LabelHash;
+use crate::pool::Pool;
 use crate::scheduler::{Budget, Runnable};
 use crate::spill::Spill;
 use crate::task::{Rest, TaskSettings, Upstream};
@@ -88,7 +88,7 @@ pub struct Group {
     parameters: SchemaRef,
     topic_inputs: u32,
     task_queries_max: usize,
-    host: Arc<Host>,
+    pool: Arc<Pool>,
     /// Tasks are never removed: a task that became empty waits for the next split.
     tasks: boxcar::Vec<Arc<Task>>,
     /// The task of silent queries, once there were any.
@@ -109,7 +109,7 @@ pub struct Group {
 }
 
 impl Group {
-    pub(crate) fn new(id: GroupId, parts: GroupParts, host: Arc<Host>) -> Arc<Self> {
+    pub(crate) fn new(id: GroupId, parts: GroupParts, pool: Arc<Pool>) -> Arc<Self> {
         let settings = Arc::new(TaskSettings {
             name: parts.name,
             make: parts.make,
@@ -135,7 +135,7 @@ impl Group {
             parameters: parts.parameters,
             topic_inputs: parts.topic_inputs,
             task_queries_max: parts.task_queries_max.unwrap_or(usize::MAX).max(1),
-            host,
+            pool,
             tasks: boxcar::Vec::new(),
             spilled_task: OnceLock::new(),
             places: OnceLock::new(),
@@ -148,18 +148,18 @@ impl Group {
 
     /// A group that no worker runs: the caller calls [`Group::run`].
     pub fn stepped(parts: GroupParts, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Self::new(0, parts, Arc::new(Host::stepped(clock)))
+        Self::new(0, parts, Arc::new(Pool::stepped(clock)))
     }
 
     /// Enables spilling in a [`stepped`](Group::stepped) group, by calls of [`Group::spill_silent`].
     pub fn enable_spilling(&self, spill: Spill) {
-        self.host.enable_spilling(spill);
+        self.pool.enable_spilling(spill);
     }
 
     /// Does what [`Workers::hold_timers_at`](crate::Workers::hold_timers_at) does, for a [`stepped`](Group::stepped)
     /// group.
     pub fn hold_timers_at(&self, at_us: i64) {
-        self.host.held_at_us.store(at_us, Ordering::Release);
+        self.pool.held_at_us.store(at_us, Ordering::Release);
     }
 
     /// The group's number.
@@ -226,9 +226,9 @@ impl Group {
 
     fn new_task(&self, free: &mut Vec<Slot>) -> usize {
         self.make_places(free);
-        let task = Task::new(self.settings.clone(), self.new_slots(), (self.settings.make)(), self.host.clone(), None);
+        let task = Task::new(self.settings.clone(), self.new_slots(), (self.settings.make)(), self.pool.clone(), None);
         if let Some(label) = self.label.lock().take() {
-            task.assign(self.host.place_near(label));
+            task.assign(self.pool.place_near(label));
         }
         self.tasks.push(task)
     }
@@ -236,12 +236,12 @@ impl Group {
     /// The next queries have this label. A group without tasks begins on the worker of other groups with that label,
     /// unless the worker is busy; of several labels the first counts.
     pub fn expect_label(&self, label: &str) {
-        if !self.host.policy.is_balanced() {
+        if !self.pool.policy.is_balanced() {
             return;
         }
-        let label = self.host.labels.hash(label);
+        let label = self.pool.labels.hash(label);
         match self.tasks.get(0) {
-            Some(task) => self.host.labels.note(label, task.worker()),
+            Some(task) => self.pool.labels.note(label, task.worker()),
             None => {
                 self.label.lock().get_or_insert(label);
             }

@@ -18,17 +18,17 @@
 //! - [`metrics`]: counters, and the latency histogram;
 //! - [`scheduler`]: which task runs next, and where;
 //! - `balance`: which tasks are moved, split, merged, cut and joined; `labels`: which groups begin on one worker;
-//! - `host` and [`workers`]: what a process has once, and its threads;
+//! - `pool` and [`workers`]: what a process has once, and its threads;
 //! - [`numa`]: the cores and memory nodes of the threads.
 
 mod balance;
 pub mod flow;
 pub mod group;
-mod host;
 mod inbox;
 mod labels;
 pub mod metrics;
 pub mod numa;
+mod pool;
 pub mod scheduler;
 pub mod spill;
 pub mod task;

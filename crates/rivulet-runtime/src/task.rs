@@ -18,8 +18,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use crate::balance::{LoadMeter, Seen};
-use crate::host::{DeadlineId, Host};
 use crate::inbox::{Held, InHand, TaskInbox};
+use crate::pool::{DeadlineId, Pool};
 use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, GroupMetrics, InboxLimits};
 use parts::Parts;
@@ -87,7 +87,7 @@ pub struct Task {
     myself: Weak<Self>,
     settings: Arc<TaskSettings>,
     inbox: TaskInbox,
-    host: Arc<Host>,
+    pool: Arc<Pool>,
     /// The worker that the task belongs to, where the policy knows owners.
     worker: AtomicUsize,
     standing: Standing,
@@ -114,7 +114,7 @@ impl Task {
         settings: Arc<TaskSettings>,
         slots: SlotTable,
         parts: TaskParts,
-        host: Arc<Host>,
+        pool: Arc<Pool>,
         wake: Option<Wake>,
     ) -> Arc<Self> {
         let mut slot_host = SlotHost::new(slots, parts.decoder, parts.chain);
@@ -127,9 +127,9 @@ impl Task {
         Arc::new_cyclic(|task| Self {
             myself: task.clone(),
             inbox: TaskInbox::new(settings.limits, settings.batch_rows_max),
-            worker: AtomicUsize::new(host.place()),
-            deadline: host.deadlines.register(task.clone()),
-            host,
+            worker: AtomicUsize::new(pool.place()),
+            deadline: pool.deadlines.register(task.clone()),
+            pool,
             standing: Standing::default(),
             busy_us: AtomicU64::new(0),
             queries: AtomicUsize::new(0),
@@ -206,9 +206,9 @@ impl Task {
         }
     }
 
-    /// Tells the scheduler that the task has work: see [`Host::schedule`].
+    /// Tells the scheduler that the task has work: see [`Pool::schedule`].
     pub(crate) fn schedule(self: &Arc<Self>) {
-        self.host.schedule(self);
+        self.pool.schedule(self);
     }
 
     fn schedule_myself(&self) {
@@ -242,10 +242,10 @@ impl Task {
         let upstream_us = self.settings.oldest_upstream_us();
         let oldest_us = self.oldest_us().min(upstream_us);
         // Events that are still to be replayed are in flight too.
-        let oldest_us = oldest_us.min(self.host.held_at_us.load(Ordering::Acquire));
+        let oldest_us = oldest_us.min(self.pool.held_at_us.load(Ordering::Acquire));
         let now_us = now_us.min(oldest_us.saturating_sub(1));
         if is_due(now_us) {
-            core.host.table().take_leaps(&*self.host.clock);
+            core.host.table().take_leaps(&*self.pool.clock);
             core.host.tick(now_us, &mut *core.sink);
             core.finish(&self.settings.name);
         }
@@ -257,7 +257,7 @@ impl Task {
         if chunk.rows() == 0 {
             return;
         }
-        let now_us = self.host.clock.now_us();
+        let now_us = self.pool.clock.now_us();
         core.count_events(chunk, now_us);
         core.host.accept(chunk);
         if core.host.table().has_retired() && self.inbox.lock().left() >= core.retired_at {
@@ -266,7 +266,7 @@ impl Task {
         if chunk.rows() == 0 {
             return core.note(&self.settings.name);
         }
-        core.host.table().take_leaps(&*self.host.clock);
+        core.host.table().take_leaps(&*self.pool.clock);
         let batch = core.host.decode(chunk);
         let of_batch = batch.as_ref().map(|batch| batch.arrival_us.clone()).unwrap_or_default();
         let arrival_us = chunk.arrival_us(&of_batch);
@@ -281,13 +281,13 @@ impl Task {
             core.host.process(batch, now_us, &mut *core.sink);
         }
         core.finish(&self.settings.name);
-        core.metrics.record_latencies(arrival_us, event_times.as_ref(), self.host.clock.now_us());
+        core.metrics.record_latencies(arrival_us, event_times.as_ref(), self.pool.clock.now_us());
     }
 
     /// Adds queries, one for each row of `parameters`, and returns their slots in this task.
     pub(crate) fn add(&self, core: &mut Core, queries: &[QueryId], parameters: &RecordBatch) -> Vec<Slot> {
         self.recycle_unless_waiting(core);
-        let slots = core.host.add(queries, parameters, self.host.clock.now_us(), &mut *core.sink);
+        let slots = core.host.add(queries, parameters, self.pool.clock.now_us(), &mut *core.sink);
         self.changed(core);
         slots
     }
@@ -303,7 +303,7 @@ impl Task {
     /// Removes queries that no event will be pushed to any more. Their waiting events count as refused for
     /// [`Reason::Removed`].
     pub(crate) fn remove(&self, core: &mut Core, slots: &[Slot]) {
-        core.host.remove(slots, self.host.clock.now_us(), &mut *core.sink);
+        core.host.remove(slots, self.pool.clock.now_us(), &mut *core.sink);
         core.retired_at = self.inbox.lock().pushed();
         self.changed(core);
     }
@@ -311,7 +311,7 @@ impl Task {
     /// Adds queries copied from another task, and returns their slots here.
     pub(crate) fn put(&self, core: &mut Core, copy: SlotCopy) -> Result<Vec<Slot>, StateError> {
         self.recycle_unless_waiting(core);
-        let put = core.host.put(copy, self.host.clock.now_us(), &mut *core.sink);
+        let put = core.host.put(copy, self.pool.clock.now_us(), &mut *core.sink);
         if put.is_err() {
             // The queries were removed again.
             core.retired_at = self.inbox.lock().pushed();
@@ -328,7 +328,7 @@ impl Task {
         map: &StateMap,
         change: impl FnOnce(&mut SlotHost),
     ) -> Result<(), StateError> {
-        let done = core.host.reset(slots, map, change, self.host.clock.now_us(), &mut *core.sink);
+        let done = core.host.reset(slots, map, change, self.pool.clock.now_us(), &mut *core.sink);
         self.changed(core);
         done
     }
@@ -342,14 +342,14 @@ impl Task {
         marks: &[Mark],
     ) -> Result<(), StateError> {
         let core = &mut *self.lock();
-        let done = core.host.restore(slots, saved, frames, marks, self.host.clock.now_us(), &mut *core.sink);
+        let done = core.host.restore(slots, saved, frames, marks, self.pool.clock.now_us(), &mut *core.sink);
         self.changed(core);
         done
     }
 
     /// Drops all state of these slots, ascending.
     pub(crate) fn begin_anew(&self, core: &mut Core, slots: &[Slot]) {
-        core.host.begin_anew(slots, self.host.clock.now_us(), &mut *core.sink);
+        core.host.begin_anew(slots, self.pool.clock.now_us(), &mut *core.sink);
         self.changed(core);
     }
 
@@ -369,7 +369,7 @@ impl Task {
     /// Ends the input: closes open windows and hands their results to the sink.
     pub(crate) fn end(&self) {
         let core = &mut *self.lock();
-        core.host.end(self.host.clock.now_us(), &mut *core.sink);
+        core.host.end(self.pool.clock.now_us(), &mut *core.sink);
         core.finish(&self.settings.name);
         self.note_deadline(core);
     }
@@ -377,7 +377,7 @@ impl Task {
     pub(crate) fn note_deadline(&self, core: &Core) {
         let deadline_us =
             core.host.deadline_us().map_or(i64::MAX, |deadline_us| deadline_us.saturating_add(TICK_GRACE_US));
-        self.host.deadlines.set(self.deadline, deadline_us);
+        self.pool.deadlines.set(self.deadline, deadline_us);
     }
 
     /// The counters; dropped events count as refused for [`Reason::Overflow`].
@@ -445,7 +445,7 @@ impl Runnable for Task {
         if let Some(parts) = self.parts_as_wanted(&mut core) {
             return self.run_part(&parts, 0, &mut core, budget);
         }
-        let clock = &self.host.clock;
+        let clock = &self.pool.clock;
         let (start_us, begun_us) = (clock.now_us(), clock.steady_us());
         let mut done = None;
         let mut rows = 0;
@@ -491,9 +491,9 @@ impl Runnable for Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        self.host.deadlines.forget(self.deadline);
-        if self.host.policy.has_worker_for_each_task() {
-            self.host.scheduler.remove_worker(self.worker());
+        self.pool.deadlines.forget(self.deadline);
+        if self.pool.policy.has_worker_for_each_task() {
+            self.pool.scheduler.remove_worker(self.worker());
         }
     }
 }

@@ -13,9 +13,9 @@ use parking_lot::Mutex;
 use rivulet_dataflow::{Clock, StateError};
 
 use crate::balance::{self, Step, TaskLoad};
-use crate::host::{Deadlines, Host, Relief, WorkerLoad};
 use crate::labels::Labels;
 use crate::numa::Stands;
+use crate::pool::{Deadlines, Pool, Relief, WorkerLoad};
 use crate::scheduler::{Budget, Closing, Policy, Runnable, SchedulerSetup, Stepped, ThreadLimit};
 use crate::spill::{SWEEPS, Spill};
 use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Numa, Task, Topology};
@@ -82,7 +82,7 @@ pub struct Workers {
 
 struct Shared {
     settings: WorkerSettings,
-    host: Arc<Host>,
+    pool: Arc<Pool>,
     groups: Mutex<Groups>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The limit of workers, where each task has its own.
@@ -148,7 +148,7 @@ impl Workers {
             let setup = SchedulerSetup { closing: closing.clone(), nodes, time_slice };
             Shared {
                 settings,
-                host: Arc::new(Host {
+                pool: Arc::new(Pool {
                     clock,
                     policy: settings.policy,
                     scheduler: (settings.policy.make)(setup),
@@ -174,8 +174,8 @@ impl Workers {
         let workers = Self { shared: shared.clone(), stepped: None };
         if !has_worker_for_each_task {
             for _ in 0..threads {
-                shared.host.workers.push(WorkerLoad::default());
-                shared.start_worker(shared.host.scheduler.add_worker())?;
+                shared.pool.workers.push(WorkerLoad::default());
+                shared.start_worker(shared.pool.scheduler.add_worker())?;
             }
         }
         let named = |name: &str| std::thread::Builder::new().name(name.into());
@@ -194,7 +194,7 @@ impl Workers {
         let stepped = Arc::<Stepped>::default();
         let shared = Shared {
             settings: WorkerSettings { threads: 1, ..WorkerSettings::default() },
-            host: Arc::new(Host::scheduled_by(Box::new(stepped.clone()), clock)),
+            pool: Arc::new(Pool::scheduled_by(Box::new(stepped.clone()), clock)),
             groups: Mutex::default(),
             threads: Mutex::default(),
             thread_limit: None,
@@ -214,48 +214,48 @@ impl Workers {
 
     /// Schedules tasks again whose sink had no room. They are tried again every few milliseconds anyhow.
     pub fn retry_blocked(&self) {
-        self.shared.host.retry_blocked();
+        self.shared.pool.retry_blocked();
     }
 
     /// Schedules blocked tasks and due timers of [stepped](Workers::stepped) workers.
     pub fn keep_time_once(&self) {
         self.retry_blocked();
-        let host = &self.shared.host;
-        host.schedule_due(&host.deadlines);
-        host.schedule_due(&host.flow_deadlines);
+        let pool = &self.shared.pool;
+        pool.schedule_due(&pool.deadlines);
+        pool.schedule_due(&pool.flow_deadlines);
     }
 
     /// When [`Workers::keep_time_once`] next finds a due timer of a group, microseconds since the epoch.
     pub fn next_timer_us(&self) -> Option<i64> {
-        self.shared.host.deadlines.next_us()
+        self.shared.pool.deadlines.next_us()
     }
 
     /// Enables spilling of silent queries. A second call changes nothing.
     pub fn enable_spilling(&self, spill: Spill) {
-        self.shared.host.enable_spilling(spill);
+        self.shared.pool.enable_spilling(spill);
     }
 
     /// Holds the timers of groups at `at_us` until the next call, because later events are still to be replayed.
     /// `i64::MAX` lets timers follow the clock.
     pub fn hold_timers_at(&self, at_us: i64) {
-        self.shared.host.held_at_us.store(at_us, Ordering::Release);
+        self.shared.pool.held_at_us.store(at_us, Ordering::Release);
     }
 
     /// Makes each worker call `give_back` after queries were spilled, which returns memory that the calling thread's
     /// heap does not need. A second call changes nothing.
     pub fn give_back_with(&self, give_back: fn()) {
-        let _ = self.shared.host.relief.give_back.set(give_back);
+        let _ = self.shared.pool.relief.give_back.set(give_back);
     }
 
     /// Where silent queries are spilled to, if spilling is enabled.
     pub fn spill(&self) -> Option<&Spill> {
-        self.shared.host.spill.get()
+        self.shared.pool.spill.get()
     }
 
     /// Creates a group that these workers run.
     pub fn create_group(&self, parts: GroupParts) -> Arc<Group> {
         let mut groups = self.shared.groups.lock();
-        let group = Group::new(groups.next_id, parts, self.shared.host.clone());
+        let group = Group::new(groups.next_id, parts, self.shared.pool.clone());
         groups.next_id += 1;
         groups.all.push(group.clone());
         group
@@ -266,7 +266,7 @@ impl Workers {
     /// # Errors
     /// The restored state is not that of its operators.
     pub fn start_flow(&self, parts: FlowParts) -> Result<Flow, StateError> {
-        Flow::start(parts, &self.shared.host)
+        Flow::start(parts, &self.shared.pool)
     }
 
     /// Removes a group. Its sources must have released it already.
@@ -287,16 +287,16 @@ impl Workers {
 
     /// The number of tasks that wait for a worker.
     pub fn waiting_tasks(&self) -> usize {
-        self.shared.host.scheduler.waiting()
+        self.shared.pool.scheduler.waiting()
     }
 
     /// The state of each worker; empty where tasks belong to no worker.
     pub fn status(&self) -> Vec<WorkerStatus> {
-        let host = &self.shared.host;
-        if !host.policy.is_owned() {
+        let pool = &self.shared.pool;
+        if !pool.policy.is_owned() {
             return Vec::new();
         }
-        let mut status: Vec<WorkerStatus> = host
+        let mut status: Vec<WorkerStatus> = pool
             .workers
             .iter()
             .map(|(worker, load)| WorkerStatus {
@@ -304,7 +304,7 @@ impl Workers {
                 load: load.load(),
                 tasks: load.flow_tasks(),
                 core: self.shared.core(worker),
-                node: host.node(worker),
+                node: pool.node(worker),
             })
             .collect();
         let groups = self.groups();
@@ -326,9 +326,9 @@ impl Workers {
     /// Lets the workers finish ready tasks, for a bounded time, joins them, and returns how many events still wait.
     /// Further calls do nothing. Sources should have been closed before.
     pub fn stop(&self) -> usize {
-        let host = &self.shared.host;
-        host.closing.begin();
-        host.scheduler.wake_all();
+        let pool = &self.shared.pool;
+        pool.closing.begin();
+        pool.scheduler.wake_all();
         let threads = std::mem::take(&mut *self.shared.threads.lock());
         // The balancer sleeps otherwise, for up to its period.
         threads.iter().for_each(|thread| thread.thread().unpark());
@@ -336,8 +336,8 @@ impl Workers {
             // A panic in a worker was caught and reported where it happened.
             let _ = thread.join();
         }
-        host.blocked.lock().clear();
-        host.scheduler.clear();
+        pool.blocked.lock().clear();
+        pool.scheduler.clear();
         self.groups().iter().map(|group| group.waiting().0).sum()
     }
 }
@@ -373,7 +373,7 @@ impl Shared {
 
     /// The core that a worker is pinned to, if any.
     fn core(&self, worker: usize) -> Option<usize> {
-        let stands = self.host.stands.as_ref()?;
+        let stands = self.pool.stands.as_ref()?;
         stands.core(worker).filter(|_| self.settings.pins || stands.has_nodes())
     }
 
@@ -381,10 +381,10 @@ impl Shared {
         if let Some(core) = self.core(worker) {
             pin(worker, core);
         }
-        let (scheduler, closing) = (&self.host.scheduler, &self.host.closing);
+        let (scheduler, closing) = (&self.pool.scheduler, &self.pool.closing);
         let mut relieved = 0;
         loop {
-            self.host.relief.follow(&mut relieved);
+            self.pool.relief.follow(&mut relieved);
             match scheduler.next(worker) {
                 Some((task, budget)) => {
                     let outcome = catch_unwind(AssertUnwindSafe(|| task.run(budget))).unwrap_or_else(|_| {
@@ -398,7 +398,7 @@ impl Shared {
                 }
                 // This worker was removed.
                 None if !closing.has_begun() => return,
-                None if closing.is_over() || self.host.scheduled.load(Ordering::Acquire) == 0 => return,
+                None if closing.is_over() || self.pool.scheduled.load(Ordering::Acquire) == 0 => return,
                 // A task waits for room in its sink, or runs and may have to run again.
                 None => std::thread::sleep(TIMER_PERIOD / 10),
             }
@@ -408,20 +408,20 @@ impl Shared {
     /// Decides what happens to a task after a run.
     fn goes_on(&self, task: Arc<dyn Runnable>, outcome: Activation) {
         match outcome {
-            Activation::Ran(_) => self.host.ran(task),
-            Activation::Yielded(_) => self.host.schedule_again(task),
+            Activation::Ran(_) => self.pool.ran(task),
+            Activation::Yielded(_) => self.pool.schedule_again(task),
             // The task keeps its standing as running, so that no push schedules it before the timekeeper does.
-            Activation::Blocked => self.host.blocked.lock().push(task),
+            Activation::Blocked => self.pool.blocked.lock().push(task),
         }
     }
 
     fn keep_time(&self) {
-        let closing = &self.host.closing;
-        while !closing.has_begun() || (self.host.scheduled.load(Ordering::Acquire) > 0 && !closing.is_over()) {
+        let closing = &self.pool.closing;
+        while !closing.has_begun() || (self.pool.scheduled.load(Ordering::Acquire) > 0 && !closing.is_over()) {
             self.wait_with_flows(TIMER_PERIOD);
-            self.host.retry_blocked();
+            self.pool.retry_blocked();
             if !closing.has_begun() {
-                self.host.schedule_due(&self.host.deadlines);
+                self.pool.schedule_due(&self.pool.deadlines);
             }
         }
     }
@@ -430,9 +430,9 @@ impl Shared {
     /// meanwhile.
     fn wait_with_flows(&self, period: Duration) {
         let until = Instant::now() + period;
-        while self.host.flow_deadlines.are_any() && Instant::now() < until {
+        while self.pool.flow_deadlines.are_any() && Instant::now() < until {
             std::thread::sleep(FLOW_TIMER_PERIOD);
-            self.host.schedule_due(&self.host.flow_deadlines);
+            self.pool.schedule_due(&self.pool.flow_deadlines);
         }
         std::thread::sleep(until.saturating_duration_since(Instant::now()));
     }
@@ -440,7 +440,7 @@ impl Shared {
     fn keep_balance(&self) {
         let period = self.settings.balance_period.unwrap_or(MEASURE_PERIOD);
         let (mut looked, mut swept, mut relieved) = (Instant::now(), Instant::now(), 0);
-        while !self.host.closing.has_begun() {
+        while !self.pool.closing.has_begun() {
             // The stop ends this wait.
             std::thread::park_timeout(BALANCER_PERIOD.min(period));
             if looked.elapsed() >= period {
@@ -448,12 +448,12 @@ impl Shared {
                 looked = Instant::now();
                 self.balance(elapsed);
             }
-            if let Some(spill) = self.host.spill.get() {
+            if let Some(spill) = self.pool.spill.get() {
                 let period = spill.sweep_period();
                 if swept.elapsed() >= period {
                     swept = Instant::now();
                     self.spill(period);
-                    self.host.relief.follow(&mut relieved);
+                    self.pool.relief.follow(&mut relieved);
                 }
             }
         }
@@ -466,7 +466,7 @@ impl Shared {
         let groups = self.groups.lock().all.clone();
         let mut spilled = 0;
         for group in &groups {
-            if self.host.closing.has_begun() {
+            if self.pool.closing.has_begun() {
                 return;
             }
             // The sweep in which the last event came does not count as a whole one.
@@ -482,7 +482,7 @@ impl Shared {
             }
         }
         if spilled >= RELIEF_QUERIES_MIN {
-            self.host.relief.ask();
+            self.pool.relief.ask();
             // A sleeping worker learns of it with its next task; if all is silent, that is a task without events.
             let mut called = HashSet::new();
             for task in groups.iter().flat_map(|group| group.tasks()) {
@@ -499,7 +499,7 @@ impl Shared {
         let tasks: Vec<(&Arc<Group>, Arc<Task>)> =
             groups.iter().flat_map(|group| group.tasks().map(move |task| (group, task.clone()))).collect();
         let cut_above = self.settings.cut_above_percent.map_or(f64::INFINITY, |percent| f64::from(percent) / 100.0);
-        let mut loads = vec![0.0; self.host.workers.count()];
+        let mut loads = vec![0.0; self.pool.workers.count()];
         let mut seen = Vec::new();
         for (index, (group, task)) in tasks.iter().enumerate() {
             let mut meter = task.load.lock();
@@ -525,11 +525,11 @@ impl Shared {
                 }
             }
         }
-        for (worker, load) in &self.host.workers {
+        for (worker, load) in &self.pool.workers {
             load.load.store((loads[worker] * 1_000.0) as usize, Ordering::Relaxed);
             load.placed.store(0, Ordering::Relaxed);
         }
-        if !self.host.policy.is_balanced() || self.settings.balance_period.is_none() {
+        if !self.pool.policy.is_balanced() || self.settings.balance_period.is_none() {
             return;
         }
         for step in balance::plan(loads.len(), &seen, cut_above) {

@@ -33,7 +33,7 @@ use std::time::{Duration, Instant};
 use rivulet_dataflow::stage::{Stage, cut};
 use rivulet_dataflow::{Dataflow, Sink, Snapshot, StageSnapshot, StateError, StateSink};
 
-use crate::host::Host;
+use crate::pool::Pool;
 use alignment::Alignment;
 use checkpoint::{CheckpointError, Gathered};
 use exchange::Outputs;
@@ -85,7 +85,7 @@ impl Flow {
     ///
     /// # Errors
     /// The restored state is not that of these operators.
-    pub(crate) fn start(parts: FlowParts, host: &Arc<Host>) -> Result<Self, StateError> {
+    pub(crate) fn start(parts: FlowParts, pool: &Arc<Pool>) -> Result<Self, StateError> {
         let FlowParts { name, dataflow, sources, letters, tap, sinks, parallelism, limits, measures, restored } = parts;
         let restored = restored.unwrap_or_default();
         let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
@@ -95,8 +95,8 @@ impl Flow {
         let alignment = Alignment::new(reading.map(|stage| stage.instances));
         let state = Arc::new(FlowState::new(name, limits, alignment, tasks_count));
         // Instances of different stages with the same number run on one worker, so that what they exchange stays near.
-        let workers = host.place_flow(stages.iter().map(|stage| stage.instances).max().unwrap_or(0));
-        let nodes: Vec<Option<usize>> = workers.iter().map(|&worker| host.node(worker)).collect();
+        let workers = pool.place_flow(stages.iter().map(|stage| stage.instances).max().unwrap_or(0));
+        let nodes: Vec<Option<usize>> = workers.iter().map(|&worker| pool.node(worker)).collect();
         let mut sources: Vec<Option<Vec<Partition>>> = sources.into_iter().map(Some).collect();
         let mut sinks: Vec<_> = sinks.into_iter().map(Vec::into_iter).collect();
         let sources_of = sources_of(&stages, &dataflow);
@@ -145,7 +145,7 @@ impl Flow {
                         state: state_of.iter_mut().map(|frames| frames[instance].take()).collect(),
                     },
                     state.clone(),
-                    host.clone(),
+                    pool.clone(),
                 )?);
             }
         }

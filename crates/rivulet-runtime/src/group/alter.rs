@@ -75,7 +75,7 @@ impl Group {
                 slots.sort_unstable();
                 done = done.and(task.reset(&mut core, slots, map, |host| set(host, &changes, parameters)));
             }
-            let now_us = self.host.clock.now_us();
+            let now_us = self.pool.clock.now_us();
             of_task.iter().for_each(|(place, _)| core.host.tally_change(place.slot, now_us));
         }
         done

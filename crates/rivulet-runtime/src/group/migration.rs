@@ -27,7 +27,7 @@ pub struct Suspended(Arc<Group>);
 impl Drop for Suspended {
     fn drop(&mut self) {
         self.0.settings.rest.resume();
-        self.0.host.retry_blocked();
+        self.0.pool.retry_blocked();
     }
 }
 
@@ -85,7 +85,7 @@ impl Group {
     pub fn go_on(&self) {
         self.settings.rest.go_on();
         // Tasks that were tried meanwhile, and those that pass rows on to this group.
-        self.host.retry_blocked();
+        self.pool.retry_blocked();
     }
 
     /// Whether no event waits or is still to be passed on. An activation may be in progress.
@@ -117,8 +117,8 @@ impl Group {
                 continue;
             }
             let target =
-                Task::new(self.settings.clone(), self.new_slots(), (self.settings.make)(), self.host.clone(), None);
-            if self.host.policy.is_balanced() {
+                Task::new(self.settings.clone(), self.new_slots(), (self.settings.make)(), self.pool.clone(), None);
+            if self.pool.policy.is_balanced() {
                 target.assign(source.worker());
             }
             let to = self.tasks.push(target.clone());
@@ -127,7 +127,7 @@ impl Group {
             }
             for (inner, outer) in inner.chunks(MOVED_AT_ONCE).zip(outer.chunks(MOVED_AT_ONCE)) {
                 let copied = source.lock().host.copy(inner)?;
-                let copied = copied.migrate(migration.state, migration.parameters, self.host.clock.now_us())?;
+                let copied = copied.migrate(migration.state, migration.parameters, self.pool.clock.now_us())?;
                 let new = target.put(&mut target.lock(), copied)?;
                 for (&outer, slot) in outer.iter().zip(new) {
                     places[outer as usize].store(Place { task: to as u32, slot }.pack(), Ordering::Release);

@@ -30,8 +30,8 @@ impl Group {
     /// # Errors
     /// A disk that is full or fails. The queries concerned stay in memory, and the failure is counted.
     pub fn spill_silent(self: &Arc<Self>, sweeps: u8, horizon_us: i64) -> Result<usize, StateError> {
-        let Some(spill) = self.host.spill.get().filter(|_| self.is_movable()) else { return Ok(0) };
-        let until_us = self.host.clock.now_us().saturating_add(horizon_us);
+        let Some(spill) = self.pool.spill.get().filter(|_| self.is_movable()) else { return Ok(0) };
+        let until_us = self.pool.clock.now_us().saturating_add(horizon_us);
         let mut spilled = 0;
         for index in 0..self.tasks.count() {
             let silent = self.silent_of(index, sweeps, until_us)?;
@@ -95,7 +95,7 @@ impl Group {
         parts.chain = SpilledTask::chain(file, operators, &alarms);
         let group = Arc::downgrade(self);
         let wake: Wake = Box::new(move || Some(group.upgrade()?.wake()));
-        let task = Task::new(self.settings.clone(), self.new_slots(), parts, self.host.clone(), Some(wake));
+        let task = Task::new(self.settings.clone(), self.new_slots(), parts, self.pool.clone(), Some(wake));
         let spilled_task = SpilledTask {
             task,
             alarms,
@@ -127,7 +127,7 @@ impl Group {
     /// The activation of the spilled task: brings back queries with waiting events or a due timer.
     fn wake(&self) -> Activation {
         let Some(spilled_task) = self.spilled_task.get() else { return Activation::Ran(0) };
-        let now_us = self.host.clock.now_us() - TICK_GRACE_US;
+        let now_us = self.pool.clock.now_us() - TICK_GRACE_US;
         let mut slots = {
             let mut core = spilled_task.task.lock();
             let mut queue = spilled_task.task.inbox().lock();

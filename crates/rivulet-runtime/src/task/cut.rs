@@ -141,7 +141,7 @@ impl Task {
     fn cut_up(&self, core: &mut Core, workers: &[usize]) -> Result<Arc<Parts>, StateError> {
         let count = workers.len() + 1;
         let (cut, key_groups) = (self.settings.cut.clone(), core.host.key_groups());
-        let now_us = self.host.clock.now_us();
+        let now_us = self.pool.clock.now_us();
         let mut cores = Vec::with_capacity(count);
         for number in 0..count {
             let mut parts = (self.settings.make)();
@@ -160,7 +160,7 @@ impl Task {
         let deadlines_us = std::iter::once(&*core).chain(&cores).map(deadline_us).collect();
         let name: Arc<str> = self.name().into();
         Ok(Arc::new_cyclic(|parts| Parts {
-            host: self.host.clone(),
+            pool: self.pool.clone(),
             first: self.myself.clone(),
             cut,
             key_groups,
@@ -258,7 +258,7 @@ impl Task {
 
     /// One activation of a part.
     pub(super) fn run_part(&self, parts: &Parts, number: usize, core: &mut Core, budget: Budget) -> Activation {
-        let clock = &self.host.clock;
+        let clock = &self.pool.clock;
         let (start_us, begun_us) = (clock.now_us(), clock.steady_us());
         let (mut rows, mut spare) = (0, None);
         let outcome = loop {
@@ -303,14 +303,14 @@ impl Task {
         // Dropped, and so handed over, when everything is sent or has failed: only then may the next block be sent.
         let _under_way = UnderWay { parts, block: Some(block) };
         core.finish(self.name());
-        times.record(&mut core.metrics, self.host.clock.now_us());
+        times.record(&mut core.metrics, self.pool.clock.now_us());
     }
 
     /// Decodes a block, runs it as far as possible without state, and hands it over. Returns the memory of its events.
     fn prepare(&self, parts: &Parts, number: usize, core: &mut Core, block: u64, chunk: Chunk) -> Chunk {
         let mut under_way = UnderWay { parts, block: Some(block) };
-        let (now_us, events) = (self.host.clock.now_us(), chunk.rows());
-        core.host.table().take_leaps(&*self.host.clock);
+        let (now_us, events) = (self.pool.clock.now_us(), chunk.rows());
+        core.host.table().take_leaps(&*self.pool.clock);
         core.count_events(&chunk, now_us);
         let batch = core.host.decode(&chunk);
         let arrival_us = chunk.arrival_us(batch.as_ref().map_or(&[], |batch| &batch.arrival_us)).to_vec();
@@ -324,7 +324,7 @@ impl Task {
                 core.finish(self.name());
                 under_way.block = None;
                 if batches.is_empty() {
-                    times.record(&mut core.metrics, self.host.clock.now_us());
+                    times.record(&mut core.metrics, self.pool.clock.now_us());
                     parts.hand_over(block, None);
                 } else {
                     let missing = AtomicUsize::new(parts.count());
@@ -347,15 +347,15 @@ impl Task {
     fn process_own(&self, parts: &Parts, number: usize, core: &mut Core, block: &Block) {
         let processed = ProcessedByPart { parts, block };
         let Cut::ByKey(place) = parts.cut else { return };
-        let now_us = self.host.clock.now_us();
-        core.host.table().take_leaps(&*self.host.clock);
+        let now_us = self.pool.clock.now_us();
+        core.host.table().take_leaps(&*self.pool.clock);
         for (batch, key_groups) in &block.batches {
             let own = parts.own(key_groups, number);
             core.host.process_own(place, batch, &own, now_us, &mut *core.sink);
         }
         core.finish(self.name());
         if processed.finish() {
-            block.times.record(&mut core.metrics, self.host.clock.now_us());
+            block.times.record(&mut core.metrics, self.pool.clock.now_us());
         }
     }
 
@@ -372,7 +372,7 @@ impl Task {
         };
         let now_us = now_us.min(oldest_us.min(upstream_us).saturating_sub(1));
         if is_due(core, now_us) {
-            core.host.table().take_leaps(&*self.host.clock);
+            core.host.table().take_leaps(&*self.pool.clock);
             core.host.tick(now_us, &mut *core.sink);
             core.finish(self.name());
             parts.ticked_us.fetch_max(now_us, Ordering::AcqRel);
@@ -383,7 +383,7 @@ impl Task {
         // Locked, so that of two parts the later one does not restore an older value.
         let _order = parts.order.lock();
         parts.deadlines_us[number].store(core.host.deadline_us().unwrap_or(i64::MAX), Ordering::Release);
-        self.host.deadlines.set(self.deadline, parts.deadline_us().saturating_add(TICK_GRACE_US));
+        self.pool.deadlines.set(self.deadline, parts.deadline_us().saturating_add(TICK_GRACE_US));
     }
 }
 

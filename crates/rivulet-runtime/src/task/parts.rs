@@ -14,13 +14,13 @@ use rivulet_dataflow::{Batch, Chunk, Cut, KeyGroup, KeyGroups};
 use super::core::Core;
 use super::order::Order;
 use crate::GroupMetrics;
-use crate::host::Host;
 use crate::inbox::TaskInbox;
+use crate::pool::Pool;
 use crate::scheduler::Runnable;
 
 /// The parts of a task.
 pub(super) struct Parts {
-    pub(super) host: Arc<Host>,
+    pub(super) pool: Arc<Pool>,
     /// The first part: the task itself.
     pub(super) first: Weak<dyn Runnable>,
     pub(super) cut: Cut,
@@ -148,7 +148,7 @@ impl Parts {
         let first = self.first.upgrade().filter(|part| part.standing().is_idle());
         let idle = || self.others.iter().find(|part| part.runnable.standing().is_idle());
         if let Some(part) = first.or_else(|| Some(idle()?.runnable.clone())) {
-            self.host.tell(part);
+            self.pool.tell(part);
         }
     }
 
@@ -159,7 +159,7 @@ impl Parts {
             Some(other) => Some(self.others[other].runnable.clone()),
         };
         if let Some(part) = part {
-            self.host.tell(part);
+            self.pool.tell(part);
         }
     }
 

@@ -37,7 +37,7 @@ impl Task {
             return None;
         }
         core.host.table().find(slot, query)?;
-        let now_us = self.host.clock.now_us();
+        let now_us = self.pool.clock.now_us();
         let timer_us = core.host.slot_deadline_us(slot);
         let wait_us = timer_us.filter(|&timer_us| timer_us != i64::MAX);
         let wait_us = wait_us.map_or(0, |timer_us| timer_us.saturating_sub(now_us).clamp(0, TIMER_US_MAX));

@@ -37,7 +37,7 @@ impl FlowTask {
         core.outputs = Outputs::default();
         self.inbox.clear();
         self.note_reached(None);
-        self.host.flow_deadlines.set(self.deadline, i64::MAX);
+        self.pool.flow_deadlines.set(self.deadline, i64::MAX);
         self.end_barrier();
         self.flow.task_ended();
     }

@@ -24,7 +24,7 @@ use super::measure::{Counting, OperatorCounters};
 use super::peer::Peer;
 use super::reader::{Partition, Read, Reader};
 use super::state::{FlowState, Phase};
-use crate::host::{DeadlineId, Host};
+use crate::pool::{DeadlineId, Pool};
 use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, Histogram};
 use checkpoints::Checkpoints;
@@ -82,7 +82,7 @@ pub(crate) struct FlowTask {
     instance: usize,
     worker: usize,
     flow: Arc<FlowState>,
-    host: Arc<Host>,
+    pool: Arc<Pool>,
     inbox: FlowInbox,
     upstream: OnceLock<Vec<Weak<FlowTask>>>,
     /// Its index in the alignment of sources, if it reads any.
@@ -161,7 +161,7 @@ impl FlowTask {
     pub(super) fn new(
         mut parts: FlowTaskParts,
         flow: Arc<FlowState>,
-        host: Arc<Host>,
+        pool: Arc<Pool>,
     ) -> Result<Arc<Self>, StateError> {
         let measured: Vec<Arc<OperatorCounters>> =
             if parts.measures { parts.operators.iter().map(|_| Arc::default()).collect() } else { Vec::new() };
@@ -181,7 +181,7 @@ impl FlowTask {
         let chain = Chain::new(operators).with_key_groups(parts.key_groups);
         let mut stage = StageHost::new(chain, channels, flow.limits.batch_rows);
         stage.restore(&parts.restored, &parts.state)?;
-        if let Some(load) = host.workers.get(parts.worker) {
+        if let Some(load) = pool.workers.get(parts.worker) {
             load.flow_tasks.fetch_add(1, Ordering::Relaxed);
         }
         // Where refused rows go to a sink, all are kept until the end of the step; a step refuses no more than it was
@@ -203,8 +203,8 @@ impl FlowTask {
             waits_for_commit: transactional(&mut parts.sink).is_some_and(|sink| sink.waits_for_commit()),
             final_to: AtomicU64::new(0),
             standing: Standing::default(),
-            deadline: host.flow_deadlines.register(task.clone()),
-            host,
+            deadline: pool.flow_deadlines.register(task.clone()),
+            pool,
             sources_at_us: AtomicI64::new(if parts.partitions.is_some() { SOURCES_READY } else { i64::MAX }),
             in_stage: AtomicUsize::new(0),
             counters: Counters::default(),
@@ -254,20 +254,20 @@ impl FlowTask {
         self.final_to.load(Ordering::Acquire)
     }
 
-    /// Schedules the task, also for a first time and while workers stop: see [`Host::schedule`].
+    /// Schedules the task, also for a first time and while workers stop: see [`Pool::schedule`].
     pub(super) fn begin(self: &Arc<Self>) {
-        self.host.schedule(self);
+        self.pool.schedule(self);
     }
 
     fn schedule(&self) {
         if let Some(task) = self.myself.upgrade() {
-            self.host.schedule(&task);
+            self.pool.schedule(&task);
         }
     }
 
     /// One step: the work in the stage, or else rows of a source or of the inbox. `None` if there was nothing to do.
     fn step(&self, core: &mut Core) -> Result<Option<usize>, String> {
-        let now_us = self.host.clock.now_us();
+        let now_us = self.pool.clock.now_us();
         let mut given = Some(0);
         if !core.stage.has_work() {
             given = match core.reader {
@@ -305,7 +305,7 @@ impl FlowTask {
         } else if !(is_last || self.flow.may_poll() && self.may_read(reader)) {
             return Ok(None);
         } else {
-            reader.poll(self.flow.limits.batch_rows, (now_us, self.host.clock.steady_us()), refusals)?
+            reader.poll(self.flow.limits.batch_rows, (now_us, self.pool.clock.steady_us()), refusals)?
         };
         self.note_reached(reader.time_us());
         let mut rows = Some(0);
@@ -394,7 +394,7 @@ impl FlowTask {
         run: impl FnOnce(&mut StageHost, Surroundings<'_>, &mut dyn FnMut(Element)) -> Result<(), OperatorError>,
     ) -> Result<(), String> {
         let Core { stage, outputs, sink, slots, refusals, .. } = core;
-        let clock = &self.host.clock;
+        let clock = &self.pool.clock;
         let mut failed = None;
         let mut rows_out = 0;
         let mut out = |element: Element| {
@@ -469,7 +469,7 @@ impl FlowTask {
     }
 
     fn work(&self, core: &mut Core, budget: Budget) -> Result<Activation, String> {
-        let clock = &self.host.clock;
+        let clock = &self.pool.clock;
         let begun_us = clock.steady_us();
         let mut rows = 0;
         // Each pass asks the sink at most once: to commit a checkpoint, to prepare one, or to finish.
@@ -530,12 +530,12 @@ impl FlowTask {
         // A sink that commits now and then is flushed even while no rows come.
         let of_sink = match core.sink {
             Some(_) if core.is_finishing || core.stage.barrier().is_some() || core.checkpoints.is_committing() => {
-                self.host.clock.now_us() + FINISHED_ASKED_US
+                self.pool.clock.now_us() + FINISHED_ASKED_US
             }
-            Some(_) => self.host.clock.now_us() + SINK_FLUSH_US,
+            Some(_) => self.pool.clock.now_us() + SINK_FLUSH_US,
             None => i64::MAX,
         };
-        self.host.flow_deadlines.set(self.deadline, of_operators.min(of_sources).min(of_sink));
+        self.pool.flow_deadlines.set(self.deadline, of_operators.min(of_sources).min(of_sink));
     }
 }
 
@@ -551,7 +551,7 @@ impl Peer for FlowTask {
     }
 
     fn wake(&self) {
-        if !self.host.closing.has_begun() {
+        if !self.pool.closing.has_begun() {
             self.schedule();
         }
     }
@@ -628,7 +628,7 @@ impl Runnable for FlowTask {
         let may_ask = || {
             self.flow.barrier.wanted() == 0
                 && self.flow.may_poll()
-                && self.sources_at_us.load(Ordering::Acquire) <= self.host.clock.now_us()
+                && self.sources_at_us.load(Ordering::Acquire) <= self.pool.clock.now_us()
                 && core.reader.as_ref().is_none_or(|reader| self.may_read(reader))
         };
         let has_to_rest = || core.reader.is_some() && core.checkpoints.lacks(self.flow.barrier.wanted());
@@ -638,10 +638,10 @@ impl Runnable for FlowTask {
 
 impl Drop for FlowTask {
     fn drop(&mut self) {
-        if let Some(load) = self.host.workers.get(self.worker) {
+        if let Some(load) = self.pool.workers.get(self.worker) {
             load.flow_tasks.fetch_sub(1, Ordering::Relaxed);
         }
-        self.host.flow_deadlines.forget(self.deadline);
+        self.pool.flow_deadlines.forget(self.deadline);
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a process has once for all groups: the clock, the scheduler, and the deadlines of tasks.
+//! The pool of workers, with what a process has once for all groups: the clock, the scheduler, and the deadlines of tasks.
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -13,7 +13,8 @@ use crate::numa::Stands;
 use crate::scheduler::{Budget, Closing, Policy, Runnable, STEPPED, Scheduler, Standing};
 use crate::spill::Spill;
 
-pub(crate) struct Host {
+/// The workers, and what all groups share.
+pub(crate) struct Pool {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) policy: &'static Policy,
     pub(crate) scheduler: Box<dyn Scheduler>,
@@ -88,13 +89,13 @@ impl WorkerLoad {
     }
 }
 
-impl Host {
-    /// A host without workers: the caller runs tasks.
+impl Pool {
+    /// A pool without workers: the caller runs tasks.
     pub(crate) fn stepped(clock: Arc<dyn Clock>) -> Self {
         Self::scheduled_by(Box::new(Nobody), clock)
     }
 
-    /// A host without workers, whose scheduler the caller asks.
+    /// A pool without workers, whose scheduler the caller asks.
     pub(crate) fn scheduled_by(scheduler: Box<dyn Scheduler>, clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
@@ -130,7 +131,7 @@ impl Host {
         }
     }
 
-    /// As [`Host::schedule`].
+    /// As [`Pool::schedule`].
     pub(crate) fn tell(&self, task: Arc<dyn Runnable>) {
         if self.is_to_be_told(task.standing()) {
             let pending = task.pending();
