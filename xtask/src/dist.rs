@@ -1,9 +1,9 @@
 //! `cargo xtask dist`: what people install, in `target/dist`: a release archive, a Debian package, what an image of a
 //! container is built from, and their checksums.
 //!
-//! The program is the one that `cargo build --release` makes; nothing is compiled a second time. What must hold: one
-//! program and one commit give the same bytes. So files stand in the order of their names, have the time of the commit
-//! and belong to root. The files that go along are in `packaging/`.
+//! The program is built with the profile `dist`, which optimises across all crates. What must hold: one program and one
+//! commit give the same bytes. So files stand in the order of their names, have the time of the commit and belong to
+//! root. The files that go along are in `packaging/`.
 
 mod debian;
 mod image;
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<(), String> {
             other => return Err(format!("there is no option {other}\n{USAGE}")),
         }
     }
-    let program = program.map_or_else(built_program, Ok)?;
+    let program = program.map_or_else(|| built_program("dist"), Ok)?;
     let release = Release::new(&program, &root().join("target/dist"))?;
     let package = release.make()?;
     if tries {

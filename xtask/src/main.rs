@@ -190,14 +190,16 @@ fn sim(rest: &[&str]) -> Result<(), String> {
 }
 
 fn numa() -> Result<(), String> {
-    numa::run(&built_program()?)
+    numa::run(&built_program("release")?)
 }
 
 /// The program, built as everybody builds it.
-fn built_program() -> Result<PathBuf, String> {
-    cargo(&["build", "--release", "--package", "rivulet"], &[])?;
-    // Beside this chore, which is built with the same profile.
-    Ok(std::env::current_exe().map_err(|error| error.to_string())?.with_file_name("rivulet"))
+/// Builds the program with a profile, and returns its file.
+fn built_program(profile: &str) -> Result<PathBuf, String> {
+    cargo(&["build", "--profile", profile, "--package", "rivulet"], &[])?;
+    // This chore is in the folder of `release`; each profile has a folder beside it.
+    let chore = std::env::current_exe().map_err(|error| error.to_string())?;
+    Ok(chore.ancestors().nth(2).unwrap_or(Path::new("")).join(profile).join("rivulet"))
 }
 
 fn oracle() -> Result<(), String> {
