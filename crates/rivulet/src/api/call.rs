@@ -152,7 +152,8 @@ impl FromRequestParts<Api> for Authenticated {
                     if let Some(wait) = address.and_then(|address| failed_logins.must_wait(address)) {
                         return Err(ApiError::after_wrong_tokens(wait));
                     }
-                    let caller = service.access().authenticate(&Credentials { user: None, secret: Some(&secret) });
+                    let caller =
+                        service.access().authenticate(&Credentials { secret: Some(&secret), ..Credentials::default() });
                     if let (Err(_), Some(address)) = (&caller, address) {
                         failed_logins.note(address, "the REST API");
                     }

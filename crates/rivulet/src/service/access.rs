@@ -60,6 +60,8 @@ pub struct Credentials<'a> {
     pub user: Option<&'a str>,
     /// A password, or the token of `Authorization: Bearer TOKEN`.
     pub secret: Option<&'a [u8]>,
+    /// The name in the certificate that the client showed, if TLS has verified one.
+    pub certificate: Option<&'a str>,
 }
 
 /// Kinds of requests.
@@ -311,8 +313,13 @@ impl fmt::Debug for BrokerAccess {
 }
 
 impl ClientAuthorizer for BrokerAccess {
-    fn admit(&self, user: Option<&str>, secret: Option<&[u8]>) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted> {
-        let caller = self.0.authenticate(&Credentials { user, secret }).map_err(|_| NotAdmitted)?;
+    fn admit(
+        &self,
+        user: Option<&str>,
+        secret: Option<&[u8]>,
+        certificate: Option<&str>,
+    ) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted> {
+        let caller = self.0.authenticate(&Credentials { user, secret, certificate }).map_err(|_| NotAdmitted)?;
         let is_checked = !self.0.may_everything(&caller);
         Ok(is_checked.then(|| Arc::new(TopicRights { access: self.0.clone(), caller }) as Arc<dyn ClientRights>))
     }

@@ -35,12 +35,18 @@ const PASSED_OVER_MAX: usize = 8 << 20;
 const WRITE_BYTES_KEPT: usize = 64 << 10;
 
 /// Serves a client until it disconnects or is disconnected.
-pub(super) async fn serve(shared: &Shared, seat: &Seat, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+/// `certificate` is the name in its certificate, if TLS has verified one.
+pub(super) async fn serve(
+    shared: &Shared,
+    seat: &Seat,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    certificate: Option<&str>,
+) {
     let address = seat.address();
     let mut buffer = ReadBuffer::new(shared.options.read_buffer_bytes);
     let limit = Duration::from_millis(shared.options.connect_timeout_ms);
     let admitted = tokio::select! {
-        admitted = tokio::time::timeout(limit, read_login(shared, address, &mut stream, &mut buffer)) => admitted,
+        admitted = tokio::time::timeout(limit, read_login(shared, (address, certificate), &mut stream, &mut buffer)) => admitted,
         () = seat.gives_way() => return,
     };
     let (login, rights) = match admitted {
@@ -140,7 +146,7 @@ struct Refusal {
 
 async fn read_login(
     shared: &Shared,
-    address: IpAddr,
+    (address, certificate): (IpAddr, Option<&str>),
     stream: &mut (impl AsyncRead + Unpin),
     buffer: &mut ReadBuffer,
 ) -> Result<(Login, Rights), Refusal> {
@@ -163,7 +169,7 @@ async fn read_login(
             if shared.failed_logins.must_wait(address).is_some() {
                 return refuse(packets::Refused::Busy);
             }
-            let Ok(rights) = admit(shared, &login).await else {
+            let Ok(rights) = admit(shared, &login, certificate).await else {
                 shared.core.lock().counters.logins_refused += 1;
                 shared.failed_logins.note(address, "the embedded broker");
                 return refuse(packets::Refused::Login);
@@ -186,16 +192,19 @@ async fn read_login(
 }
 
 /// Checks the identity of a client, and returns its rights.
-async fn admit(shared: &Shared, login: &Login) -> Result<Rights, NotAdmitted> {
+async fn admit(shared: &Shared, login: &Login, certificate: Option<&str>) -> Result<Rights, NotAdmitted> {
     if !allows(&shared.users.read(), login.user.as_deref(), login.password.as_deref()) {
         return Err(NotAdmitted);
     }
     match &shared.options.authorizer {
         None => Ok(None),
-        Some(authorizer) if login.password.is_none() => authorizer.admit(login.user.as_deref(), None),
+        Some(authorizer) if login.password.is_none() => authorizer.admit(login.user.as_deref(), None, certificate),
         Some(authorizer) => {
             let (authorizer, user, password) = (authorizer.clone(), login.user.clone(), login.password.clone());
-            let admitted = tokio::task::spawn_blocking(move || authorizer.admit(user.as_deref(), password.as_deref()));
+            let certificate = certificate.map(str::to_owned);
+            let admitted = tokio::task::spawn_blocking(move || {
+                authorizer.admit(user.as_deref(), password.as_deref(), certificate.as_deref())
+            });
             // If the authorizer panics, the client is refused.
             admitted.await.unwrap_or(Err(NotAdmitted))
         }

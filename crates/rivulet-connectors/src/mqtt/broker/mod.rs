@@ -170,7 +170,7 @@ impl Broker {
     ) -> impl Future<Output = ()> + Send + 'static {
         let shared = self.shared.clone();
         let seat = shared.seats.add(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        async move { connection::serve(&shared, &seat, stream).await }
+        async move { connection::serve(&shared, &seat, stream, None).await }
     }
 
     /// The publisher of results. They reach subscribers and, like every published message, the router, so that a query
@@ -310,7 +310,7 @@ async fn serve(shared: &Shared, seat: &Seat, stream: TcpStream, tls: Option<TlsA
     let _ = stream.set_nodelay(true);
     keep_alive(&stream);
     let Some(acceptor) = tls else {
-        return connection::serve(shared, seat, stream).await;
+        return connection::serve(shared, seat, stream, None).await;
     };
     let limit = Duration::from_millis(shared.options.connect_timeout_ms);
     let accepted = tokio::select! {
@@ -318,7 +318,7 @@ async fn serve(shared: &Shared, seat: &Seat, stream: TcpStream, tls: Option<TlsA
         () = seat.gives_way() => return,
     };
     match accepted {
-        Ok(Ok(stream)) => connection::serve(shared, seat, stream).await,
+        Ok(Ok(stream)) => connection::serve(shared, seat, stream, None).await,
         Ok(Err(error)) => {
             shared.notices.say(|| tracing::warn!(%error, "a client's TLS handshake failed"));
         }

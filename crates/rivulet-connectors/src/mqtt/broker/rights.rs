@@ -6,13 +6,18 @@ use std::sync::Arc;
 /// Decides which clients are served. Without one, every client that
 /// [`BrokerOptions::users`](super::BrokerOptions::users) lets in may use every topic.
 pub trait ClientAuthorizer: fmt::Debug + Send + Sync {
-    /// Lets a client in, and returns its rights; with `None` it may do everything, and is not checked again. Called
-    /// once for each connection, on a thread that may block if the client gave a password; without a password it must
-    /// answer at once.
+    /// Lets a client in, and returns its rights; with `None` it may do everything, and is not checked again.
+    /// `certificate` is the name in the client's certificate, if TLS has verified one. Called once for each connection,
+    /// on a thread that may block if the client gave a password; without a password it must answer at once.
     ///
     /// # Errors
     /// [`NotAdmitted`].
-    fn admit(&self, user: Option<&str>, password: Option<&[u8]>) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted>;
+    fn admit(
+        &self,
+        user: Option<&str>,
+        password: Option<&[u8]>,
+        certificate: Option<&str>,
+    ) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted>;
 }
 
 /// What one client may do. Called under the lock of the broker: it must answer from memory.

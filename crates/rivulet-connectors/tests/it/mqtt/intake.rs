@@ -135,7 +135,12 @@ struct Changing {
 struct Authorizer(Arc<Changing>);
 
 impl ClientAuthorizer for Authorizer {
-    fn admit(&self, _: Option<&str>, _: Option<&[u8]>) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted> {
+    fn admit(
+        &self,
+        _: Option<&str>,
+        _: Option<&[u8]>,
+        _: Option<&str>,
+    ) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted> {
         Ok(Some(self.0.clone()))
     }
 }
