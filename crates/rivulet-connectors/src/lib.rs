@@ -6,6 +6,7 @@
 //! - [`feed`]: what applications read that is not MQTT, into the router;
 //! - [`http_server`]: an HTTP/1.1 server with bounds, for the REST API and for sources that receive posts;
 //!   [`descriptors`]: the number of connections that the limit of open files allows;
+//! - [`tls`]: certificates of listeners, and of clients;
 //! - [`files`]: the files that statements may name; [`reach`]: the hosts that statements may post to; [`clock`]: the
 //!   machine's clock.
 
@@ -16,6 +17,8 @@ pub mod formats;
 pub mod feed;
 pub mod http_server;
 pub mod descriptors;
+pub mod tls;
+mod notices;
 pub mod logins;
 pub mod files;
 pub mod reach;

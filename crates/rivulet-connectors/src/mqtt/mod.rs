@@ -50,7 +50,6 @@ pub mod acknowledge;
 pub mod publisher;
 pub mod client;
 pub mod broker;
-pub mod tls;
 mod buffer;
 mod exact;
 mod fields;
@@ -73,5 +72,4 @@ pub use publisher::{OutgoingMessage, PublishBatch, PublishError, PublishOptions,
 pub use received::Received;
 pub use router::{InboxId, Pending, ROUTES_AT_ONCE, Route, RouteError, Router, RouterStats, Routing};
 pub use template::{Direction, Template, TemplateError};
-pub use tls::{ClientTls, ServerTls, TlsError};
 pub use topic::{TopicError, TopicPart};

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rivulet_connectors::reach::Reach;
+use rivulet_connectors::tls::{ClientCertificates, NameKind, ServerTls};
 use rivulet_operators::application::Input;
 use rivulet_runtime::{Numa, WorkerSettings};
 use rivulet_sql::Durability;
@@ -194,8 +195,8 @@ pub struct EmbeddedBrokerConfig {
     pub address: SocketAddr,
     /// User name and password its clients must give; anybody may connect without.
     pub credentials: Option<(String, Secret)>,
-    /// Files of the certificate chain and of its private key, both PEM; with them it speaks TLS.
-    pub tls_files: Option<(PathBuf, PathBuf)>,
+    /// Its certificate; without it, it speaks plain MQTT.
+    pub tls: Option<ServerTls>,
     /// Most clients at a time.
     pub connections_max: usize,
     /// Most sessions, with and without a connection.
@@ -708,6 +709,27 @@ impl Values {
         }
     }
 
+    /// The certificates of the listener whose keys begin so.
+    fn tls(&self, prefix: &str) -> Result<Option<ServerTls>, ConfigError> {
+        let [certificate_key, key_key, ca_key] =
+            ["certificate_file", "key_file", "client_ca_file"].map(|name| format!("{prefix}.{name}"));
+        let authorities = self.text(&ca_key);
+        let (certificate, key) = match (self.text(&certificate_key), self.text(&key_key)) {
+            (Some(certificate), Some(key)) => (certificate, key),
+            (None, None) if authorities.is_none() => return Ok(None),
+            (None, None) => return Err(both(&ca_key, &certificate_key)),
+            _ => return Err(both(&certificate_key, &key_key)),
+        };
+        let choice = |name: &str| self.text(&format!("{prefix}.{name}")).unwrap_or_default();
+        let name = NameKind::ALL.into_iter().find(|(_, word)| *word == choice("client_name"));
+        let clients = authorities.map(|ca_file| ClientCertificates {
+            ca_file: ca_file.into(),
+            required: choice("client_certificates") == "required",
+            name: name.map_or(NameKind::CommonName, |(kind, _)| kind),
+        });
+        Ok(Some(ServerTls { clients, ..ServerTls::new(certificate, key) }))
+    }
+
     /// The hosts that may be posted to.
     fn reach(&self) -> Result<Reach, ConfigError> {
         const KEY: &str = "sink.http_allow";
@@ -809,12 +831,7 @@ impl Values {
             (None, None) => None,
             _ => return Err(both("mqtt.embedded.username", "mqtt.embedded.password or mqtt.embedded.password_file")),
         };
-        let tls_files = match (self.text("mqtt.embedded.tls.certificate_file"), self.text("mqtt.embedded.tls.key_file"))
-        {
-            (Some(certificate), Some(key)) => Some((certificate.into(), key.into())),
-            (None, None) => None,
-            _ => return Err(both("mqtt.embedded.tls.certificate_file", "mqtt.embedded.tls.key_file")),
-        };
+        let tls = self.tls("mqtt.embedded.tls")?;
         let address = self.address("mqtt.embedded.address");
         if address == self.address("http.address") && address.port() != 0 {
             return Err(ConfigError::Contradiction {
@@ -825,7 +842,7 @@ impl Values {
         Ok(EmbeddedBrokerConfig {
             address,
             credentials,
-            tls_files,
+            tls,
             connections_max: self.number("mqtt.embedded.connections_max"),
             sessions_max: self.number("mqtt.embedded.sessions_max"),
             session_expiry_s_max: self.number("mqtt.embedded.session_expiry_s_max") as u32,

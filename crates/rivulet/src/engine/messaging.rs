@@ -11,9 +11,10 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rivulet_connectors::connector::{Host, MqttHost};
 use rivulet_connectors::mqtt::{
-    Broker, BrokerAddress, BrokerError, BrokerOptions, BrokerStats, Client, ClientOptions, ClientStatus, ClientTls,
-    Listener, PublishOptions, Publisher, Qos, Received, Router, ServerTls, Version,
+    Broker, BrokerAddress, BrokerError, BrokerOptions, BrokerStats, Client, ClientOptions, ClientStatus, Listener,
+    PublishOptions, Publisher, Qos, Received, Router, Version,
 };
+use rivulet_connectors::tls::ClientTls;
 use rivulet_dataflow::{Clock, LogPosition};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -501,11 +502,7 @@ pub(crate) fn client_options(config: &BrokerConfig, outbound_bytes_max: usize) -
 
 fn broker_options(config: &EmbeddedBrokerConfig, access: &Arc<Access>, outbound_bytes_max: usize) -> BrokerOptions {
     let mut options = BrokerOptions::new(config.address);
-    let tls = config
-        .tls_files
-        .as_ref()
-        .map(|(certificate, key)| ServerTls { certificate_file: certificate.clone(), key_file: key.clone() });
-    options.listeners = vec![Listener { address: config.address, tls }];
+    options.listeners = vec![Listener { address: config.address, tls: config.tls.clone() }];
     options.users =
         config.credentials.iter().map(|(user, password)| (user.clone(), password.reveal().to_owned())).collect();
     options.authorizer = Some(Arc::new(BrokerAccess(access.clone())));

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use rivulet_connectors::tls;
 use rivulet_runtime::{GroupMetrics, Spill, WorkerStatus};
 
 use super::Engine;
@@ -122,6 +123,7 @@ impl Engine {
         let checkpoints = self.checkpoints.as_ref().map(|checkpoints| checkpoints.status(tenant)).unwrap_or_default();
         let last = checkpoints.last.unwrap_or_default();
         let recovered = checkpoints.recovered.unwrap_or_default();
+        let tls = tls::counts();
         let numbers = vec![
             ("checkpoints", "Checkpoints made", true, checkpoints.made),
             ("checkpoint_failures", "Checkpoints that failed", true, checkpoints.failed),
@@ -161,6 +163,13 @@ impl Engine {
             ),
             ("logins_refused", "Logins that the authorizer refused", true, self.access.logins_refused()),
             ("requests_refused", "Requests that their caller may not make", true, self.access.requests_refused()),
+            (
+                "tls_files_refused",
+                "How often changed files of certificates could not be used; the earlier ones stay in force",
+                true,
+                tls.files_refused,
+            ),
+            ("tls_handshakes_failed", "Failed TLS handshakes of clients", true, tls.handshakes_failed),
             ("waiting_tasks", "Tasks that wait for a worker", false, self.workers.waiting_tasks() as u64),
             ("messages_routed", "Messages that at least one query asked for", true, router.routed_messages),
             ("messages_unrouted", "Messages that no query asked for", true, router.unrouted_messages),

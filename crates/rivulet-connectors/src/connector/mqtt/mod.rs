@@ -25,7 +25,8 @@ use super::{
     Options, SinkSpec, SourceSpec,
 };
 use crate::files::Files;
-use crate::mqtt::{BrokerAddress, ClientOptions, ClientTls, PublishOptions};
+use crate::mqtt::{BrokerAddress, ClientOptions, PublishOptions};
+use crate::tls::ClientTls;
 
 pub use host::MqttHost;
 use inbox::{Overflow, Queue};

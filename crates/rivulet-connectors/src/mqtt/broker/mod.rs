@@ -44,7 +44,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
-use tokio_rustls::TlsAcceptor;
 
 use self::core::{Core, Rewritten};
 pub use self::core::{JournalContents, JournalSummary};
@@ -54,12 +53,14 @@ use super::received::Received;
 use super::router::Router;
 use super::supervise::{Pauses, Supervisor};
 use crate::logins::FailedLogins;
+use crate::notices::Notices;
 use crate::sockets::keep_alive;
+use crate::tls::{Certificates, begins_tls};
 pub use journal::{Journal, Room};
 pub use options::{BrokerError, BrokerOptions, Listener};
 pub use rights::{ClientAuthorizer, ClientRights, NotAdmitted};
 use seats::{Seat, Seats};
-use shared::{Notices, Shared};
+use shared::Shared;
 pub use stats::{BrokerDrops, BrokerStats};
 
 /// The interval at which sessions and wills are checked.
@@ -89,7 +90,8 @@ impl Broker {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, BrokerError> {
         let mut sockets = Vec::new();
-        let acceptors = options.acceptors()?;
+        let certificates = options.certificates()?.into_iter();
+        let certificates = certificates.map(|one| Certificates::new("the embedded broker", one)).collect();
         for listener in &options.listeners {
             let address = listener.address;
             let failed = |error: io::Error| match error.kind() {
@@ -107,7 +109,7 @@ impl Broker {
             journal: OnceLock::new(),
             seats: Seats::new(options.connections_max, options.needs_login()),
             users: RwLock::new(options.users.clone()),
-            acceptors: RwLock::new(acceptors),
+            certificates,
             options,
             router,
             clock,
@@ -148,9 +150,9 @@ impl Broker {
     /// A certificate that cannot be used; then nothing has changed.
     pub fn take_over(&self, options: BrokerOptions) -> Result<(), BrokerError> {
         let shared = &self.shared;
-        let mut acceptors = options.acceptors()?;
-        acceptors.resize(self.addresses.len(), None);
-        *shared.acceptors.write() = acceptors;
+        for (certificates, prepared) in shared.certificates.iter().zip(options.certificates()?) {
+            certificates.set(prepared);
+        }
         shared.seats.set_connections_max(options.connections_max);
         shared.core.lock().set_bounds(&options);
         *shared.users.write() = options.users;
@@ -293,9 +295,8 @@ async fn accept_until_stopped(
                         .say(|| tracing::warn!(limit, "a connection was refused: there are as many as allowed"));
                     continue;
                 };
-                let tls = shared.acceptors.read().get(place).cloned().flatten();
                 let shared = shared.clone();
-                connections.spawn(async move { serve(&shared, &seat, stream, tls).await });
+                connections.spawn(async move { serve(&shared, &seat, stream, place).await });
             }
             Err(error) => {
                 shared.notices.say(|| tracing::warn!(%error, "a connection could not be accepted"));
@@ -305,24 +306,28 @@ async fn accept_until_stopped(
     }
 }
 
-async fn serve(shared: &Shared, seat: &Seat, stream: TcpStream, tls: Option<TlsAcceptor>) {
+/// Serves a client of the listener at this place of the options.
+async fn serve(shared: &Shared, seat: &Seat, stream: TcpStream, place: usize) {
     // Messages are written together where there are several; a single message should not wait.
     let _ = stream.set_nodelay(true);
     keep_alive(&stream);
-    let Some(acceptor) = tls else {
+    let Some(acceptor) = shared.certificates[place].acceptor() else {
         return connection::serve(shared, seat, stream, None).await;
     };
     let limit = Duration::from_millis(shared.options.connect_timeout_ms);
+    let handshake = async {
+        if !begins_tls(&stream).await.ok()? {
+            acceptor.failed("it does not speak TLS");
+            return None;
+        }
+        acceptor.accept(stream).await
+    };
     let accepted = tokio::select! {
-        accepted = tokio::time::timeout(limit, acceptor.accept(stream)) => accepted,
+        accepted = tokio::time::timeout(limit, handshake) => accepted,
         () = seat.gives_way() => return,
     };
-    match accepted {
-        Ok(Ok(stream)) => connection::serve(shared, seat, stream, None).await,
-        Ok(Err(error)) => {
-            shared.notices.say(|| tracing::warn!(%error, "a client's TLS handshake failed"));
-        }
-        Err(_) => {}
+    if let Ok(Some((stream, certificate))) = accepted {
+        connection::serve(shared, seat, stream, certificate.as_deref()).await;
     }
 }
 

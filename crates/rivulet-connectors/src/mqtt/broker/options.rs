@@ -4,11 +4,9 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use tokio_rustls::TlsAcceptor;
-
-use super::super::tls::{self, ServerTls, TlsError};
 use super::rights::ClientAuthorizer;
 use crate::logins::is_secret;
+use crate::tls::{Prepared, ServerTls, TlsError};
 
 /// An address to listen on.
 #[derive(Clone, Debug)]
@@ -102,9 +100,9 @@ impl BrokerOptions {
         !self.users.is_empty() || self.authorizer.is_some()
     }
 
-    /// The TLS acceptor of each listener, if its connections are encrypted. Reads the certificates anew.
-    pub(super) fn acceptors(&self) -> Result<Vec<Option<TlsAcceptor>>, TlsError> {
-        self.listeners.iter().map(|listener| listener.tls.as_ref().map(tls::acceptor).transpose()).collect()
+    /// The certificates of each listener, read anew.
+    pub(super) fn certificates(&self) -> Result<Vec<Prepared>, TlsError> {
+        self.listeners.iter().map(|listener| Prepared::read(listener.tls.as_ref())).collect()
     }
 }
 

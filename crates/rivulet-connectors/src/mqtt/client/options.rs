@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::str::FromStr;
 
 use super::super::codec::{Qos, Version};
-use super::super::tls::ClientTls;
+use crate::tls::ClientTls;
 
 /// The address of a broker: `mqtt://user:password@host:port`, or `mqtts://` for TLS.
 ///

@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use rivulet_connectors::mqtt::{Broker, BrokerOptions, Qos, ServerTls};
+use rivulet_connectors::mqtt::{Broker, BrokerOptions, Qos};
+use rivulet_connectors::tls::ServerTls;
 
 use super::support::*;
 
@@ -137,7 +138,7 @@ fn users_and_tls() {
     let (authority, certificate_file, key_file) = certificates(folder.path());
     let (router, inbox) = router(&["t"]);
     let broker = BrokerThread::start(router, move |options| {
-        options.listeners[0].tls = Some(ServerTls { certificate_file, key_file });
+        options.listeners[0].tls = Some(ServerTls::new(certificate_file, key_file));
         options.users = vec![("kim".into(), "secret".into())];
     });
     let port = broker.port().to_string();
@@ -161,9 +162,7 @@ fn other_users_and_another_certificate_are_taken_over_while_it_runs() {
     let Some((publish_program, _)) = programs() else { return };
     let folders = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let [first, second] = folders.each_ref().map(|folder| certificates(folder.path()));
-    let tls = |files: &(PathBuf, PathBuf, PathBuf)| {
-        Some(ServerTls { certificate_file: files.1.clone(), key_file: files.2.clone() })
-    };
+    let tls = |files: &(PathBuf, PathBuf, PathBuf)| Some(ServerTls::new(&files.1, &files.2));
     let (router, inbox) = router(&["t"]);
     let certificate = tls(&first);
     let broker = BrokerThread::start(router, move |options| {
@@ -185,7 +184,7 @@ fn other_users_and_another_certificate_are_taken_over_while_it_runs() {
     assert!(!publish("kim", &second.0), "a user that is gone");
     assert!(!publish("alex", &first.0), "the certificate of before");
     // What cannot be used changes nothing.
-    options.listeners[0].tls = Some(ServerTls { certificate_file: "none.pem".into(), key_file: first.2.clone() });
+    options.listeners[0].tls = Some(ServerTls::new("none.pem", &first.2));
     options.users.clear();
     assert!(broker.broker().take_over(options).unwrap_err().to_string().contains("none.pem"));
     assert!(publish("alex", &second.0) && !publish("kim", &second.0));

@@ -14,6 +14,8 @@ use rivulet_connectors::mqtt::{
 };
 use rivulet_dataflow::{Clock, Inbox, ManualClock, Push, Slot};
 
+use crate::authority::Authority;
+
 /// No wait is longer.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(10);
 
@@ -300,25 +302,9 @@ pub(crate) fn url(address: SocketAddr) -> String {
 /// A certificate authority and a certificate for 127.0.0.1 and localhost signed by it, as PEM files in `folder`: paths
 /// of authority, certificate and key.
 pub(crate) fn certificates(folder: &Path) -> (PathBuf, PathBuf, PathBuf) {
-    let authority_key = rcgen::KeyPair::generate().unwrap();
-    let mut parameters = rcgen::CertificateParams::new(Vec::new()).unwrap();
-    parameters.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    parameters.distinguished_name.push(rcgen::DnType::CommonName, "authority of a test");
-    let authority = parameters.self_signed(&authority_key).unwrap();
-    let issuer = rcgen::Issuer::from_params(&parameters, &authority_key);
-    let key = rcgen::KeyPair::generate().unwrap();
-    let names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
-    let certificate = rcgen::CertificateParams::new(names).unwrap().signed_by(&key, &issuer).unwrap();
-    let write = |name: &str, text: String| {
-        let path = folder.join(name);
-        fs::write(&path, text).unwrap();
-        path
-    };
-    (
-        write("authority.pem", authority.pem()),
-        write("certificate.pem", certificate.pem()),
-        write("key.pem", key.serialize_pem()),
-    )
+    let authority = Authority::new(folder, "authority");
+    let (certificate, key) = authority.server("certificate");
+    (authority.file, certificate, key)
 }
 
 /// Our broker on a thread of its own, as the program runs it: a runtime with a single thread.
