@@ -2,8 +2,9 @@
 //!
 //! What must hold: a client that sends nothing, sends too slowly, or does not take its answer, keeps no connection.
 //! Where there are as many connections as allowed, a new one takes the place of the connection that has waited longest
-//! for its client. A request for the name of another server is recognised ([`Hosts`]), so that a web page whose name
-//! was made to resolve to this machine (DNS rebinding) gets nothing.
+//! for its client; one that has not finished its TLS handshake waits for its client. A request for the name of another
+//! server is recognised ([`Hosts`]), so that a web page whose name was made to resolve to this machine (DNS rebinding)
+//! gets nothing.
 
 mod body;
 mod hosts;
@@ -12,6 +13,7 @@ mod seats;
 
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -23,10 +25,12 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 use crate::descriptors::Descriptors;
+use crate::tls::{Acceptor, Certificates, begins_tls, take_leave};
 pub use body::{BodyError, Budget, Held, Keeping, next_data, read_body};
 pub use hosts::{Hosts, is_host_list, is_of_other_site};
 use progress::{Awaited, Taken};
@@ -48,6 +52,21 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What is answered where there are as many connections as allowed, and none gives way.
 const NO_ROOM: &[u8] =
     b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+
+/// What is answered to a request that is not encrypted, where requests have to be. It is an error as the REST API gives
+/// it. There is no redirect: a client that followed it would show its token to everybody on the way each time.
+const NO_TLS: &str =
+    r#"{"error":{"kind":"invalid","message":"this port speaks HTTPS","hint":"write https:// in the address"}}"#;
+
+/// How long a client may take to read that.
+const NO_TLS_MAX: Duration = Duration::from_secs(2);
+
+/// What a request has among its extensions if its connection is encrypted.
+#[derive(Clone, Debug)]
+pub struct Encrypted {
+    /// The name in the client's certificate, if TLS has verified one.
+    pub certificate: Option<Arc<str>>,
+}
 
 /// The bounds of a server.
 #[derive(Clone, Copy, Debug)]
@@ -76,9 +95,10 @@ pub fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 }
 
 /// Serves until `stop` completes; then finishes the requests under way. Dropped, it serves no new connections. A new
-/// connection keeps to what the options are then.
+/// connection keeps to what the options and certificates are then.
 pub async fn serve(
     listener: TcpListener,
+    certificates: Arc<Certificates>,
     router: Router,
     options: watch::Receiver<ServerOptions>,
     stop: impl Future<Output = ()>,
@@ -105,7 +125,8 @@ pub async fn serve(
         seats.set_connections_max(options.connections_max);
         match seats.take() {
             Some(seat) => {
-                tokio::spawn(serve_connection(stream, peer, router.clone(), seat, options, stopped.clone()));
+                let connection = Connection { peer, router: router.clone(), seat, options, stopped: stopped.clone() };
+                tokio::spawn(connection.serve(stream, certificates.acceptor()));
             }
             // A client that does not get the answer sees a closed connection.
             None => drop(stream.try_write(NO_ROOM)),
@@ -116,46 +137,88 @@ pub async fn serve(
     stopping.closed().await;
 }
 
-async fn serve_connection(
-    stream: TcpStream,
+/// One connection and what it keeps to.
+struct Connection {
     peer: SocketAddr,
     router: Router,
     seat: Seat,
     options: ServerOptions,
-    mut stopped: watch::Receiver<bool>,
-) {
-    // Answers are small and wanted at once.
-    let _ = stream.set_nodelay(true);
-    let place = seat.place();
-    let router = TowerToHyperService::new(router);
-    let service = service_fn(|request: Request<Incoming>| {
-        let turn = place.begin_request();
-        let awaited = |body| Awaited::new(body, options.stall_timeout, place.clone());
-        let request = request.map(awaited);
-        let wait = request.body().wait();
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(ConnectInfo(peer));
-        request.extensions_mut().insert(wait);
-        let answer = router.call(request);
-        async move { answer.await.map(|answer| answer.map(|body| Keeping::new(body, turn))) }
-    });
-    let mut builder = http1::Builder::new();
-    builder.timer(TokioTimer::new()).header_read_timeout(options.head_timeout).max_buf_size(BUFFER_BYTES_MAX);
-    let stream = TokioIo::new(Taken::new(stream, options.stall_timeout));
-    let mut connection = pin!(builder.serve_connection(stream, service));
-    let mut is_stopping = false;
-    loop {
-        tokio::select! {
-            // A client that breaks off or takes too long is gone and cannot be told.
-            _ = connection.as_mut() => return,
+    stopped: watch::Receiver<bool>,
+}
+
+impl Connection {
+    async fn serve(mut self, stream: TcpStream, tls: Option<Acceptor>) {
+        // Answers are small and wanted at once.
+        let _ = stream.set_nodelay(true);
+        let Some(acceptor) = tls else {
+            let stream = Taken::new(stream, self.options.stall_timeout);
+            return self.answer(stream, None).await;
+        };
+        let (place, limit) = (self.seat.place(), self.options.stall_timeout);
+        let handshake = async {
+            if begins_tls(&stream).await.ok()? {
+                // Inside of TLS, because what waits there to be written is not taken by the client yet.
+                return acceptor.accept(Taken::new(stream, limit)).await;
+            }
+            acceptor.failed("it speaks plain HTTP");
+            let _ = tokio::time::timeout(NO_TLS_MAX, refuse_plain(stream)).await;
+            None
+        };
+        let accepted = tokio::select! {
+            accepted = tokio::time::timeout(self.options.head_timeout, handshake) => accepted,
             () = place.gives_way() => return,
-            _ = stopped.wait_for(|stopped| *stopped), if !is_stopping => {
-                if !place.has_request() {
-                    return;
+            _ = self.stopped.wait_for(|stopped| *stopped) => return,
+        };
+        if let Ok(Some((stream, certificate))) = accepted {
+            self.answer(stream, Some(Encrypted { certificate })).await;
+        }
+    }
+
+    async fn answer(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, encrypted: Option<Encrypted>) {
+        let Self { peer, router, seat, options, mut stopped } = self;
+        let place = seat.place();
+        let router = TowerToHyperService::new(router);
+        let service = service_fn(|request: Request<Incoming>| {
+            let turn = place.begin_request();
+            let awaited = |body| Awaited::new(body, options.stall_timeout, place.clone());
+            let request = request.map(awaited);
+            let wait = request.body().wait();
+            let mut request = request.map(Body::new);
+            request.extensions_mut().insert(ConnectInfo(peer));
+            request.extensions_mut().insert(wait);
+            if let Some(encrypted) = &encrypted {
+                request.extensions_mut().insert(encrypted.clone());
+            }
+            let answer = router.call(request);
+            async move { answer.await.map(|answer| answer.map(|body| Keeping::new(body, turn))) }
+        });
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(options.head_timeout).max_buf_size(BUFFER_BYTES_MAX);
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let mut is_stopping = false;
+        loop {
+            tokio::select! {
+                // A client that breaks off or takes too long is gone and cannot be told.
+                _ = connection.as_mut() => return,
+                () = place.gives_way() => return,
+                _ = stopped.wait_for(|stopped| *stopped), if !is_stopping => {
+                    if !place.has_request() {
+                        return;
+                    }
+                    is_stopping = true;
+                    connection.as_mut().graceful_shutdown();
                 }
-                is_stopping = true;
-                connection.as_mut().graceful_shutdown();
             }
         }
     }
+}
+
+/// Tells a client that its request is not encrypted.
+async fn refuse_plain(mut stream: TcpStream) -> std::io::Result<()> {
+    let answer = format!(
+        "HTTP/1.1 400 Bad Request\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{NO_TLS}",
+        NO_TLS.len()
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    take_leave(stream).await
 }

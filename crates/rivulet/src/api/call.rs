@@ -11,7 +11,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
-use rivulet_connectors::http_server::{BodyError, Budget, Held, Hosts, read_body};
+use rivulet_connectors::http_server::{BodyError, Budget, Encrypted, Held, Hosts, read_body};
 use rivulet_connectors::logins::FailedLogins;
 use tokio::sync::{Semaphore, watch};
 
@@ -142,8 +142,12 @@ impl FromRequestParts<Api> for Authenticated {
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
         let secret =
             parts.headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        let certificate = parts.extensions.get::<Encrypted>().and_then(|encrypted| encrypted.certificate.clone());
         let caller = match secret.map(<[u8]>::to_vec) {
-            None => api.service.get().ok_or_else(ApiError::starting)?.access().authenticate(&Credentials::default()),
+            None => {
+                let access = api.service.get().ok_or_else(ApiError::starting)?.access();
+                access.authenticate(&Credentials { certificate: certificate.as_deref(), ..Credentials::default() })
+            }
             Some(secret) => {
                 let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
                 let failed_logins = api.failed_logins.clone();
@@ -152,8 +156,11 @@ impl FromRequestParts<Api> for Authenticated {
                     if let Some(wait) = address.and_then(|address| failed_logins.must_wait(address)) {
                         return Err(ApiError::after_wrong_tokens(wait));
                     }
-                    let caller =
-                        service.access().authenticate(&Credentials { secret: Some(&secret), ..Credentials::default() });
+                    let caller = service.access().authenticate(&Credentials {
+                        user: None,
+                        secret: Some(&secret),
+                        certificate: certificate.as_deref(),
+                    });
                     if let (Err(_), Some(address)) = (&caller, address) {
                         failed_logins.note(address, "the REST API");
                     }

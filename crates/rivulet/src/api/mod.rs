@@ -34,11 +34,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{Redirect, Response};
 use axum::routing::get;
-use rivulet_connectors::http_server::{self, Budget, Hosts, Keeping, ServerOptions, is_of_other_site};
+use rivulet_connectors::http_server::{self, Budget, Encrypted, Hosts, Keeping, ServerOptions, is_of_other_site};
+use rivulet_connectors::tls::{Certificates, Prepared};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use utoipa::OpenApi;
@@ -57,6 +58,9 @@ const ANSWER_FREE_BYTES: u64 = 64 << 10;
 
 /// How long requests under way may take after the server was told to stop.
 const STOP_WAIT: Duration = Duration::from_secs(10);
+
+/// For a year a browser asks only by HTTPS.
+const TLS_ONLY: &str = "max-age=31536000";
 
 /// How another address is chosen.
 const CHOOSE: &str = "choose another address with --http-address, RIVULET_HTTP_ADDRESS or http.address in rivulet.toml";
@@ -107,18 +111,22 @@ pub async fn serve(
     config: &HttpConfig,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
+    let certificates = Certificates::new(LISTENER, Prepared::read(config.tls.as_ref()).map_err(io::Error::other)?);
     let config = watch::channel(config.clone()).1;
-    serve_once_started(listener, Arc::new(OnceLock::from(service)), config, shutdown).await
+    serve_once_started((listener, certificates), Arc::new(OnceLock::from(service)), config, shutdown).await
 }
 
+/// The API, as the log calls its listener.
+pub const LISTENER: &str = "the REST API";
+
 /// The same for a service that is still starting: until it is there, `/health/live` says that the process lives, and
-/// every other answer is 503. Hosts, timeouts and the bound on connections may change; the rest of the configuration
-/// stays what it was.
+/// every other answer is 503. Hosts, timeouts, the bound on connections and certificates may change; the rest of the
+/// configuration stays what it was.
 ///
 /// # Errors
 /// If the listener fails for good.
 pub async fn serve_once_started(
-    listener: TcpListener,
+    (listener, certificates): (TcpListener, Arc<Certificates>),
     service: Arc<OnceLock<Arc<dyn Service>>>,
     mut configs: watch::Receiver<HttpConfig>,
     shutdown: impl Future<Output = ()> + Send + 'static,
@@ -135,7 +143,7 @@ pub async fn serve_once_started(
     let watch_max_now = bounds.watch_max.clone();
     let router = router(service, hosts_now, bounds, Stop(stop.clone()));
     let (options, options_now) = watch::channel(server_options(&config));
-    let server = http_server::serve(listener, router, options_now, async move {
+    let server = http_server::serve(listener, certificates, router, options_now, async move {
         shutdown.await;
         stopping.send_replace(true);
     });
@@ -259,6 +267,13 @@ async fn no_such_method(method: Method, uri: Uri) -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).with_hint("/api/docs shows every path")
 }
 
+/// Whether a browser is to ask this host by HTTPS only, from now on: if it has just done so. `localhost` stays as it is,
+/// because the browser would do that with all that is developed on its machine.
+fn asks_for_tls_only(request: &Request) -> bool {
+    let host = request.headers().get(header::HOST).map_or(&[][..], HeaderValue::as_bytes);
+    request.extensions().get::<Encrypted>().is_some() && !host.starts_with(b"localhost")
+}
+
 /// Refuses what is for another host, and changes that a page of another site asks for; and counts what is answered
 /// until it is sent.
 async fn admit(State(api): State<Api>, request: Request, next: Next) -> Result<Response, ApiError> {
@@ -272,7 +287,11 @@ async fn admit(State(api): State<Api>, request: Request, next: Next) -> Result<R
         let message = "the request comes from a page of another site";
         return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
     }
-    let answer = next.run(request).await;
+    let needs_tls = asks_for_tls_only(&request);
+    let mut answer = next.run(request).await;
+    if needs_tls {
+        answer.headers_mut().insert(header::STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(TLS_ONLY));
+    }
     match answer.body().size_hint().exact() {
         Some(bytes) if bytes > ANSWER_FREE_BYTES => {
             let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);

@@ -3,14 +3,17 @@
 //! What must hold: a configuration that is wrong changes nothing, and each key that changed is named, with whether it
 //! counts from now on or after a restart.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rivulet_connectors::tls::{Certificates, Prepared, TlsError};
 use tokio::sync::watch;
 use tracing_subscriber::filter::LevelFilter;
 
+use crate::api::LISTENER;
 use crate::config::{self, Config, HttpConfig, KEYS, Loaded, Setting, Sources};
-use crate::service::Service;
+use crate::service::{ErrorKind, Service, ServiceError};
 
 use super::logging::{change_log_level, log_level};
 use super::open_files::share_open_files;
@@ -22,16 +25,24 @@ pub(super) struct Followed {
     pub(super) stop_times: Mutex<(Duration, Option<Duration>)>,
     /// What the REST API keeps to.
     pub(super) http: watch::Sender<HttpConfig>,
+    /// The certificates of the REST API.
+    pub(super) certificates: Arc<Certificates>,
 }
 
 impl Followed {
-    pub(super) fn of(config: &Config) -> Self {
+    /// What a server begins with.
+    ///
+    /// # Errors
+    /// The certificates of the REST API cannot be used.
+    pub(super) fn of(config: &Config) -> Result<Self, TlsError> {
         let stop_times = Mutex::new((config.stop_delay, config.stop_limit));
-        Self { stop_times, http: watch::Sender::new(config.http.clone()) }
+        let certificates = Certificates::new(LISTENER, Prepared::read(config.http.tls.as_ref())?);
+        Ok(Self { stop_times, http: watch::Sender::new(config.http.clone()), certificates })
     }
 
     /// Takes over another configuration.
-    fn change(&self, config: &Config) {
+    fn change(&self, config: &Config, certificates: Prepared) {
+        self.certificates.set(certificates);
         *self.stop_times.lock() = (config.stop_delay, config.stop_limit);
         self.http.send_replace(config.http.clone());
     }
@@ -63,10 +74,17 @@ impl Reloading {
         };
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
         share_open_files(&mut config);
+        let certificates = match Prepared::read(config.http.tls.as_ref()) {
+            Ok(certificates) => certificates,
+            Err(error) => {
+                let error = ServiceError::from_text(ErrorKind::Invalid, &error.to_string());
+                return say_unchanged(&error.message, error.hint.as_deref().unwrap_or_default());
+            }
+        };
         if let Err(error) = service.take_over(&config) {
             return say_unchanged(&error.message, error.hint.as_deref().unwrap_or_default());
         }
-        followed.change(&config);
+        followed.change(&config, certificates);
         let level = config.log_level.parse().unwrap_or(LevelFilter::INFO);
         // What changed is said at the level that says more.
         change_log_level(level.max(log_level()));

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use rivulet_connectors::tls::{Certificates, TlsError};
 use tokio::net::TcpListener;
 use tokio::runtime;
 use tokio::sync::watch;
@@ -13,7 +14,7 @@ use tokio::task::JoinHandle;
 use crate::api;
 use crate::config::{Config, HttpConfig, Loaded};
 use crate::engine::{Extensions, note_crashes};
-use crate::service::{Service, ServiceError};
+use crate::service::{ErrorKind, Service, ServiceError};
 
 use super::config::Overrides;
 use super::error::CliError;
@@ -63,17 +64,19 @@ pub(super) fn serve(
     share_open_files(&mut config);
     let http = HttpRuntime::new()?;
     // First what can fail at once and undoes itself.
+    let followed = Arc::new(Followed::of(&config).map_err(unusable)?);
+    let scheme = if followed.certificates.are_set() { "https" } else { "http" };
     let listener = http.listen(&config)?;
     let address = listener.local_addr().map_err(failed)?;
     // Whoever watches the process is answered while queries get back their state, which may take a while.
     let started = Arc::new(OnceLock::new());
-    let followed = Arc::new(Followed::of(&config));
     let reload = reloading.map(|reloading| {
         let (started, followed) = (started.clone(), followed.clone());
         Arc::new(move || reloading.reload(started.get().map(|service: &Arc<dyn Service>| &**service), &followed))
             as Reload
     });
     let http_configs = followed.http.subscribe();
+    let listener = (listener, followed.certificates.clone());
     let stop = stop_when_told(started.clone(), followed, reload);
     let serving = http.begin(listener, started.clone(), http_configs, stop);
     // Where there is no folder yet, no query can end the start.
@@ -85,7 +88,7 @@ pub(super) fn serve(
     // Nobody else sets it.
     let _ = started.set(service.clone());
     say(&format!(
-        "Rivulet {} is ready at http://{address} (try it at http://{address}/api/docs)",
+        "Rivulet {} is ready at {scheme}://{address} (try it at {scheme}://{address}/api/docs)",
         env!("CARGO_PKG_VERSION")
     ));
     let done = http.finish(serving);
@@ -180,7 +183,7 @@ impl HttpRuntime {
     /// Begins to answer requests, until `stop` completes, of a service that is about to start.
     fn begin(
         &self,
-        listener: TcpListener,
+        listener: (TcpListener, Arc<Certificates>),
         service: Arc<OnceLock<Arc<dyn Service>>>,
         configs: watch::Receiver<HttpConfig>,
         stop: impl Future<Output = ()> + Send + 'static,
@@ -193,6 +196,10 @@ impl HttpRuntime {
         let ended = self.runtime.block_on(serving);
         ended.map_err(io::Error::other).and_then(|done| done).map_err(failed)
     }
+}
+
+fn unusable(error: TlsError) -> CliError {
+    ServiceError::from_text(ErrorKind::Invalid, &error.to_string()).into()
 }
 
 fn failed(error: io::Error) -> CliError {

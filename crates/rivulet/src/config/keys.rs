@@ -77,6 +77,11 @@ pub const KEYS: &[Key] = &[
     Key { name: "data_dir", kind: Kind::Path, default: Some("rivulet-data"), help: "folder of the catalog, the log of events and, unless checkpoint.folder says otherwise, the checkpoints" },
     Key { name: "http.address", kind: Kind::Address, default: Some("127.0.0.1:8080"), help: "where the REST API listens" },
     Key { name: "http.hosts", kind: Kind::Hosts, default: None, help: "names, with commas between, under which the REST API is asked besides localhost and its address, or * for every name; requests for other names are refused, because a web page may have its own name lead here (DNS rebinding)" },
+    Key { name: "http.tls.certificate_file", kind: Kind::Path, default: None, help: "certificate chain in PEM; with it the REST API speaks HTTPS; read again when it changes" },
+    Key { name: "http.tls.key_file", kind: Kind::Path, default: None, help: "private key of the certificate in PEM" },
+    Key { name: "http.tls.client_ca_file", kind: Kind::Path, default: None, help: "authorities of clients in PEM; with it clients are asked for a certificate" },
+    Key { name: "http.tls.client_certificates", kind: Kind::Choice(&["required", "optional"]), default: Some("required"), help: "whether a client without a certificate is refused, where clients are asked for one" },
+    Key { name: "http.tls.client_name", kind: Kind::Choice(&["cn", "dns", "uri"]), default: Some("cn"), help: "which name in its certificate tells who a client is: the common name of the subject (cn), or the only alternative name of a kind" },
     Key { name: "http.connections_max", kind: Kind::Count(2, 1_000_000), default: Some("2048"), help: "most connections to the REST API; where there are more, those that wait longest for their client give way; half of them, and at most 1,024, may watch results" },
     Key { name: "http.head_timeout_s", kind: Kind::Count(1, 86_400), default: Some("30"), help: "how long the head of a request may take, and how long a connection may wait for its next request" },
     Key { name: "http.body_timeout_s", kind: Kind::Count(1, 86_400), default: Some("30"), help: "how long each KiB of a request's body may take, and how long a client may take for each KiB of its answer" },
@@ -163,6 +168,11 @@ pub const KEYS: &[Key] = &[
 /// The keys whose values a running server can change: see [`Key::reloads`].
 const RELOADED: &[&str] = &[
     "http.hosts",
+    "http.tls.certificate_file",
+    "http.tls.key_file",
+    "http.tls.client_ca_file",
+    "http.tls.client_certificates",
+    "http.tls.client_name",
     "http.connections_max",
     "http.head_timeout_s",
     "http.body_timeout_s",

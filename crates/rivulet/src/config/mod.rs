@@ -138,6 +138,8 @@ pub struct Baseline {
 pub struct HttpConfig {
     /// Names with commas between under which it is asked besides localhost and its address; `*` is every name.
     pub hosts: String,
+    /// The certificate of the REST API; without it, it speaks plain HTTP.
+    pub tls: Option<ServerTls>,
     /// Most connections at a time.
     pub connections_max: usize,
     /// How long the head of a request may take, and how long a connection may wait for its next request.
@@ -652,7 +654,7 @@ impl Values {
         let config = Config {
             data_dir: self.text("data_dir").unwrap_or_default().into(),
             http_address: self.address("http.address"),
-            http: self.http(),
+            http: self.http()?,
             files_reserved: self.number("connections.files_reserved"),
             embedded: if embedded_runs { Some(self.embedded()?) } else { None },
             broker: self.broker()?,
@@ -692,21 +694,23 @@ impl Values {
             log_level: self.text("log.level").unwrap_or_default(),
             log_json: self.text("log.format").as_deref() == Some("json"),
         };
+        self.warn_of_plain(&config);
         Ok(Loaded { config, settings: self.settings(), warnings: self.warnings })
     }
 
-    fn http(&self) -> HttpConfig {
+    fn http(&self) -> Result<HttpConfig, ConfigError> {
         let memory = self.bytes("memory.bytes_max");
         let share = memory.map_or(usize::MAX, |bytes| usize::try_from(bytes / 4).unwrap_or(usize::MAX));
         let seconds = |key: &str| Duration::from_secs(self.number(key) as u64);
-        HttpConfig {
+        Ok(HttpConfig {
             hosts: self.text("http.hosts").unwrap_or_default(),
+            tls: self.tls("http.tls")?,
             connections_max: self.number("http.connections_max"),
             head_timeout: seconds("http.head_timeout_s"),
             body_timeout: seconds("http.body_timeout_s"),
             bytes_max: self.number("http.bytes_max").min(share),
             results_bytes_max: self.number("http.results_bytes_max").min(share),
-        }
+        })
     }
 
     /// The certificates of the listener whose keys begin so.
@@ -728,6 +732,23 @@ impl Values {
             name: name.map_or(NameKind::CommonName, |(kind, _)| kind),
         });
         Ok(Some(ServerTls { clients, ..ServerTls::new(certificate, key) }))
+    }
+
+    /// Warns of listeners that other machines can reach without TLS. It is no error: a proxy in front may have the
+    /// certificate.
+    fn warn_of_plain(&mut self, config: &Config) {
+        let embedded = config.embedded.as_ref();
+        let listeners = [
+            (Some(config.http_address), config.http.tls.is_some(), "http"),
+            (embedded.map(|one| one.address), embedded.is_some_and(|one| one.tls.is_some()), "mqtt.embedded"),
+        ];
+        for (address, has_tls, prefix) in listeners {
+            let Some(address) = address.filter(|address| !address.ip().is_loopback() && !has_tls) else { continue };
+            self.warnings.push(format!(
+                "{prefix}.address is {address}, and {prefix}.tls.certificate_file is not set: everybody on the way can \
+                 read and change what is sent there, unless a proxy in front of it speaks TLS"
+            ));
+        }
     }
 
     /// The hosts that may be posted to.

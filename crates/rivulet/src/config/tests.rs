@@ -206,6 +206,8 @@ fn passwords_come_from_a_file_the_url_or_a_value_and_are_never_shown() {
 fn values_that_do_not_go_together() {
     let (message, _) = Fixture::new("[mqtt.embedded.tls]\nkey_file = \"k\"").error();
     assert!(message.contains("mqtt.embedded.tls.certificate_file"), "{message}");
+    let (message, _) = Fixture::new("[http.tls]\nclient_ca_file = \"c\"").error();
+    assert!(message.contains("http.tls.certificate_file"), "{message}");
     let (message, hint) = Fixture::new("mqtt.broker = { url = \"mqtt://h\", ca_file = \"c\" }").error();
     assert!(message.contains("does not ask for TLS") && hint.contains("mqtts://"), "{message}");
     let (message, _) = Fixture::new("http.address = \"127.0.0.1:1883\"").error();

@@ -7,6 +7,7 @@
 //! another site, or of a name that was made to resolve to this machine.
 
 use std::collections::VecDeque;
+use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use crate::connector::PayloadCheck;
 use crate::descriptors::OF_HTTP_SOURCES;
 use crate::http_server::{self, BodyError, Budget, Hosts, ServerOptions, is_of_other_site, read_body};
 use crate::logins::{FailedLogins, is_secret};
+use crate::tls::{Certificates, Prepared};
 
 /// The most bytes of bodies that are being read; further posts are told to come again.
 const READING_BYTES_MAX: usize = 64 << 20;
@@ -106,13 +108,14 @@ impl Listener {
             failed_logins: FailedLogins::default(),
         });
         let server = shared.options.server;
+        let certificates = Certificates::new("an HTTP source", Prepared::default());
         let router = Router::new().fallback(take).with_state(shared.clone());
         let (stop, stopped) = oneshot::channel::<()>();
         std::thread::Builder::new().name("http source".into()).spawn(move || {
             runtime.block_on(async {
                 // Posts under way are abandoned with the source: their events would go nowhere.
                 tokio::select! {
-                    () = http_server::serve(listener, router, watch::channel(server).1, std::future::pending()) => {}
+                    () = http_server::serve(listener, certificates, router, watch::channel(server).1, pending()) => {}
                     _ = stopped => {}
                 }
             });
