@@ -1,6 +1,6 @@
 //! Acknowledgements that wait for the log, and messages that come again.
 //!
-//! A message of QoS 1 for a durable input is acknowledged when it is on disk, in the order in which messages came. If
+//! A message of QoS 1 or 2 for a durable input is acknowledged when it is on disk, in the order in which messages came. If
 //! the connection or the process ends before that, the sender repeats the message. The log has it already, so a repeat
 //! is acknowledged and not processed once more. An acknowledgement may be lost with its connection, so an acknowledged
 //! message is remembered for as long as its sender may not know of the acknowledgement.
@@ -310,6 +310,20 @@ impl DedupWindow {
             }
             found.map(|known| known.position)
         })
+    }
+
+    /// Notes that the sender has released a message of QoS 2: what comes with its packet identifier from now on is new.
+    pub(super) fn forget(&self, packet_id: u16) {
+        self.change(|state| {
+            state.known.remove(&packet_id);
+            // Messages are mostly released in the order in which they were acknowledged.
+            if let Some(place) = state.sent.iter().position(|message| message.answer.packet_id == packet_id) {
+                state.sent.remove(place);
+            }
+            if let Some(index) = &mut state.index {
+                index.remove(&packet_id);
+            }
+        });
     }
 
     /// Notes that the sender has begun anew: nothing of earlier connections comes again.

@@ -47,7 +47,7 @@ pub enum Qos {
     AtMostOnce,
     /// 1: sent again until acknowledged.
     AtLeastOnce,
-    /// 2: never sent. From clients of version 3 it is handled as at least once, with the answers that they wait for.
+    /// 2: a handshake of four packets. Only the embedded broker has it.
     ExactlyOnce,
 }
 
@@ -273,13 +273,23 @@ pub fn encode_puback(packet_id: u16, reason: u8, out: &mut Vec<u8>) {
     encode_acknowledgement(Qos::AtLeastOnce, packet_id, reason, out);
 }
 
-/// Appends a PUBCOMP. In version 5, `is_known` says whether the PUBREL belonged to a message.
+/// Appends a PUBREL. `is_known` says whether the PUBREC belonged to a message; version 3 has no words for that, so it
+/// must be true there.
+pub fn encode_pubrel(packet_id: u16, is_known: bool, out: &mut Vec<u8>) {
+    encode_second_half(PUBREL, packet_id, is_known, out);
+}
+
+/// Appends a PUBCOMP. `is_known` says whether the PUBREL belonged to a message, as in [`encode_pubrel`].
 pub fn encode_pubcomp(packet_id: u16, is_known: bool, out: &mut Vec<u8>) {
+    encode_second_half(PUBCOMP, packet_id, is_known, out);
+}
+
+fn encode_second_half(first_byte: u8, packet_id: u16, is_known: bool, out: &mut Vec<u8>) {
     const PACKET_IDENTIFIER_NOT_FOUND: u8 = 0x92;
     let [high, low] = packet_id.to_be_bytes();
     match is_known {
-        true => out.extend_from_slice(&[PUBCOMP, 2, high, low]),
-        false => out.extend_from_slice(&[PUBCOMP, 3, high, low, PACKET_IDENTIFIER_NOT_FOUND]),
+        true => out.extend_from_slice(&[first_byte, 2, high, low]),
+        false => out.extend_from_slice(&[first_byte, 3, high, low, PACKET_IDENTIFIER_NOT_FOUND]),
     }
 }
 
@@ -289,9 +299,19 @@ pub fn decode_puback(version: Version, frame: &Frame<'_>) -> Result<(u16, u8), C
     decode_acknowledgement(version, PUBACK, frame)
 }
 
+/// The same of a PUBREC.
+pub fn decode_pubrec(version: Version, frame: &Frame<'_>) -> Result<(u16, u8), CodecError> {
+    decode_acknowledgement(version, PUBREC, frame)
+}
+
 /// The same of a PUBREL.
 pub fn decode_pubrel(version: Version, frame: &Frame<'_>) -> Result<(u16, u8), CodecError> {
     decode_acknowledgement(version, PUBREL, frame)
+}
+
+/// The same of a PUBCOMP.
+pub fn decode_pubcomp(version: Version, frame: &Frame<'_>) -> Result<(u16, u8), CodecError> {
+    decode_acknowledgement(version, PUBCOMP, frame)
 }
 
 #[inline]

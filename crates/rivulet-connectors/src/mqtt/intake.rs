@@ -84,6 +84,8 @@ pub(super) enum Verdict {
     Copy,
     /// It goes nowhere, and is answered with this reason code. If it comes again, it is judged again.
     Refuse(u8),
+    /// It goes nowhere and is not answered.
+    Ignore,
 }
 
 /// What was done with a message.
@@ -94,6 +96,8 @@ pub(super) enum Fate {
         /// Whether any inbox wants it.
         is_wanted: bool,
         given_up: usize,
+        /// Its position in the log; 0 if it is not there.
+        position: LogPosition,
     },
     /// The inboxes have it already.
     Copy,
@@ -357,13 +361,16 @@ impl Messages<'_> {
             return Ok(false);
         }
         let dedup_window = self.dedup_window.as_deref().filter(|_| qos > Qos::AtMostOnce);
+        // A message of QoS 2 that was taken before is a repeat, however it is marked.
+        let is_repeat = publish.duplicate || (verdict == Verdict::Copy && qos == Qos::ExactlyOnce);
         let known_at =
-            dedup_window.and_then(|dedup_window| dedup_window.known_at(publish.duplicate, packet_id, topic, payload));
+            dedup_window.and_then(|dedup_window| dedup_window.known_at(is_repeat, packet_id, topic, payload));
         let mut position = known_at.unwrap_or(0);
         let fate = match verdict {
             Verdict::Copy => Fate::Copy,
             Verdict::Refuse(reason) => Fate::Refused(reason),
-            Verdict::Take if known_at.is_some() => Fate::Taken { is_wanted: true, given_up: 0 },
+            Verdict::Ignore => return Ok(true),
+            Verdict::Take if known_at.is_some() => Fate::Taken { is_wanted: true, given_up: 0, position },
             Verdict::Take => {
                 if routing.is_closed() && turn.passes_over(publish) {
                     self.under_way.pending.abandon();
@@ -373,7 +380,7 @@ impl Messages<'_> {
                 let offered = self.under_way.offer(routing, &message, |pending| turn.stuck(pending, read_bytes));
                 let Some(given_up) = offered else { return Ok(false) };
                 position = self.under_way.pending.position();
-                Fate::Taken { is_wanted: self.under_way.pending.is_delivered(), given_up }
+                Fate::Taken { is_wanted: self.under_way.pending.is_delivered(), given_up, position }
             }
         };
         let reason = turn.conclude(publish, properties, fate);

@@ -461,7 +461,6 @@ fn drops_of_broker(stats: &BrokerStats) -> Vec<(&'static str, u64)> {
         ("connections_refused", drops.connections_refused),
         ("connections_evicted", drops.connections_evicted),
         ("logins_refused", drops.logins_refused),
-        ("qos2_refused", drops.qos2_refused),
         ("protocol_errors", drops.protocol_errors),
         ("panics", stats.panics),
     ]

@@ -241,6 +241,7 @@ struct Reader<'a> {
     expiry_s: u32,
     silence_max: Option<Duration>,
     rights: Rights,
+    dedup_window: Option<Arc<DedupWindow>>,
 }
 
 impl<'a> Reader<'a> {
@@ -267,10 +268,11 @@ impl<'a> Reader<'a> {
             key,
             outbox,
             answers,
-            intake: Intake::new(sender, buffer, dedup_window),
+            intake: Intake::new(sender, buffer, dedup_window.clone()),
             expiry_s: login.expiry_s,
             silence_max: (login.keep_alive_s > 0).then(|| Duration::from_millis(u64::from(login.keep_alive_s) * 1500)),
             rights,
+            dedup_window,
         }
     }
 
@@ -383,6 +385,7 @@ impl<'a> Reader<'a> {
             answers: self.answers,
             expiry_s: self.expiry_s,
             rights: &self.rights,
+            dedup_window: self.dedup_window.as_deref(),
         };
         let step = self.intake.process(&mut turn);
         drop(turn);

@@ -13,7 +13,9 @@ use super::super::codec::{Publish, Qos, Version};
 use super::super::index::TopicIndex;
 use super::super::topic;
 use super::addresses::{Addresses, SessionKey};
+use super::incoming::{Arrival, Unreleased};
 use super::journal::Subscribed;
+use super::link::Link;
 use super::memory::{Memory, Share, share_of};
 use super::message::{Delivery, Encoded, Manner};
 use super::options::BrokerOptions;
@@ -21,7 +23,7 @@ use super::outbox::Outbox;
 use super::retained::Retained;
 use super::rights::Rights;
 use super::seats::SeatCounts;
-use super::session::{QueueBounds, Session, Walked, Will};
+use super::session::{QueueBounds, Received, Session, Walked, Will};
 use super::slab::Slab;
 use super::stats::{BrokerDrops, BrokerStats, Counters};
 use saving::Saving;
@@ -133,6 +135,7 @@ pub(super) struct Published {
 struct Bounds {
     queue: QueueBounds,
     in_flight_max: u16,
+    receive_max: u16,
     sessions_max: usize,
     subscriptions_max: usize,
     session_subscriptions_max: usize,
@@ -148,6 +151,7 @@ impl Bounds {
                 bytes_max: options.session_queue_bytes_max,
             },
             in_flight_max: options.in_flight_max.max(1),
+            receive_max: options.receive_max().get(),
             sessions_max: options.sessions_max,
             subscriptions_max: options.subscriptions_max,
             session_subscriptions_max: options.session_subscriptions_max,
@@ -234,11 +238,10 @@ impl Core {
         let now = Instant::now();
         if let Some(&key) = self.by_client_id.get(request.client_id) {
             if let Some(session) = self.sessions.get_mut(key)
-                && let Some(old) = session.outbox.take()
+                && let Some(old) = session.link.take()
             {
-                let version = session.version;
-                old.answer(|out| farewell(version, out));
-                old.close();
+                old.outbox.answer(|out| farewell(old.version, out));
+                old.outbox.close();
                 self.leave(key, Goodbye { is_graceful: false, expiry_s: None }, now);
             }
             if let Some(session) = self.sessions.get(key)
@@ -265,10 +268,8 @@ impl Core {
             self.come_back(key, request.address);
         }
         let session = self.sessions.get_mut(key).expect("it was found or made just now");
-        session.outbox = Some(outbox.clone());
-        session.version = request.version;
-        session.packet_bytes_max = request.packet_bytes_max;
-        session.window = usize::from(request.receive_max.clamp(1, self.bounds.in_flight_max));
+        let window = usize::from(request.receive_max.clamp(1, self.bounds.in_flight_max));
+        session.link = Some(Link::new(outbox.clone(), request.version, request.packet_bytes_max, window));
         session.expiry_s = request.expiry_s.min(self.bounds.session_expiry_s_max);
         session.ends_at = None;
         session.set_will(request.will);
@@ -288,7 +289,7 @@ impl Core {
             return false;
         }
         let Some(session) = self.sessions.get_mut(key) else { return false };
-        session.outbox = None;
+        session.link = None;
         self.leave(key, goodbye, Instant::now());
         true
     }
@@ -383,8 +384,8 @@ impl Core {
     /// Whether a session belongs to this connection. It does not if another connection has taken over the session, or
     /// got its number.
     pub(super) fn owns(&self, key: SessionKey, outbox: &Arc<Outbox>) -> bool {
-        let own = self.sessions.get(key).and_then(|session| session.outbox.as_ref());
-        own.is_some_and(|own| Arc::ptr_eq(own, outbox))
+        let own = self.sessions.get(key).and_then(|session| session.link.as_ref());
+        own.is_some_and(|own| Arc::ptr_eq(&own.outbox, outbox))
     }
 
     /// Makes room for one more session of an address. Sessions without a connection may be ended for it. Returns false
@@ -471,7 +472,7 @@ impl Core {
         let session = self.sessions.get_mut(key).ok_or(suback::QUOTA_EXCEEDED)?;
         let subscription = Subscription {
             session: key,
-            qos: request.qos.min(Qos::AtLeastOnce),
+            qos: request.qos,
             no_local: request.no_local,
             retain_as_published: request.retain_as_published,
             identifier: request.identifier,
@@ -564,7 +565,7 @@ impl Core {
                 subscription_identifier: subscription.identifier,
             };
             if let Some(session) = self.sessions.get_mut(subscription.session)
-                && session.deliver(&mut delivery, manner, self.bounds.queue, &mut self.counters)
+                && session.deliver(&mut delivery, manner, self.bounds.queue, &mut self.counters).is_some()
             {
                 saving::note_waiting(&mut self.saving, session.saved_as, manner);
             }
@@ -575,11 +576,56 @@ impl Core {
         Published { has_subscribers: !self.found.is_empty(), saved_at }
     }
 
-    /// Handles the acknowledgement of a message by a client.
+    /// What is known of a message of QoS 2 that a client sends; `None` if it has sent as many as it may without
+    /// releasing them.
+    pub(super) fn arrival(&self, key: SessionKey, packet_id: u16) -> Option<Arrival> {
+        let incoming = self.sessions.get(key)?.incoming();
+        let arrival = incoming.arrival(packet_id);
+        (arrival == Arrival::Repeat || incoming.len() < usize::from(self.bounds.receive_max)).then_some(arrival)
+    }
+
+    /// Publishes a message of QoS 2 of a session, and remembers its packet identifier until it is released.
+    pub(super) fn publish_once(
+        &mut self,
+        key: SessionKey,
+        publish: &Publish<'_>,
+        expires_at: Option<Instant>,
+        position: LogPosition,
+    ) -> Published {
+        let published = self.publish(publish, Some(key), expires_at);
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.take(Unreleased { packet_id: publish.packet_id, position });
+        }
+        published
+    }
+
+    /// Handles a PUBREL of a client. Returns whether it belongs to a message.
+    pub(super) fn release(&mut self, key: SessionKey, packet_id: u16) -> bool {
+        self.sessions.get_mut(key).is_some_and(|session| session.release_incoming(packet_id))
+    }
+
+    /// Handles a PUBACK of a client.
     pub(super) fn acknowledge(&mut self, key: SessionKey, packet_id: u16) {
         if let Some(session) = self.sessions.get_mut(key) {
             let number = session.acknowledge(packet_id, &mut self.counters);
             saving::save_acknowledged(&mut self.saving, session.saved_as, number);
+        }
+    }
+
+    /// Handles a PUBREC of a client.
+    pub(super) fn received(&mut self, key: SessionKey, packet_id: u16, is_refused: bool) -> Received {
+        let Some(session) = self.sessions.get_mut(key) else { return Received::Unknown };
+        let received = session.received(packet_id, is_refused, &mut self.counters);
+        if let Received::Taken(number) | Received::Refused(number) = received {
+            saving::save_acknowledged(&mut self.saving, session.saved_as, number);
+        }
+        received
+    }
+
+    /// Handles a PUBCOMP of a client; an unexpected one is ignored.
+    pub(super) fn completed(&mut self, key: SessionKey, packet_id: u16) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.completed(packet_id, &mut self.counters);
         }
     }
 
@@ -616,9 +662,9 @@ impl Core {
     /// Closes every connection; `farewell` writes its last packet.
     pub(super) fn close_all(&mut self, farewell: impl Fn(Version, &mut Vec<u8>)) {
         for (_, session) in self.sessions.iter_mut() {
-            if let Some(outbox) = &session.outbox {
-                outbox.answer(|out| farewell(session.version, out));
-                outbox.close();
+            if let Some(link) = &session.link {
+                link.outbox.answer(|out| farewell(link.version, out));
+                link.outbox.close();
             }
         }
     }

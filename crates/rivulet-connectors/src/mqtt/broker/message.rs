@@ -148,7 +148,7 @@ pub(super) struct Delivery<'a> {
 #[derive(Debug, Default)]
 pub(super) struct Encoded {
     bytes: Vec<u8>,
-    variants: [Option<Range<usize>>; 8],
+    variants: [Option<Range<usize>>; 16],
 }
 
 impl<'a> Delivery<'a> {
@@ -175,11 +175,10 @@ impl<'a> Delivery<'a> {
         self.kept.get_or_insert_with(make).clone()
     }
 
-    /// The packet, with the offset of its packet identifier (if the quality of service is 1). `None` if the packet
+    /// The packet, with the offset of its packet identifier (if the quality of service is 1 or 2). `None` if the packet
     /// would be longer than the protocol allows.
     pub(super) fn packet(&mut self, version: Version, qos: Qos, retain: bool) -> Option<(&[u8], usize)> {
-        let variant =
-            usize::from(version == Version::V5) << 2 | usize::from(qos != Qos::AtMostOnce) << 1 | usize::from(retain);
+        let variant = usize::from(version == Version::V5) << 3 | usize::from(qos.level()) << 1 | usize::from(retain);
         let range = match &self.cache.variants[variant] {
             Some(range) => range.clone(),
             None => {

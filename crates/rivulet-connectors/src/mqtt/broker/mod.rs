@@ -1,8 +1,8 @@
-//! The embedded broker: MQTT 3.1.1 and 5, QoS 0 and 1.
+//! The embedded broker: MQTT 3.1.1 and 5.
 //!
-//! A message of QoS 2 from a client of version 3 counts as one of QoS 1, and is answered with PUBREC and PUBCOMP. Such
-//! a client cannot be told that QoS 2 is not supported: it would send the message again for ever, and nothing behind
-//! it. A client of version 5 is told the maximum in the CONNACK, and is disconnected if it exceeds it.
+//! A message of QoS 2 goes to inboxes and subscribers with its PUBLISH ("method B" of MQTT 5, 4.3.3). Its packet
+//! identifier is remembered with the session until the client's PUBREL, so the message counts once, however often it
+//! comes.
 //!
 //! Every message that a client publishes goes to the engine's [`Router`] on the I/O task, before any fan-out to
 //! subscribers; a query is never a subscription. When the router reports a full inbox, the broker stops reading the
@@ -17,7 +17,9 @@ mod confirm;
 mod connection;
 mod core;
 mod engine;
+mod incoming;
 mod journal;
+mod link;
 mod memory;
 mod message;
 mod options;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use super::rights::ClientAuthorizer;
@@ -41,12 +42,15 @@ pub struct BrokerOptions {
     pub address_share_percent: usize,
     /// The longest time a session is kept without a connection, in seconds. Default: one day.
     pub session_expiry_s_max: u32,
-    /// The most messages of QoS 1 that wait for one session. Default: 10,000.
+    /// The most messages of QoS 1 and 2 that wait for one session. Default: 10,000.
     pub session_queue_messages_max: usize,
     /// The most bytes of these messages. Default: 8 MiB.
     pub session_queue_bytes_max: usize,
-    /// The most messages of QoS 1 that may be in flight to one client. Default: 256.
+    /// The most messages of QoS 1 and 2 that may be in flight to one client. Default: 256.
     pub in_flight_max: u16,
+    /// The most messages of QoS 2 that one client may have sent and not released; clients of version 5 are told it as
+    /// their receive maximum. At least 1. Default: 8192.
+    pub receive_max: u16,
     /// The most bytes that wait to be written to one connection; beyond this, messages of QoS 0 are dropped. Default: 4
     /// MiB.
     pub connection_bytes_max: usize,
@@ -84,6 +88,7 @@ impl BrokerOptions {
             session_queue_messages_max: 10_000,
             session_queue_bytes_max: 8 << 20,
             in_flight_max: 256,
+            receive_max: 8192,
             connection_bytes_max: 4 << 20,
             retained_messages_max: 1_000_000,
             retained_bytes_max: 256 << 20,
@@ -93,6 +98,11 @@ impl BrokerOptions {
             outbound_bytes_max: 8 << 20,
             deadlock_ms: 1000,
         }
+    }
+
+    /// The receive maximum that clients of version 5 are told.
+    pub(super) fn receive_max(&self) -> NonZeroU16 {
+        NonZeroU16::new(self.receive_max).unwrap_or(NonZeroU16::MIN)
     }
 
     /// Whether clients need credentials.

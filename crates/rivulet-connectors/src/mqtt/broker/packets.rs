@@ -67,8 +67,6 @@ pub(super) enum Refused {
     ClientId,
     /// The version of the protocol is not supported.
     ProtocolVersion,
-    /// The will has QoS 2.
-    WillQos,
     /// The will's topic is invalid.
     WillTopic,
     /// Enhanced authentication is not supported.
@@ -90,11 +88,7 @@ pub(super) fn refuse(version: Version, refused: Refused, out: &mut Vec<u8>) {
                 Refused::Busy => v3::ConnectAckReason::ServiceUnavailable,
                 Refused::ClientId => v3::ConnectAckReason::IdentifierRejected,
                 Refused::ProtocolVersion => v3::ConnectAckReason::UnacceptableProtocolVersion,
-                Refused::WillQos
-                | Refused::WillTopic
-                | Refused::AuthenticationMethod
-                | Refused::Malformed
-                | Refused::Protocol => return,
+                Refused::WillTopic | Refused::AuthenticationMethod | Refused::Malformed | Refused::Protocol => return,
             };
             codec::encode_v3(v3::Packet::ConnectAck(v3::ConnectAck { return_code, session_present: false }), out)
         }
@@ -105,13 +99,12 @@ pub(super) fn refuse(version: Version, refused: Refused, out: &mut Vec<u8>) {
                 Refused::Busy => v5::ConnectAckReason::QuotaExceeded,
                 Refused::ClientId => v5::ConnectAckReason::ClientIdentifierNotValid,
                 Refused::ProtocolVersion => v5::ConnectAckReason::UnsupportedProtocolVersion,
-                Refused::WillQos => v5::ConnectAckReason::QosNotSupported,
                 Refused::WillTopic => v5::ConnectAckReason::TopicNameInvalid,
                 Refused::AuthenticationMethod => v5::ConnectAckReason::BadAuthenticationMethod,
                 Refused::Malformed => v5::ConnectAckReason::MalformedPacket,
                 Refused::Protocol => v5::ConnectAckReason::ProtocolError,
             };
-            let answer = v5::ConnectAck { reason_code, max_qos: types::QoS::AtLeastOnce, ..v5::ConnectAck::default() };
+            let answer = v5::ConnectAck { reason_code, ..v5::ConnectAck::default() };
             codec::encode_v5(v5::Packet::ConnectAck(answer.into()), out)
         }
     };
@@ -174,7 +167,7 @@ pub(super) fn accept(client: &Login, session_present: bool, expiry_s: u32, optio
             let answer = v5::ConnectAck {
                 session_present,
                 session_expiry_interval_secs: (expiry_s != client.expiry_s).then_some(expiry_s),
-                max_qos: types::QoS::AtLeastOnce,
+                receive_max: options.receive_max(),
                 max_packet_size: u32::try_from(options.packet_bytes_max).ok(),
                 assigned_client_id: client.is_assigned.then(|| client.own_id().into()),
                 shared_subscription_available: false,
@@ -198,9 +191,14 @@ pub(super) fn disconnect(version: Version, reason: Reason, out: &mut Vec<u8>) {
 #[inline]
 pub(super) fn acknowledged(version: Version, frame: &Frame<'_>) -> Result<u16, Close> {
     match codec::decode_puback(version, frame)? {
-        (packet_id, 0x00 | 0x10 | 0x80 | 0x83 | 0x87 | 0x90 | 0x91 | 0x97 | 0x99) => Ok(packet_id),
+        (packet_id, reason) if answers_a_message(reason) => Ok(packet_id),
         _ => Err(CodecError::Malformed("a reason code that a PUBACK does not have").into()),
     }
+}
+
+/// Whether a PUBACK and a PUBREC may have this reason code.
+fn answers_a_message(reason: u8) -> bool {
+    matches!(reason, 0x00 | 0x10 | 0x80 | 0x83 | 0x87 | 0x90 | 0x91 | 0x97 | 0x99)
 }
 
 /// A packet from a client other than a message.
@@ -208,8 +206,15 @@ pub(super) enum Control {
     Ping,
     Subscribe(Subscribe),
     Unsubscribe(Unsubscribe),
-    /// The second half of a message of QoS 2 with this packet identifier.
+    /// PUBREC: the client has a message of QoS 2, or refuses it.
+    Received {
+        packet_id: u16,
+        is_refused: bool,
+    },
+    /// PUBREL: the client knows that the broker has its message of QoS 2.
     Release(u16),
+    /// PUBCOMP: the client has forgotten the packet identifier of a message of QoS 2.
+    Completed(u16),
     Disconnect(Goodbye),
 }
 

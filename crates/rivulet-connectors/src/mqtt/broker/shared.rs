@@ -46,7 +46,6 @@ impl Shared {
     /// Counts and logs that a client is disconnected.
     pub(super) fn note_close(&self, core: &mut Core, client_id: &str, close: &packets::Close) {
         match close.reason {
-            packets::Reason::QosNotSupported => core.counters.qos2_refused += 1,
             packets::Reason::KeepAliveTimeout | packets::Reason::QuotaExceeded => {}
             _ => core.counters.protocol_errors += 1,
         }

@@ -15,7 +15,6 @@ pub(super) struct Counters {
     pub(super) retained_full: u64,
     pub(super) sessions_evicted: u64,
     pub(super) logins_refused: u64,
-    pub(super) qos2_refused: u64,
     pub(super) protocol_errors: u64,
     pub(super) deadlock_events: u64,
     pub(super) unread_messages: u64,
@@ -40,7 +39,7 @@ pub struct BrokerStats {
     pub retained_messages: usize,
     /// Their size in bytes.
     pub retained_bytes: usize,
-    /// Messages of QoS 1 that wait for a client or its acknowledgement.
+    /// Messages of QoS 1 and 2 that wait for a client or its acknowledgement.
     pub waiting_messages: usize,
     /// Memory of clients, sessions and retained messages, in bytes.
     pub memory_bytes: usize,
@@ -69,7 +68,7 @@ pub struct BrokerStats {
 pub struct BrokerDrops {
     /// Messages of QoS 0 for a subscriber that reads too slowly.
     pub slow_subscriber: u64,
-    /// Messages of QoS 1 for a session whose queue is full.
+    /// Messages of QoS 1 and 2 for a session whose queue is full.
     pub session_queue_full: u64,
     /// Messages larger than their subscriber accepts.
     pub too_large: u64,
@@ -101,8 +100,6 @@ pub struct BrokerDrops {
     pub connections_evicted: u64,
     /// Connections with a wrong user or password.
     pub logins_refused: u64,
-    /// Connections closed because a client of version 5 published with QoS 2.
-    pub qos2_refused: u64,
     /// Connections closed because the client broke the protocol.
     pub protocol_errors: u64,
 }
@@ -127,7 +124,6 @@ impl Counters {
             connections_refused: seats.refused,
             connections_evicted: seats.evicted,
             logins_refused: self.logins_refused,
-            qos2_refused: self.qos2_refused,
             protocol_errors: self.protocol_errors,
         }
     }

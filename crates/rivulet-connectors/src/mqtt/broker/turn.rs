@@ -2,15 +2,18 @@
 
 use parking_lot::MutexGuard;
 
+use super::super::acknowledge::DedupWindow;
 use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
 use super::super::intake::{Fate, Turn, Verdict};
 use super::super::topic::{self, TopicError};
 use super::addresses::SessionKey;
 use super::confirm::Answers;
 use super::core::{Core, Goodbye};
+use super::incoming::Arrival;
 use super::message;
 use super::packets::{self, Close, Control};
 use super::rights::{Rights, may_publish};
+use super::session::Received;
 
 /// The reason code of a PUBACK for a message without subscribers.
 const NO_SUBSCRIBERS: u8 = 0x10;
@@ -43,6 +46,7 @@ pub(super) struct ClientTurn<'a> {
     pub(super) answers: &'a Answers,
     pub(super) expiry_s: u32,
     pub(super) rights: &'a Rights,
+    pub(super) dedup_window: Option<&'a DedupWindow>,
 }
 
 impl Turn for ClientTurn<'_> {
@@ -66,8 +70,9 @@ impl Turn for ClientTurn<'_> {
 
     #[inline]
     fn judge(&self, publish: &Publish<'_>, properties: &PublishProperties) -> Result<Verdict, End> {
-        check_publish(self.version, publish, properties)?;
+        check_publish(publish, properties)?;
         Ok(match may_publish(self.rights, publish.topic) {
+            true if publish.qos == Qos::ExactlyOnce => return self.judge_once(publish),
             true => Verdict::Take,
             // A client of version 3 cannot be told (MQTT 3.1.1, 3.3.5).
             false if self.version == Version::V3 => Verdict::Refuse(0),
@@ -82,10 +87,14 @@ impl Turn for ClientTurn<'_> {
         let (reason, saved_at) = match fate {
             Fate::Copy => (0, 0),
             Fate::Refused(reason) => (reason, 0),
-            Fate::Taken { is_wanted, .. } => {
-                let publish = Publish { qos: publish.qos.min(Qos::AtLeastOnce), ..*publish };
+            Fate::Taken { is_wanted, position, .. } => {
                 let expires_at = message::expires_at(properties.message_expiry_s);
-                let published = self.core.publish(&publish, self.is_owner.then_some(self.key), expires_at);
+                let published = match publish.qos {
+                    Qos::ExactlyOnce if self.is_owner => {
+                        self.core.publish_once(self.key, publish, expires_at, position)
+                    }
+                    _ => self.core.publish(publish, self.is_owner.then_some(self.key), expires_at),
+                };
                 let is_lost = !is_wanted && !published.has_subscribers;
                 (if is_lost && self.version == Version::V5 { NO_SUBSCRIBERS } else { 0 }, published.saved_at)
             }
@@ -114,6 +123,23 @@ impl Turn for ClientTurn<'_> {
 }
 
 impl ClientTurn<'_> {
+    /// Decides the fate of a message of QoS 2 that the client may publish.
+    fn judge_once(&self, publish: &Publish<'_>) -> Result<Verdict, End> {
+        if !self.is_owner {
+            // The client sends it again through its newer connection, for it gets no answer through this one.
+            return Ok(Verdict::Ignore);
+        }
+        match self.core.arrival(self.key, publish.packet_id) {
+            Some(Arrival::New) => Ok(Verdict::Take),
+            Some(Arrival::Repeat) => Ok(Verdict::Copy),
+            None => Err(Close::new(
+                packets::Reason::ReceiveMaximumExceeded,
+                "it has sent as many messages of QoS 2 as it may without releasing them",
+            )
+            .into()),
+        }
+    }
+
     /// Processes any packet but PUBLISH and PUBACK.
     fn control(&mut self, control: Control) -> Result<(), End> {
         match control {
@@ -130,10 +156,23 @@ impl ClientTurn<'_> {
                 let removed: Vec<bool> = removed.iter().map(Option::is_some).collect();
                 self.answers.answer(saved_at, |out| unsubscribe.answer(&removed, out));
             }
-            // The message was processed when it arrived; a client of version 5 has sent none.
+            Control::Received { packet_id, is_refused } => match self.core.received(self.key, packet_id, is_refused) {
+                Received::Refused(_) => {}
+                received => {
+                    // Version 3 has no word for an identifier that is not known.
+                    let is_known = received != Received::Unknown || self.version == Version::V3;
+                    self.answers.answer(0, |out| codec::encode_pubrel(packet_id, is_known, out));
+                }
+            },
             Control::Release(packet_id) => {
-                self.answers.answer(0, |out| codec::encode_pubcomp(packet_id, self.version == Version::V3, out));
+                let is_known = self.core.release(self.key, packet_id);
+                if let Some(dedup_window) = self.dedup_window {
+                    dedup_window.forget(packet_id);
+                }
+                let is_known = is_known || self.version == Version::V3;
+                self.answers.answer(0, |out| codec::encode_pubcomp(packet_id, is_known, out));
             }
+            Control::Completed(packet_id) => self.core.completed(self.key, packet_id),
             Control::Disconnect(goodbye) => return Err(End::Goodbye(goodbye)),
         }
         Ok(())
@@ -142,17 +181,9 @@ impl ClientTurn<'_> {
 
 /// Checks that a client may send a message of this kind at all.
 #[inline]
-fn check_publish(version: Version, publish: &Publish<'_>, properties: &PublishProperties) -> Result<(), Close> {
+fn check_publish(publish: &Publish<'_>, properties: &PublishProperties) -> Result<(), Close> {
     if publish.qos == Qos::AtMostOnce && publish.duplicate {
         return Err(CodecError::Malformed("a message of QoS 0 that is marked as a duplicate").into());
-    }
-    if publish.qos == Qos::ExactlyOnce && version == Version::V5 {
-        // The client was told so when it connected. One of version 3 cannot be told, and would send the message for
-        // ever.
-        return Err(Close::new(
-            packets::Reason::QosNotSupported,
-            "it publishes with QoS 2, and was told that 1 is the most",
-        ));
     }
     if properties.topic_alias.is_some() {
         return Err(Close::new(packets::Reason::TopicAliasInvalid, "it uses a topic alias, and none is offered"));

@@ -30,7 +30,7 @@ const VERSIONS: [&str; 3] = ["mqttv31", "mqttv311", "mqttv5"];
 fn messages_go_from_client_to_client_and_to_the_engine() {
     let Some((publish_program, subscribe_program)) = programs() else { return };
     for version in VERSIONS {
-        for qos in ["0", "1"] {
+        for qos in ["0", "1", "2"] {
             let (router, inbox) = router(&["home/+/t"]);
             let broker = BrokerThread::start(router, |_| {});
             let port = broker.port().to_string();
@@ -215,36 +215,4 @@ fn results_of_the_engine_reach_subscribers_and_other_queries() {
             block_until("it has gone", || broker.broker().stats().connections == 0);
         }
     }
-}
-
-#[test]
-fn qos_2_is_not_spoken_and_clients_get_through_all_the_same() {
-    let Some((publish_program, subscribe_program)) = programs() else { return };
-    let (router, inbox) = router(&["t"]);
-    let broker = BrokerThread::start(router, |_| {});
-    let port = broker.port().to_string();
-    for version in VERSIONS {
-        let count = if version == "mqttv5" { "1" } else { "2" };
-        let listening = Running::start(
-            &subscribe_program,
-            &["-p", &port, "-V", version, "-q", "2", "-t", "t", "-F", "%p %q", "-C", count, "-W", "10"],
-        );
-        until_listening(broker.broker(), 1);
-        let sent = run_blocking(&publish_program, &["-p", &port, "-V", version, "-q", "2", "-t", "t", "-m", "two"]);
-        // A client of version 5 has read that QoS 1 is the most and does not even try.
-        if version == "mqttv5" {
-            let said = String::from_utf8_lossy(&sent.stderr).into_owned();
-            assert!(said.contains("QoS not supported"), "{said}");
-        } else {
-            assert!(sent.status.success(), "{sent:?}");
-        }
-        assert!(
-            run_blocking(&publish_program, &["-p", &port, "-V", version, "-q", "1", "-t", "t", "-m", "one"])
-                .status
-                .success()
-        );
-        let expected = if version == "mqttv5" { vec!["one 1"] } else { vec!["two 1", "one 1"] };
-        assert_eq!(lines(listening), expected);
-    }
-    assert_eq!(inbox.texts().iter().filter(|text| *text == "two").count(), 2);
 }

@@ -12,4 +12,5 @@ mod durable;
 mod intake;
 mod malformed;
 mod passed_on;
+mod qos2;
 mod side_by_side;

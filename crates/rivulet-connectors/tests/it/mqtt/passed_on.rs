@@ -113,14 +113,14 @@ fn a_client_that_is_thrown_out_while_it_sends_learns_why() {
     let (router, _) = router(&[]);
     let broker = BrokerThread::start(router, |_| {});
     let mut client = Probe::connect(broker.port(), V5, "client", |_| {});
-    // A message of QoS 2, and what its client sends before it reads.
-    let publish = [0x34, 7, 0, 1, b't', 0, 1, 0, b'x'];
+    // A message to a wildcard, and what its client sends before it reads.
+    let publish = [0x30, 5, 0, 1, b'#', 0, b'x'];
     client.send(&publish);
-    assert_eq!(client.next().as_deref(), Some("told to go: QosNotSupported"));
+    assert_eq!(client.next().as_deref(), Some("told to go: TopicNameInvalid"));
     for _ in 0..10 {
         client.send(&publish);
         thread::sleep(Duration::from_millis(10));
     }
     assert_eq!(client.next(), None);
-    assert_eq!(broker.broker().stats().dropped.qos2_refused, 1);
+    assert_eq!(broker.broker().stats().dropped.protocol_errors, 1);
 }

@@ -34,7 +34,7 @@ pub(crate) struct Probe {
     buffer: Vec<u8>,
     /// What was seen while waiting for something else.
     seen: VecDeque<String>,
-    /// Whether messages of QoS 1 are acknowledged as they come.
+    /// Whether messages of QoS 1 and 2 are acknowledged as they come.
     pub(crate) acknowledges: bool,
     next_packet_id: u16,
 }
@@ -230,11 +230,26 @@ impl Probe {
         let mut bytes = Vec::new();
         publish.encode(self.version, &mut bytes).unwrap();
         self.send(&bytes);
-        if qos > 0 {
-            return self.wait_for("acknowledged");
+        match qos {
+            0 => {}
+            1 => return self.wait_for("acknowledged"),
+            _ => {
+                let answer = self.wait_for("received");
+                if answer.ends_with(" 0x0") || answer.ends_with(" 0x10") {
+                    self.second_half(0x62, packet_id);
+                    self.wait_for("completed");
+                }
+                return answer;
+            }
         }
         self.drain();
         String::new()
+    }
+
+    /// Sends one of the packets that follow a message: PUBACK 0x40, PUBREC 0x50, PUBREL 0x62, PUBCOMP 0x70.
+    pub(crate) fn second_half(&mut self, first_byte: u8, packet_id: u16) {
+        let [high, low] = packet_id.to_be_bytes();
+        self.send(&[first_byte, 2, high, low]);
     }
 
     /// Waits until the broker has answered a PINGREQ: everything it had to say before has arrived then.
@@ -299,10 +314,11 @@ impl Probe {
         match frame.kind() {
             PacketKind::Publish => {
                 let publish = Publish::decode(self.version, frame.first_byte, frame.body).unwrap();
-                if publish.qos == Qos::AtLeastOnce && self.acknowledges {
-                    let mut bytes = Vec::new();
-                    codec::encode_puback(publish.packet_id, 0, &mut bytes);
-                    self.send(&bytes);
+                match publish.qos {
+                    _ if !self.acknowledges => {}
+                    Qos::AtMostOnce => {}
+                    Qos::AtLeastOnce => self.second_half(0x40, publish.packet_id),
+                    Qos::ExactlyOnce => self.second_half(0x50, publish.packet_id),
                 }
                 format!(
                     "message {} '{}' qos {}{}{}{}",
@@ -320,6 +336,20 @@ impl Probe {
             PacketKind::PubAck => {
                 let (_, reason) = codec::decode_puback(self.version, &frame).unwrap();
                 format!("acknowledged {reason:#x}")
+            }
+            PacketKind::Connect | PacketKind::Other if matches!(whole[0] >> 4, 5..=7) => {
+                let packet_id = u16::from_be_bytes([frame.body[0], frame.body[1]]);
+                let reason = frame.body.get(2).copied().unwrap_or(0);
+                match whole[0] >> 4 {
+                    5 => format!("received {reason:#x}"),
+                    6 => {
+                        if self.acknowledges {
+                            self.second_half(0x70, packet_id);
+                        }
+                        format!("release {packet_id} {reason:#x}")
+                    }
+                    _ => format!("completed {reason:#x}"),
+                }
             }
             PacketKind::Connect | PacketKind::Other => match self.version {
                 Version::V3 => match codec::decode_v3(&frame).unwrap() {

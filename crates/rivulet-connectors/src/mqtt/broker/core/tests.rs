@@ -201,7 +201,7 @@ fn shared_and_broken_filters_and_too_many_are_refused() {
     let (key, _, _) = connect(&mut core, "c", true, 0);
     assert_eq!(subscribe(&mut core, key, "$share/g/a", Qos::AtMostOnce), suback::SHARED_NOT_SUPPORTED);
     assert_eq!(subscribe(&mut core, key, "a/#/b", Qos::AtMostOnce), suback::FILTER_INVALID);
-    assert_eq!(subscribe(&mut core, key, "a", Qos::ExactlyOnce), 1);
+    assert_eq!(subscribe(&mut core, key, "a", Qos::ExactlyOnce), 2);
     assert_eq!(subscribe(&mut core, key, "b", Qos::AtMostOnce), suback::QUOTA_EXCEEDED);
     assert!(core.unsubscribe(key, "a").is_some() && core.unsubscribe(key, "a").is_none());
     assert_eq!(subscribe(&mut core, key, "b", Qos::AtMostOnce), 0);

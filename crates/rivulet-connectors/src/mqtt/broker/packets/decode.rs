@@ -156,12 +156,6 @@ fn will(version: Version, flags: u8, fields: &mut Fields<'_>) -> Result<Result<W
     if topic::check_topic(topic.as_bytes()).is_err() {
         return Ok(Err(Refused::WillTopic));
     }
-    let qos = match (version, qos) {
-        // A client of version 3 cannot be told that QoS 2 is not supported.
-        (Version::V3, Qos::ExactlyOnce) => Qos::AtLeastOnce,
-        (Version::V5, Qos::ExactlyOnce) => return Ok(Err(Refused::WillQos)),
-        (_, qos) => qos,
-    };
     let retain = flags & flag::WILL_RETAIN != 0;
     let publish =
         Publish { topic: topic.as_bytes(), payload, properties: &properties, qos, retain, ..Publish::default() };
@@ -170,7 +164,7 @@ fn will(version: Version, flags: u8, fields: &mut Fields<'_>) -> Result<Result<W
 
 /// Whether a packet other than PUBLISH is answered only when the journal has its change.
 pub(in super::super) fn is_saved(frame: &Frame<'_>) -> bool {
-    matches!(frame.first_byte >> 4, kind::SUBSCRIBE | kind::UNSUBSCRIBE)
+    matches!(frame.first_byte >> 4, kind::PUBREC | kind::PUBREL | kind::SUBSCRIBE | kind::UNSUBSCRIBE)
 }
 
 /// Reads any packet but PUBLISH and PUBACK. `session_expiry_s` is the session expiry of the client's CONNECT.
@@ -210,9 +204,16 @@ pub(in super::super) fn control(version: Version, frame: &Frame<'_>, session_exp
         kind::AUTH if version == Version::V5 => {
             return Err(CodecError::Protocol("an AUTH without an authentication method").into());
         }
-        kind::PUBREC | kind::PUBCOMP => {
-            return Err(CodecError::Protocol("it answers a message of QoS 2, and was sent none").into());
-        }
+        kind::PUBREC => match codec::decode_pubrec(version, frame)? {
+            (packet_id, reason) if answers_a_message(reason) => {
+                Control::Received { packet_id, is_refused: reason >= 0x80 }
+            }
+            _ => return Err(UNKNOWN_REASON.into()),
+        },
+        kind::PUBCOMP => match codec::decode_pubcomp(version, frame)? {
+            (packet_id, 0 | 0x92) => Control::Completed(packet_id),
+            _ => return Err(UNKNOWN_REASON.into()),
+        },
         kind::CONNACK | kind::SUBACK | kind::UNSUBACK | kind::PINGRESP => {
             return Err(CodecError::Protocol("it sends a packet that only a broker sends").into());
         }

@@ -1,0 +1,267 @@
+//! The messages of QoS 1 and 2 on their way to the client of a session: first in a queue, then in flight until the
+//! client has acknowledged them.
+//!
+//! A message of QoS 2 is in flight until its PUBREC; from then on only its packet identifier is kept, until the PUBCOMP.
+//! What must hold: a message that was sent keeps its packet identifier until it is acknowledged, across connections.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::super::super::codec::{self, Qos};
+use super::super::link::Offered;
+use super::super::message::{Delivery, Manner, Message};
+use super::super::stats::Counters;
+use super::{QueueBounds, Session};
+
+/// A message that waits for a client.
+#[derive(Clone, Debug)]
+pub(super) struct Queued {
+    pub(super) message: Arc<Message>,
+    pub(super) manner: Manner,
+    /// Its packet identifier since it was sent first; 0 if it was not sent.
+    packet_id: u16,
+    /// Whether it may have been sent before.
+    is_again: bool,
+}
+
+/// What a PUBREC was for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Received {
+    /// No message in flight has this packet identifier.
+    Unknown,
+    /// The client has refused the message with this number in the journal; 0 if it is not there.
+    Refused(u64),
+    /// The client has the message with this number in the journal: 0 if it is not there, or was taken off before.
+    Taken(u64),
+}
+
+impl Session {
+    /// Delivers a message that is just being published. `None` if it does not wait for the client's acknowledgement;
+    /// otherwise the packet identifier with which it was sent, 0 if it was not sent yet.
+    #[inline]
+    pub(in super::super) fn deliver(
+        &mut self,
+        delivery: &mut Delivery<'_>,
+        manner: Manner,
+        bounds: QueueBounds,
+        counters: &mut Counters,
+    ) -> Option<u16> {
+        if manner.qos == Qos::AtMostOnce {
+            let link = self.link.as_mut()?;
+            match link.deliver(delivery, manner, 0) {
+                Offered::Taken => counters.messages_out += 1,
+                Offered::TooLarge => counters.too_large += 1,
+                Offered::Full if self.share.is_full() => counters.memory_full += 1,
+                Offered::Full => counters.slow_subscriber += 1,
+            }
+            return None;
+        }
+        if self.queue.is_empty() && self.has_window() && !self.is_out_of_memory(delivery.memory_bytes()) {
+            let packet_id = self.next_packet_id();
+            if let Some(link) = self.link.as_mut()
+                && link.deliver(delivery, manner, packet_id) == Offered::Taken
+            {
+                counters.messages_out += 1;
+                self.last_packet_id = packet_id;
+                let message = delivery.keep();
+                self.hold(&message);
+                self.in_flight.push_back(Queued { message, manner, packet_id, is_again: false });
+                return Some(packet_id);
+            }
+        }
+        let is_taken = self.has_room(delivery.memory_bytes(), bounds, counters);
+        is_taken.then(|| {
+            self.wait(delivery.keep(), manner);
+            self.pump(counters);
+            0
+        })
+    }
+
+    /// Adds a message to the end of the queue.
+    pub(super) fn wait(&mut self, message: Arc<Message>, manner: Manner) {
+        self.push_queue(Queued { message, manner, packet_id: 0, is_again: false });
+    }
+
+    /// Adds a message that waited for the client in an earlier process, which may have sent it.
+    pub(in super::super) fn restore(&mut self, message: Arc<Message>, manner: Manner) {
+        self.push_queue(Queued { message, manner, packet_id: 0, is_again: true });
+    }
+
+    /// All messages that wait for the client, in order.
+    pub(in super::super) fn messages(&self) -> impl Iterator<Item = (&Arc<Message>, Manner)> {
+        self.in_flight.iter().chain(&self.queue).map(|queued| (&queued.message, queued.manner))
+    }
+
+    /// The number of messages that wait for the client, sent or not.
+    pub(in super::super) fn waiting(&self) -> usize {
+        self.queue.len() + self.in_flight.len() + self.released.len()
+    }
+
+    /// Whether one more message may be in flight.
+    pub(super) fn has_window(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| self.in_flight.len() + self.released.len() < link.window)
+    }
+
+    /// The next packet identifier that is not in use; there are far more identifiers than messages in flight.
+    fn next_packet_id(&self) -> u16 {
+        let of_queue = || self.queue.iter().filter(|queued| queued.packet_id > 0).take(self.resent);
+        let is_used = |id| {
+            self.in_flight.iter().chain(of_queue()).any(|queued| queued.packet_id == id) || self.released.contains(&id)
+        };
+        let mut id = self.last_packet_id;
+        loop {
+            id = id.checked_add(1).unwrap_or(1);
+            if !is_used(id) {
+                return id;
+            }
+        }
+    }
+
+    /// Whether a message of this size may wait. One that may not is dropped and counted.
+    fn has_room(&self, bytes: usize, bounds: QueueBounds, counters: &mut Counters) -> bool {
+        // A single message always has room, however large.
+        let is_full = self.queue.len() >= bounds.messages_max || self.queue_bytes + bytes > bounds.bytes_max;
+        if is_full && !self.queue.is_empty() {
+            counters.session_queue_full += 1;
+            return false;
+        }
+        if self.is_out_of_memory(bytes) {
+            counters.memory_full += 1;
+            return false;
+        }
+        true
+    }
+
+    fn push_queue(&mut self, queued: Queued) {
+        self.queue_bytes += queued.message.memory_bytes();
+        self.hold(&queued.message);
+        self.queue.push_back(queued);
+    }
+
+    /// Sends queued messages as far as the window and the connection allow.
+    pub(in super::super) fn pump(&mut self, counters: &mut Counters) {
+        let now = Instant::now();
+        while self.has_window()
+            && let Some(queued) = self.queue.front()
+        {
+            let packet_id = if queued.packet_id > 0 { queued.packet_id } else { self.next_packet_id() };
+            let Some((link, queued)) = self.link.as_mut().zip(self.queue.front()) else { return };
+            let Queued { message, manner, is_again, .. } = queued;
+            let is_sent = match message.is_expired(now) {
+                true => {
+                    counters.expired += 1;
+                    false
+                }
+                false => match link.offer(message, *manner, (packet_id, *is_again)) {
+                    Offered::Taken => true,
+                    Offered::Full => return link.outbox.set_starved(),
+                    Offered::TooLarge => {
+                        counters.too_large += 1;
+                        false
+                    }
+                },
+            };
+            let Some(queued) = self.queue.pop_front() else { return };
+            self.queue_bytes -= queued.message.memory_bytes();
+            self.resent -= usize::from(queued.packet_id > 0);
+            if is_sent {
+                counters.messages_out += 1;
+                if queued.packet_id == 0 {
+                    self.last_packet_id = packet_id;
+                }
+                self.in_flight.push_back(Queued { packet_id, ..queued });
+            } else {
+                self.release(&queued.message);
+            }
+        }
+    }
+
+    /// Removes a message of this quality of service from those in flight.
+    fn take_in_flight(&mut self, packet_id: u16, qos: Qos) -> Option<Queued> {
+        let is_it = |queued: &Queued| queued.packet_id == packet_id && queued.manner.qos == qos;
+        let queued = self.in_flight.remove(self.in_flight.iter().position(is_it)?)?;
+        self.release(&queued.message);
+        Some(queued)
+    }
+
+    /// Sends more after the client has answered.
+    fn go_on(&mut self, counters: &mut Counters) {
+        if !self.queue.is_empty() {
+            self.pump(counters);
+        }
+        if let Some(link) = &self.link
+            && self.queue.is_empty()
+            && !self.walks.is_empty()
+        {
+            link.outbox.ask_for_more();
+        }
+    }
+
+    /// Handles a PUBACK; one for a message that was not sent is ignored. Returns the message's number in the journal, 0
+    /// if it is not there.
+    pub(in super::super) fn acknowledge(&mut self, packet_id: u16, counters: &mut Counters) -> u64 {
+        let Some(queued) = self.take_in_flight(packet_id, Qos::AtLeastOnce) else { return 0 };
+        self.go_on(counters);
+        queued.message.number()
+    }
+
+    /// Handles a PUBREC.
+    pub(in super::super) fn received(&mut self, packet_id: u16, is_refused: bool, counters: &mut Counters) -> Received {
+        let Some(queued) = self.take_in_flight(packet_id, Qos::ExactlyOnce) else {
+            return match self.released.contains(&packet_id) {
+                true => Received::Taken(0),
+                false => Received::Unknown,
+            };
+        };
+        let number = queued.message.number();
+        if is_refused {
+            self.go_on(counters);
+            return Received::Refused(number);
+        }
+        self.released.push_back(packet_id);
+        Received::Taken(number)
+    }
+
+    /// Handles a PUBCOMP. Returns whether it was expected.
+    pub(in super::super) fn completed(&mut self, packet_id: u16, counters: &mut Counters) -> bool {
+        let Some(place) = self.released.iter().position(|&released| released == packet_id) else { return false };
+        self.released.remove(place);
+        self.go_on(counters);
+        true
+    }
+
+    /// Resumes sending when the client is back: first what it has not answered, then the messages that have come
+    /// meanwhile.
+    pub(in super::super) fn resume(&mut self, counters: &mut Counters) {
+        let Some(link) = &mut self.link else { return };
+        for &packet_id in &self.released {
+            link.outbox.answer(|out| codec::encode_pubrel(packet_id, true, out));
+        }
+        // If the window is smaller than last time, the messages beyond it go back to the queue.
+        while self.in_flight.len() + self.released.len() > link.window
+            && let Some(queued) = self.in_flight.pop_back()
+        {
+            self.queue_bytes += queued.message.memory_bytes();
+            self.resent += 1;
+            self.queue.push_front(Queued { is_again: true, ..queued });
+        }
+        let mut too_large = Vec::new();
+        self.in_flight.retain(|Queued { message, manner, packet_id, .. }| {
+            let is_sent = link.send_again(message, *manner, *packet_id);
+            if !is_sent {
+                too_large.push(message.clone());
+            }
+            is_sent
+        });
+        for message in too_large {
+            counters.too_large += 1;
+            self.release(&message);
+        }
+        self.pump(counters);
+        if let Some(link) = &self.link
+            && !self.walks.is_empty()
+        {
+            link.outbox.ask_for_more();
+        }
+    }
+}
