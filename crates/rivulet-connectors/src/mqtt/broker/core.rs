@@ -9,55 +9,29 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use rivulet_dataflow::LogPosition;
 
-use super::super::codec::{Publish, Qos, Version};
-use super::super::index::TopicIndex;
-use super::super::topic;
+use super::super::codec::{Qos, Version};
 use super::addresses::{Addresses, SessionKey};
-use super::incoming::{Arrival, Unreleased};
-use super::journal::Subscribed;
 use super::link::Link;
 use super::memory::{Memory, Share, share_of};
-use super::message::{Delivery, Encoded, Manner};
+use super::message::Encoded;
 use super::options::BrokerOptions;
 use super::outbox::Outbox;
 use super::retained::Retained;
-use super::rights::Rights;
 use super::seats::SeatCounts;
-use super::session::{QueueBounds, Received, Session, Walked, Will};
+use super::session::{QueueBounds, Session, Will};
 use super::slab::Slab;
 use super::stats::{BrokerDrops, BrokerStats, Counters};
+use super::subscriptions::{Receiver, Subscriptions};
 use saving::Saving;
 
+mod publishing;
 mod restore;
 mod saved;
 mod saving;
+mod subscribing;
 
 pub use restore::{JournalContents, JournalSummary};
 pub(super) use saving::Rewritten;
-
-/// A session's subscription to a filter.
-#[derive(Clone, Copy, Debug)]
-struct Subscription {
-    session: SessionKey,
-    qos: Qos,
-    no_local: bool,
-    retain_as_published: bool,
-    identifier: Option<u32>,
-}
-
-impl Subscription {
-    fn subscribed<'f>(&self, filter: &'f str, wants_retained: bool) -> Subscribed<'f> {
-        let Self { qos, no_local, retain_as_published, identifier, .. } = *self;
-        Subscribed { filter, qos, no_local, retain_as_published, identifier, wants_retained }
-    }
-}
-
-/// A subscription that was granted.
-struct Granted {
-    qos: Qos,
-    number: u32,
-    is_new: bool,
-}
 
 /// When retained messages are sent to a new subscriber.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -118,7 +92,6 @@ pub(super) mod suback {
     pub(crate) const NOT_AUTHORIZED: u8 = 0x87;
     pub(crate) const FILTER_INVALID: u8 = 0x8f;
     pub(crate) const QUOTA_EXCEEDED: u8 = 0x97;
-    pub(crate) const SHARED_NOT_SUPPORTED: u8 = 0x9e;
 }
 
 /// The result of publishing a message.
@@ -166,8 +139,7 @@ pub(super) struct Core {
     by_client_id: HashMap<Box<str>, SessionKey, foldhash::fast::RandomState>,
     addresses: Addresses,
     memory: Arc<Memory>,
-    subscriptions: Slab<Subscription>,
-    index: TopicIndex<u32>,
+    subscriptions: Subscriptions,
     retained: Retained,
     /// Wills to be published by the task that publishes the engine's results.
     wills: VecDeque<Will>,
@@ -180,8 +152,10 @@ pub(super) struct Core {
     /// What writes the journal, if there is one.
     saving: Option<Saving>,
     /// Memory that is reused: the subscriptions of one message, and its packets.
-    found: Vec<u32>,
+    found: Vec<Receiver>,
     encoded: Encoded,
+    /// Whether the broker stops: what waits for a session stays there.
+    is_closing: bool,
 }
 
 impl Core {
@@ -191,8 +165,7 @@ impl Core {
             by_client_id: HashMap::default(),
             addresses: Addresses::new(),
             memory: Memory::new(options.memory_bytes_max, options.address_share_percent),
-            subscriptions: Slab::new(),
-            index: TopicIndex::new(),
+            subscriptions: Subscriptions::new(),
             retained: Retained::new(options.retained_messages_max, options.retained_bytes_max),
             wills: VecDeque::new(),
             will_bytes: 0,
@@ -203,6 +176,7 @@ impl Core {
             saving: None,
             found: Vec::new(),
             encoded: Encoded::default(),
+            is_closing: false,
         }
     }
 
@@ -317,7 +291,10 @@ impl Core {
         }
         match expiry_s {
             0 => self.remove_session(key),
-            _ => self.save_session(key),
+            _ => {
+                self.save_session(key);
+                self.hand_over(key, false);
+            }
         }
     }
 
@@ -339,12 +316,12 @@ impl Core {
     }
 
     fn remove_session(&mut self, key: SessionKey) {
+        self.hand_over(key, true);
         let Some(mut session) = self.sessions.remove(key) else { return };
         self.by_client_id.remove(&session.client_id);
         saving::save_end(&mut self.saving, session.saved_as);
         for (filter, &subscription) in &session.subscriptions {
-            self.index.remove(filter, subscription);
-            self.subscriptions.remove(subscription);
+            self.subscriptions.remove(subscription, filter);
         }
         if let Some(number) = session.waits_as {
             self.addresses.wait_no_more(session.address, number);
@@ -402,233 +379,6 @@ impl Core {
         self.sessions.len() < self.bounds.sessions_max && !self.share(address).is_full()
     }
 
-    /// Subscribes a session to filters as far as its client has the right. `answer` sends the SUBACK, given the reason
-    /// codes (those of version 5), when the journal is durable up to the position.
-    pub(super) fn subscribe(
-        &mut self,
-        key: SessionKey,
-        requests: &[SubscribeRequest<'_>],
-        rights: &Rights,
-        answer: impl FnOnce(&[u8], LogPosition),
-    ) {
-        let mut codes = Vec::with_capacity(requests.len());
-        let mut wants_retained = false;
-        let mut saved_at = 0;
-        for request in requests {
-            if rights.as_deref().is_some_and(|rights| !rights.may_subscribe(request.filter)) {
-                codes.push(suback::NOT_AUTHORIZED);
-                continue;
-            }
-            let Granted { qos, number, is_new } = match self.subscribe_one(key, request) {
-                Ok(granted) => granted,
-                Err(code) => {
-                    self.counters.subscriptions_refused += u64::from(code == suback::QUOTA_EXCEEDED);
-                    codes.push(code);
-                    continue;
-                }
-            };
-            codes.push(qos.level());
-            let wants = match request.retain_handling {
-                RetainHandling::Always => true,
-                RetainHandling::IfNew => is_new,
-                RetainHandling::Never => false,
-            };
-            if wants
-                && self.retained.len() > 0
-                && let Some(session) = self.sessions.get_mut(key)
-            {
-                session.begin_walk(number, request.filter, qos, request.identifier);
-                wants_retained = true;
-            }
-            saved_at = self.save_subscribed(key, number, request.filter).max(saved_at);
-        }
-        answer(&codes, saved_at);
-        if wants_retained {
-            self.walk(key);
-        }
-    }
-
-    /// Sends retained messages to new subscriptions of a session. Returns whether more are left for the next turn.
-    fn walk(&mut self, key: SessionKey) -> bool {
-        let Some(session) = self.sessions.get_mut(key) else { return false };
-        let (saving, subscriptions, saved_as) = (&mut self.saving, &self.subscriptions, session.saved_as);
-        session.walk(&self.retained, &mut self.retained_steps, &mut self.counters, |walked| match walked {
-            Walked::Waits(message, manner) => saving::save_waits(saving, saved_as, message, manner),
-            Walked::Over(number, filter) => {
-                let subscribed = subscriptions.get(number).map(|one| one.subscribed(filter, false));
-                saving::save_walked(saving, saved_as, subscribed)
-            }
-        })
-    }
-
-    /// Subscribes a session to one filter; the error is the reason code.
-    fn subscribe_one(&mut self, key: SessionKey, request: &SubscribeRequest<'_>) -> Result<Granted, u8> {
-        if request.filter.starts_with("$share/") {
-            return Err(suback::SHARED_NOT_SUPPORTED);
-        }
-        if topic::check_filter(request.filter).is_err() {
-            return Err(suback::FILTER_INVALID);
-        }
-        let session = self.sessions.get_mut(key).ok_or(suback::QUOTA_EXCEEDED)?;
-        let subscription = Subscription {
-            session: key,
-            qos: request.qos,
-            no_local: request.no_local,
-            retain_as_published: request.retain_as_published,
-            identifier: request.identifier,
-        };
-        let qos = subscription.qos;
-        if let Some(&number) = session.subscriptions.get(request.filter) {
-            if let Some(old) = self.subscriptions.get_mut(number) {
-                *old = subscription;
-            }
-            return Ok(Granted { qos, number, is_new: false });
-        }
-        let address = self.addresses.get_mut(session.address);
-        if self.subscriptions.len() >= self.bounds.subscriptions_max
-            || session.subscriptions.len() >= self.bounds.session_subscriptions_max
-            || address.subscriptions >= self.bounds.address_subscriptions_max
-            || address.share.is_full()
-        {
-            return Err(suback::QUOTA_EXCEEDED);
-        }
-        address.subscriptions += 1;
-        let number = self.subscriptions.insert(subscription);
-        session.subscribed(request.filter, number);
-        self.index.insert(request.filter, number);
-        Ok(Granted { qos, number, is_new: true })
-    }
-
-    /// Ends a subscription. Returns the position that the journal must have on disk before the client gets its answer;
-    /// `None` if there was no such subscription.
-    pub(super) fn unsubscribe(&mut self, key: SessionKey, filter: &str) -> Option<LogPosition> {
-        let session = self.sessions.get_mut(key)?;
-        let number = session.unsubscribed(filter)?;
-        self.addresses.get_mut(session.address).subscriptions -= 1;
-        self.index.remove(filter, number);
-        self.subscriptions.remove(number);
-        Some(saving::save_unsubscribed(&mut self.saving, session.saved_as, filter))
-    }
-
-    /// Delivers a message to its subscribers, and keeps it if it is to be retained. `from` is the session that
-    /// publishes. The topic is valid and the properties are checked.
-    #[inline]
-    pub(super) fn publish(
-        &mut self,
-        publish: &Publish<'_>,
-        from: Option<SessionKey>,
-        expires_at: Option<Instant>,
-    ) -> Published {
-        if self.index.is_empty() && !publish.retain {
-            return Published::default();
-        }
-        self.fan_out(publish, from, expires_at)
-    }
-
-    /// Prefetches the memory that [`Core::publish`] will look at first.
-    #[inline]
-    pub(super) fn prefetch(&self, topic: &[u8]) {
-        if !self.index.is_empty() {
-            self.index.prefetch(topic);
-        }
-    }
-
-    fn fan_out(&mut self, publish: &Publish<'_>, from: Option<SessionKey>, expires_at: Option<Instant>) -> Published {
-        let mut delivery = Delivery::new(*publish, expires_at, &mut self.encoded, &self.memory);
-        let (mut is_retained, mut saved_at) = (false, 0);
-        if publish.retain {
-            let had_older = self.retained.get(publish.topic).is_some();
-            if publish.payload.is_empty() {
-                self.retained.remove(publish.topic);
-            } else if self.memory.is_full() {
-                // An old value must not stay where a newer one was published.
-                self.retained.remove(publish.topic);
-                self.counters.memory_full += 1;
-            } else {
-                is_retained = self.retained.insert(delivery.keep());
-                self.counters.retained_full += u64::from(!is_retained);
-            }
-            if had_older && !is_retained {
-                saved_at = saving::save_forgotten(&mut self.saving, publish.topic);
-            }
-        }
-        self.found.clear();
-        self.index.for_each(publish.topic, |&number| self.found.push(number));
-        for &number in &self.found {
-            let Some(subscription) = self.subscriptions.get(number) else { continue };
-            if subscription.no_local && from == Some(subscription.session) {
-                continue;
-            }
-            let manner = Manner {
-                qos: subscription.qos.min(publish.qos),
-                retain: subscription.retain_as_published && publish.retain,
-                subscription_identifier: subscription.identifier,
-            };
-            if let Some(session) = self.sessions.get_mut(subscription.session)
-                && session.deliver(&mut delivery, manner, self.bounds.queue, &mut self.counters).is_some()
-            {
-                saving::note_waiting(&mut self.saving, session.saved_as, manner);
-            }
-        }
-        if self.saving.is_some() && (is_retained || saving::waits(&self.saving)) {
-            saved_at = saving::save_message(&mut self.saving, &delivery.keep(), is_retained).max(saved_at);
-        }
-        Published { has_subscribers: !self.found.is_empty(), saved_at }
-    }
-
-    /// What is known of a message of QoS 2 that a client sends; `None` if it has sent as many as it may without
-    /// releasing them.
-    pub(super) fn arrival(&self, key: SessionKey, packet_id: u16) -> Option<Arrival> {
-        let incoming = self.sessions.get(key)?.incoming();
-        let arrival = incoming.arrival(packet_id);
-        (arrival == Arrival::Repeat || incoming.len() < usize::from(self.bounds.receive_max)).then_some(arrival)
-    }
-
-    /// Publishes a message of QoS 2 of a session, and remembers its packet identifier until it is released.
-    pub(super) fn publish_once(
-        &mut self,
-        key: SessionKey,
-        publish: &Publish<'_>,
-        expires_at: Option<Instant>,
-        position: LogPosition,
-    ) -> Published {
-        let published = self.publish(publish, Some(key), expires_at);
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.take(Unreleased { packet_id: publish.packet_id, position });
-        }
-        published
-    }
-
-    /// Handles a PUBREL of a client. Returns whether it belongs to a message.
-    pub(super) fn release(&mut self, key: SessionKey, packet_id: u16) -> bool {
-        self.sessions.get_mut(key).is_some_and(|session| session.release_incoming(packet_id))
-    }
-
-    /// Handles a PUBACK of a client.
-    pub(super) fn acknowledge(&mut self, key: SessionKey, packet_id: u16) {
-        if let Some(session) = self.sessions.get_mut(key) {
-            let number = session.acknowledge(packet_id, &mut self.counters);
-            saving::save_acknowledged(&mut self.saving, session.saved_as, number);
-        }
-    }
-
-    /// Handles a PUBREC of a client.
-    pub(super) fn received(&mut self, key: SessionKey, packet_id: u16, is_refused: bool) -> Received {
-        let Some(session) = self.sessions.get_mut(key) else { return Received::Unknown };
-        let received = session.received(packet_id, is_refused, &mut self.counters);
-        if let Received::Taken(number) | Received::Refused(number) = received {
-            saving::save_acknowledged(&mut self.saving, session.saved_as, number);
-        }
-        received
-    }
-
-    /// Handles a PUBCOMP of a client; an unexpected one is ignored.
-    pub(super) fn completed(&mut self, key: SessionKey, packet_id: u16) {
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.completed(packet_id, &mut self.counters);
-        }
-    }
-
     /// Sends more to a connection whose outbox has room again. Returns whether it should ask again in the next turn.
     pub(super) fn pump(&mut self, key: SessionKey, outbox: &Arc<Outbox>) -> bool {
         self.begin_turn();
@@ -661,6 +411,7 @@ impl Core {
 
     /// Closes every connection; `farewell` writes its last packet.
     pub(super) fn close_all(&mut self, farewell: impl Fn(Version, &mut Vec<u8>)) {
+        self.is_closing = true;
         for (_, session) in self.sessions.iter_mut() {
             if let Some(link) = &session.link {
                 link.outbox.answer(|out| farewell(link.version, out));

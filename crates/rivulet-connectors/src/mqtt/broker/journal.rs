@@ -19,7 +19,7 @@ use rivulet_dataflow::LogPosition;
 use tokio::sync::Notify;
 
 use super::super::codec::Qos;
-use super::message::Manner;
+use super::message::{Identifiers, Manner};
 
 /// Whether a journal has room for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -300,10 +300,14 @@ fn push_pairs(pairs: &[(u64, Manner)], out: &mut Vec<u8>) {
     pairs.iter().for_each(|pair| push_pair(pair, out));
 }
 
+/// The first identifier has its place always, 0 for none; the flags have the number of further ones.
 fn push_pair((number, manner): &(u64, Manner), out: &mut Vec<u8>) {
     push_u64(*number, out);
-    out.push(manner.qos.level() | u8::from(manner.retain) << 2);
-    out.extend_from_slice(&manner.subscription_identifier.unwrap_or(0).to_le_bytes());
+    let mut identifiers = manner.identifiers.iter();
+    let first = identifiers.next().unwrap_or(0);
+    let more = manner.identifiers.iter().count().saturating_sub(1) as u8;
+    out.push(manner.qos.level() | u8::from(manner.retain) << 2 | u8::from(manner.is_shared) << 3 | more << 4);
+    [first].into_iter().chain(identifiers).for_each(|identifier| out.extend_from_slice(&identifier.to_le_bytes()));
 }
 
 fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
@@ -358,13 +362,15 @@ fn take_subscribed<'b>(bytes: &mut &'b [u8]) -> Option<Subscribed<'b>> {
 fn take_pair(bytes: &mut &[u8]) -> Option<(u64, Manner)> {
     let number = take_u64(bytes)?;
     let [flags] = take(bytes)?;
-    let identifier = u32::from_le_bytes(take(bytes)?);
-    let manner = Manner {
-        qos: Qos::from_level(flags & 0b11)?,
-        retain: flags & 0b100 != 0,
-        subscription_identifier: (identifier > 0).then_some(identifier),
-    };
-    Some((number, manner))
+    let mut identifiers = Identifiers::default();
+    for _ in 0..=flags >> 4 {
+        match u32::from_le_bytes(take(bytes)?) {
+            0 => {}
+            identifier => identifiers = identifiers.with(identifier)?,
+        }
+    }
+    let qos = Qos::from_level(flags & 0b11)?;
+    Some((number, Manner { qos, retain: flags & 0b100 != 0, is_shared: flags & 0b1000 != 0, identifiers }))
 }
 
 fn take_body<'b>(bytes: &mut &'b [u8]) -> Option<Body<'b>> {
@@ -496,7 +502,10 @@ pub(super) mod tests {
     }
 
     fn records() -> Vec<Record<'static>> {
-        let manner = Manner { qos: Qos::AtLeastOnce, retain: true, subscription_identifier: Some(7) };
+        let identifiers = Identifiers::from(Some(7));
+        let manner = Manner { qos: Qos::AtLeastOnce, retain: true, is_shared: false, identifiers };
+        let shared = Manner { qos: Qos::ExactlyOnce, is_shared: true, ..manner };
+        let joined = Manner { identifiers: identifiers.with(8).unwrap().with(300).unwrap(), ..manner };
         let lasting = Lasting { expiry_s: 60, away_since_us: 5, address: "10.0.0.1".parse().unwrap() };
         let subscribed = Subscribed {
             filter: "a/#",
@@ -529,7 +538,9 @@ pub(super) mod tests {
             Record::Subscribed { session: 1, subscribed },
             Record::Unsubscribed { session: 1, filter: "a/#" },
             Record::Message { body, waits_for: vec![(1, manner)] },
+            Record::Message { body, waits_for: vec![(1, joined), (2, shared)] },
             Record::Waits { session: 2, message: 9, manner },
+            Record::Waits { session: 2, message: 9, manner: joined },
             Record::Acknowledged { messages: vec![(1, 9), (2, 9)] },
             Record::Forgotten { topic: b"a/b" },
         ]

@@ -42,7 +42,7 @@ impl Link {
     pub(super) fn deliver(&mut self, delivery: &mut Delivery<'_>, manner: Manner, packet_id: u16) -> Offered {
         // With a subscription identifier the packet is this subscriber's own. The expiry time has just begun, so the
         // common packet has the right value.
-        if manner.subscription_identifier.is_some() && self.version == Version::V5 {
+        if !manner.identifiers.is_empty() && self.version == Version::V5 {
             return self.offer(&delivery.keep(), manner, (packet_id, false));
         }
         let identity = |id_at| (manner.qos > Qos::AtMostOnce).then_some((id_at, packet_id));

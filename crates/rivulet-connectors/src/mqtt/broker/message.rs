@@ -90,7 +90,57 @@ impl Message {
 pub(super) struct Manner {
     pub(super) qos: Qos,
     pub(super) retain: bool,
-    pub(super) subscription_identifier: Option<u32>,
+    /// Whether it is for a shared subscription.
+    pub(super) is_shared: bool,
+    pub(super) identifiers: Identifiers,
+}
+
+impl Manner {
+    /// How one packet for both is sent; `None` if that has more subscription identifiers than fit.
+    pub(super) fn join(self, other: &Self) -> Option<Self> {
+        Some(Self {
+            qos: self.qos.max(other.qos),
+            retain: self.retain || other.retain,
+            is_shared: false,
+            identifiers: self.identifiers.join(other.identifiers)?,
+        })
+    }
+}
+
+/// The most subscription identifiers of a packet. A session with more subscriptions to a topic that have identifiers
+/// gets several copies.
+pub(super) const IDENTIFIERS_MAX: usize = 4;
+
+/// The subscription identifiers of a packet, in their order; 0 stands for none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Identifiers([u32; IDENTIFIERS_MAX]);
+
+impl From<Option<u32>> for Identifiers {
+    fn from(identifier: Option<u32>) -> Self {
+        let mut identifiers = [0; IDENTIFIERS_MAX];
+        identifiers[0] = identifier.unwrap_or(0);
+        Self(identifiers)
+    }
+}
+
+impl Identifiers {
+    pub(super) fn is_empty(self) -> bool {
+        self.0[0] == 0
+    }
+
+    pub(super) fn iter(self) -> impl Iterator<Item = u32> {
+        self.0.into_iter().take_while(|&identifier| identifier > 0)
+    }
+
+    /// These and one more; `None` if there is no room.
+    pub(super) fn with(mut self, identifier: u32) -> Option<Self> {
+        *self.0.iter_mut().find(|known| **known == 0)? = identifier;
+        Some(self)
+    }
+
+    fn join(self, other: Self) -> Option<Self> {
+        other.iter().try_fold(self, Self::with)
+    }
 }
 
 /// Appends a kept message as a packet. Appends nothing and returns false if the packet is larger than the client
@@ -118,7 +168,7 @@ pub(super) fn encode_kept(
             }
             None => own.extend_from_slice(&message.properties),
         }
-        if let Some(identifier) = manner.subscription_identifier {
+        for identifier in manner.identifiers.iter() {
             properties::push_subscription_identifier(identifier, &mut own);
         }
     }
@@ -144,11 +194,15 @@ pub(super) struct Delivery<'a> {
     memory: &'a Arc<Memory>,
 }
 
+/// The variants of a packet: two versions, three qualities of service, retained or not.
+const VARIANTS: usize = 2 * 3 * 2;
+
 /// The packets of one message, and the memory for them.
 #[derive(Debug, Default)]
 pub(super) struct Encoded {
     bytes: Vec<u8>,
-    variants: [Option<Range<usize>>; 16],
+    /// Where each variant is, empty if it is not encoded. All together have less than 4 GiB.
+    variants: [Range<u32>; VARIANTS],
 }
 
 impl<'a> Delivery<'a> {
@@ -178,18 +232,16 @@ impl<'a> Delivery<'a> {
     /// The packet, with the offset of its packet identifier (if the quality of service is 1 or 2). `None` if the packet
     /// would be longer than the protocol allows.
     pub(super) fn packet(&mut self, version: Version, qos: Qos, retain: bool) -> Option<(&[u8], usize)> {
-        let variant = usize::from(version == Version::V5) << 3 | usize::from(qos.level()) << 1 | usize::from(retain);
-        let range = match &self.cache.variants[variant] {
-            Some(range) => range.clone(),
-            None => {
-                let start = self.cache.bytes.len();
-                let publish = Publish { qos, retain, packet_id: 0, duplicate: false, ..self.publish };
-                publish.encode(version, &mut self.cache.bytes).ok()?;
-                let range = start..self.cache.bytes.len();
-                self.cache.variants[variant] = Some(range.clone());
-                range
-            }
-        };
+        let variant = (usize::from(version == Version::V5) * 3 + usize::from(qos.level())) * 2 + usize::from(retain);
+        let mut range = self.cache.variants[variant].clone();
+        if range.is_empty() {
+            let start = self.cache.bytes.len() as u32;
+            let publish = Publish { qos, retain, packet_id: 0, duplicate: false, ..self.publish };
+            publish.encode(version, &mut self.cache.bytes).ok()?;
+            range = start..self.cache.bytes.len() as u32;
+            self.cache.variants[variant] = range.clone();
+        }
+        let range = range.start as usize..range.end as usize;
         let packet = &self.cache.bytes[range];
         // First byte, the length (whose last byte has no continuation bit), the topic with its own length.
         let length_bytes = 1 + packet[1..].iter().take_while(|&&byte| byte & 0x80 != 0).count();
@@ -244,13 +296,17 @@ mod tests {
         properties::push_message_expiry(60, &mut properties);
         let publish = Publish { topic: b"t", payload: b"p", properties: &properties, ..Publish::default() };
         let message = Message::of(&publish, Some(now + Duration::from_secs(42)));
-        let manner = Manner { qos: Qos::AtLeastOnce, retain: false, subscription_identifier: Some(5) };
+        let identifiers = Identifiers::from(Some(5)).with(300).unwrap();
+        let manner = Manner { qos: Qos::AtLeastOnce, retain: false, is_shared: false, identifiers };
         let mut out = Vec::new();
         assert!(encode_kept(&message, manner, Version::V5, (9, true), 1000, now, &mut out));
         let decoded = decode(Version::V5, &out);
         assert_eq!((decoded.packet_id, decoded.duplicate), (9, true));
         let found = PublishProperties::parse(decoded.properties).unwrap();
         assert_eq!((found.message_expiry_s, found.has_subscription_identifier), (Some(42), true));
+        let mut identifiers = Vec::new();
+        properties::for_each_subscription_identifier(decoded.properties, |identifier| identifiers.push(identifier));
+        assert_eq!(identifiers, [5, 300]);
         assert!(!encode_kept(&message, manner, Version::V5, (9, true), 10, now, &mut out));
         assert!(message.is_expired(now + Duration::from_secs(42)) && !message.is_expired(now));
     }

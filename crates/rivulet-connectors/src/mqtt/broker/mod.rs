@@ -32,6 +32,7 @@ mod session;
 mod shared;
 mod slab;
 mod stats;
+mod subscriptions;
 mod turn;
 
 use std::io;

@@ -170,7 +170,6 @@ pub(super) fn accept(client: &Login, session_present: bool, expiry_s: u32, optio
                 receive_max: options.receive_max(),
                 max_packet_size: u32::try_from(options.packet_bytes_max).ok(),
                 assigned_client_id: client.is_assigned.then(|| client.own_id().into()),
-                shared_subscription_available: false,
                 ..v5::ConnectAck::default()
             };
             codec::encode_v5(v5::Packet::ConnectAck(answer.into()), out)

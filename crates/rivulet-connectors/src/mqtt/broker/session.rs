@@ -11,10 +11,11 @@ use super::addresses::AddressKey;
 use super::incoming::{Incoming, UNRELEASED_BYTES, Unreleased};
 use super::link::{Link, Offered};
 use super::memory::Share;
-use super::message::{Manner, Message};
+use super::message::{Identifiers, Manner, Message};
 use super::outbox::SCARCE_BYTES_MAX;
 use super::retained::{Retained, Step, Walk};
 use super::stats::Counters;
+use super::subscriptions::Readiness;
 use sending::Queued;
 pub(super) use sending::Received;
 
@@ -46,6 +47,8 @@ pub(super) struct Session {
     pub(super) waits_as: Option<u64>,
     /// The filters, each with the number of its subscription.
     pub(super) subscriptions: HashMap<Box<str>, u32>,
+    /// Whether any of its subscriptions was shared.
+    shares_any: bool,
     /// Retained messages on their way to new subscriptions, by the number of the subscription.
     walks: BTreeMap<u32, RetainedWalk>,
     /// The message that is published if the client goes without a DISCONNECT.
@@ -116,6 +119,7 @@ impl Session {
             address,
             waits_as: None,
             subscriptions: HashMap::new(),
+            shares_any: false,
             walks: BTreeMap::new(),
             will: None,
             due_will: None,
@@ -182,6 +186,20 @@ impl Session {
         old
     }
 
+    /// Whether it may have messages of a shared subscription.
+    pub(super) fn has_shared(&self) -> bool {
+        self.shares_any
+    }
+
+    /// How soon it would get a message.
+    pub(super) fn readiness(&self) -> Readiness {
+        match self.link {
+            None => Readiness::Away,
+            Some(_) if self.queue.is_empty() && self.has_window() => Readiness::Ready,
+            Some(_) => Readiness::Busy,
+        }
+    }
+
     /// The messages of QoS 2 that the client has sent and not released.
     pub(super) fn incoming(&self) -> &Incoming {
         &self.incoming
@@ -204,8 +222,9 @@ impl Session {
     }
 
     /// Notes a new subscription.
-    pub(super) fn subscribed(&mut self, filter: &str, number: u32) {
+    pub(super) fn subscribed(&mut self, filter: &str, number: u32, is_shared: bool) {
         self.subscriptions.insert(filter.into(), number);
+        self.shares_any |= is_shared;
         self.add_bytes(SUBSCRIPTION_BYTES + 2 * filter.len());
     }
 
@@ -262,7 +281,12 @@ impl Session {
                     continue;
                 }
             };
-            let manner = Manner { qos: (*qos).min(message.qos), retain: true, subscription_identifier: *identifier };
+            let manner = Manner {
+                qos: (*qos).min(message.qos),
+                retain: true,
+                is_shared: false,
+                identifiers: Identifiers::from(*identifier),
+            };
             if manner.qos == Qos::AtMostOnce {
                 match link.offer(&message, manner, (0, false)) {
                     Offered::Taken => counters.messages_out += 1,

@@ -76,14 +76,14 @@ fn refusals_of_version_5_say_why() {
     let port = broker.port();
     let mut probe = Probe::connect(port, Version::V5, "a", |_| {});
     assert_eq!(
-        probe.subscribe(&[("$share/g/t", 0), ("a/#/b", 0), ("fine", 2)]),
-        "subscribed [SharedSubscriptionNotSupported, TopicFilterInvalid, GrantedQos2]"
+        probe.subscribe(&[("$share/g", 0), ("a/#/b", 0), ("fine", 2)]),
+        "subscribed [TopicFilterInvalid, TopicFilterInvalid, GrantedQos2]"
     );
     let mut probe = Probe::connect(port, Version::V5, "b", |_| {});
     assert_eq!(probe.publish_with("t", "x", 1, false, &[0x23, 0, 1]), "closed");
     assert_eq!(probe.take_seen(), ["told to go: TopicAliasInvalid"]);
     let mut probe = Probe::connect(port, Version::V3, "c", |_| {});
-    assert_eq!(probe.subscribe(&[("$share/g/t", 0), ("fine", 1)]), "subscribed [Failure, Success(AtLeastOnce)]");
+    assert_eq!(probe.subscribe(&[("$share/g", 0), ("fine", 1)]), "subscribed [Failure, Success(AtLeastOnce)]");
     let with_will = |version, topic, qos| {
         Probe::try_connect(port, version, "w", |request| request.will = Some((topic, "x", qos, false))).1
     };

@@ -13,4 +13,5 @@ mod intake;
 mod malformed;
 mod passed_on;
 mod qos2;
+mod shared;
 mod side_by_side;

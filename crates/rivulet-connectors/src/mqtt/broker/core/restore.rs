@@ -12,13 +12,13 @@ use hashbrown::{HashMap, HashSet};
 use rivulet_dataflow::{Clock, LogPosition};
 
 use super::super::super::codec::{Publish, Qos};
-use super::super::super::topic;
 use super::super::journal::{Body, Journal, Lasting, MessageNumber, Record, SessionNumber, Subscribed};
 use super::super::message::{Manner, Message};
 use super::super::seats::SeatCounts;
 use super::super::session::Session;
+use super::super::subscriptions::{Subscription, Wanted};
+use super::Core;
 use super::saving::{self, Saving};
-use super::{Core, Subscription};
 
 /// The state that the records describe together.
 #[derive(Default)]
@@ -291,15 +291,14 @@ impl Core {
         session.waits_as = Some(waits_as);
         for (filter, options) in subscriptions {
             let Options { qos, no_local, retain_as_published, identifier, wants_retained } = options;
-            if topic::check_filter(&filter).is_ok() {
-                let subscription = Subscription { session: key, qos, no_local, retain_as_published, identifier };
-                let number = self.subscriptions.insert(subscription);
-                session.subscribed(&filter, number);
-                if wants_retained {
-                    session.begin_walk(number, &filter, qos, identifier);
-                }
-                self.index.insert(&filter, number);
-                self.addresses.get_mut(address).subscriptions += 1;
+            let subscription =
+                Subscription { session: key, qos, no_local, retain_as_published, identifier, group: None };
+            let added =
+                Wanted::parse(&filter).and_then(|wanted| self.add_subscription(key, wanted, &filter, subscription));
+            if let Some((number, session)) = added.zip(self.sessions.get_mut(key))
+                && wants_retained
+            {
+                session.begin_walk(number, &filter, qos, identifier);
             }
         }
         if lasting.away_since_us == 0 {

@@ -6,9 +6,10 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use rivulet_dataflow::ManualClock;
 
+use super::super::super::codec::Publish;
 use super::super::journal::tests::MemoryJournal;
 use super::super::journal::{Journal, Lasting, MessageNumber, Record, SessionNumber};
-use super::super::message::Manner;
+use super::super::message::{Identifiers, Manner};
 use super::tests::{connect_from, core, publish_to, sent, subscribe_with};
 use super::*;
 
@@ -340,7 +341,8 @@ fn contents_are_counted_without_a_broker() {
 
 #[test]
 fn messages_of_an_older_session_of_a_client_are_not_missing() {
-    let manner = Manner { qos: Qos::AtLeastOnce, retain: false, subscription_identifier: None };
+    let identifiers = Identifiers::default();
+    let manner = Manner { qos: Qos::AtLeastOnce, retain: false, is_shared: false, identifiers };
     let lasting = Lasting { expiry_s: 60, away_since_us: 1, address: IpAddr::from([127, 0, 0, 1]) };
     let session = |session: SessionNumber, queue: &[MessageNumber]| {
         let queue = queue.iter().map(|&number| (number, manner)).collect();

@@ -202,6 +202,6 @@ impl Core {
 }
 
 /// Whether a message is the retained one of its topic.
-fn is_retained(retained: &Retained, message: &Arc<Message>) -> bool {
+pub(super) fn is_retained(retained: &Retained, message: &Arc<Message>) -> bool {
     retained.get(&message.topic).is_some_and(|retained| Arc::ptr_eq(retained, message))
 }

@@ -222,13 +222,19 @@ pub(super) fn save_end(saving: &mut Option<Saving>, session: SessionNumber) {
     }
 }
 
-/// Records that a retained message waits for a session that has subscribed.
-pub(super) fn save_waits(saving: &mut Option<Saving>, session: SessionNumber, message: &Message, manner: Manner) {
+/// Records that a message waits for one more session.
+pub(super) fn save_waits(
+    saving: &mut Option<Saving>,
+    session: SessionNumber,
+    message: &Message,
+    is_retained: bool,
+    manner: Manner,
+) {
     let Some(saving) = saving.as_mut().filter(|_| session > 0) else { return };
     let before = saving.rewriting.as_ref().map_or(0, |rewriting| rewriting.before);
     if message.number() == 0 || message.saved_at.load(Ordering::Relaxed) < before {
         // The message's record is about to be forgotten, and the session may have been rewritten already.
-        saving.write_message(message, true, &[(session, manner)], false);
+        saving.write_message(message, is_retained, &[(session, manner)], false);
     } else {
         saving.write(&Record::Waits { session, message: message.number(), manner });
     }

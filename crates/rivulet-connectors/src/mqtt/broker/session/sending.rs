@@ -77,6 +77,44 @@ impl Session {
         })
     }
 
+    /// Adds a message of QoS 1 or 2 that has waited for another session. Returns whether there is room for it.
+    pub(in super::super) fn add(
+        &mut self,
+        message: Arc<Message>,
+        manner: Manner,
+        bounds: QueueBounds,
+        counters: &mut Counters,
+    ) -> bool {
+        let is_taken = self.has_room(message.memory_bytes(), bounds, counters);
+        if is_taken {
+            self.wait(message, manner);
+            self.pump(counters);
+        }
+        is_taken
+    }
+
+    /// Takes off the messages of shared subscriptions that another session may get, each with its quality of service.
+    pub(in super::super) fn take_shared(&mut self, goes: impl Fn(&[u8]) -> bool) -> Vec<(Arc<Message>, Qos)> {
+        let mut taken = Vec::new();
+        let mut stays = |queued: &Queued| {
+            let is_sent = queued.packet_id > 0 || queued.is_again;
+            let may_go = queued.manner.qos == Qos::AtLeastOnce || !is_sent;
+            let stays = !(queued.manner.is_shared && may_go && goes(&queued.message.topic));
+            if !stays {
+                taken.push((queued.message.clone(), queued.manner.qos));
+            }
+            stays
+        };
+        self.in_flight.retain(&mut stays);
+        self.queue.retain(&mut stays);
+        self.queue_bytes = self.queue.iter().map(|queued| queued.message.memory_bytes()).sum();
+        self.resent = self.queue.iter().filter(|queued| queued.packet_id > 0).count();
+        for (message, _) in &taken {
+            self.release(message);
+        }
+        taken
+    }
+
     /// Adds a message to the end of the queue.
     pub(super) fn wait(&mut self, message: Arc<Message>, manner: Manner) {
         self.push_queue(Queued { message, manner, packet_id: 0, is_again: false });

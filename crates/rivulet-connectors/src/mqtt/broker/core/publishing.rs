@@ -1,0 +1,228 @@
+//! Publishing to the subscribers, and their acknowledgements.
+
+use std::time::Instant;
+
+use rivulet_dataflow::LogPosition;
+
+use super::super::addresses::SessionKey;
+use super::super::incoming::{Arrival, Unreleased};
+use super::super::memory::Memory;
+use super::super::message::{Delivery, Manner};
+use super::super::retained::Retained;
+use super::super::session::{Received, Session};
+use super::super::slab::Slab;
+use super::super::stats::Counters;
+use super::super::subscriptions::{GroupKey, Readiness, Receiver, Wanted};
+use super::saving::Saving;
+use super::{Core, Published, saved, saving};
+use crate::mqtt::codec::{Publish, Qos};
+use crate::mqtt::topic;
+
+impl Core {
+    /// Delivers a message to its subscribers, and keeps it if it is to be retained. `from` is the session that
+    /// publishes. The topic is valid and the properties are checked.
+    #[inline]
+    pub(in super::super) fn publish(
+        &mut self,
+        publish: &Publish<'_>,
+        from: Option<SessionKey>,
+        expires_at: Option<Instant>,
+    ) -> Published {
+        if self.subscriptions.is_empty() && !publish.retain {
+            return Published::default();
+        }
+        self.fan_out(publish, from, expires_at)
+    }
+
+    /// Prefetches the memory that [`Core::publish`] will look at first.
+    #[inline]
+    pub(in super::super) fn prefetch(&self, topic: &[u8]) {
+        self.subscriptions.prefetch(topic);
+    }
+
+    fn fan_out(&mut self, publish: &Publish<'_>, from: Option<SessionKey>, expires_at: Option<Instant>) -> Published {
+        let Self { sessions, subscriptions, saving, counters, found, .. } = self;
+        let mut delivery = Delivery::new(*publish, expires_at, &mut self.encoded, &self.memory);
+        let (is_retained, mut saved_at) = match publish.retain {
+            true => retain(&mut delivery, &mut self.retained, &self.memory, saving, counters),
+            false => (false, 0),
+        };
+        let queue = self.bounds.queue;
+        let mut deliver = |sessions: &mut Slab<Session>, key, manner| {
+            if let Some(session) = sessions.get_mut(key)
+                && session.deliver(&mut delivery, manner, queue, counters).is_some()
+            {
+                saving::note_waiting(saving, session.saved_as, manner);
+            }
+        };
+        found.clear();
+        subscriptions.find(publish.topic, found);
+        let mut overlapping = Vec::new();
+        for &receiver in &*found {
+            match receiver {
+                Receiver::Group(group) => {
+                    let readiness = |key| sessions.get(key).map(Session::readiness);
+                    if let Some(member) = subscriptions.pick(group, readiness) {
+                        deliver(sessions, member.session, Manner { is_shared: true, ..member.manner(publish) });
+                    }
+                }
+                Receiver::One(number) => {
+                    let Some(subscription) = subscriptions.get(number) else { continue };
+                    if subscription.no_local && from == Some(subscription.session) {
+                        continue;
+                    }
+                    let (key, manner) = (subscription.session, subscription.manner(publish));
+                    let has_more =
+                        found.len() > 1 && sessions.get(key).is_some_and(|session| session.subscriptions.len() > 1);
+                    match has_more {
+                        true => overlapping.push((key, manner)),
+                        false => deliver(sessions, key, manner),
+                    }
+                }
+            }
+        }
+        // A session gets a message once, for all its subscriptions together (MQTT 5, 3.3.4).
+        overlapping.sort_by_key(|(key, _)| *key);
+        let mut overlapping = overlapping.into_iter().peekable();
+        while let Some((key, mut manner)) = overlapping.next() {
+            while let Some((_, other)) = overlapping.peek().filter(|(next, _)| *next == key)
+                && let Some(joined) = manner.join(other)
+            {
+                manner = joined;
+                overlapping.next();
+            }
+            deliver(sessions, key, manner);
+        }
+        if saving.is_some() && (is_retained || saving::waits(saving)) {
+            saved_at = saving::save_message(saving, &delivery.keep(), is_retained).max(saved_at);
+        }
+        Published { has_subscribers: !found.is_empty(), saved_at }
+    }
+
+    /// Hands what waits for a session as a member of groups to other members: if it `is_over`, or for as long as it has
+    /// no connection. Messages of QoS 2 that were sent stay with it (MQTT 5, 4.8.2).
+    pub(super) fn hand_over(&mut self, key: SessionKey, is_over: bool) {
+        let Some(session) = self.sessions.get(key).filter(|session| session.has_shared() && !self.is_closing) else {
+            return;
+        };
+        // Of the filters of its groups, those that have another member who gets messages sooner.
+        let least = if is_over { Readiness::Away } else { Readiness::Busy };
+        let shared: Vec<(Box<str>, GroupKey)> = session
+            .subscriptions
+            .iter()
+            .filter_map(|(text, &number)| {
+                let group = self.subscriptions.get(number)?.group?;
+                Some((Wanted::parse(text)?.filter.into(), group))
+            })
+            .collect();
+        let mut goes_on = shared;
+        goes_on.retain(|(_, group)| {
+            let sessions = &self.sessions;
+            let others =
+                |other| other != key && sessions.get(other).is_some_and(|session| session.readiness() >= least);
+            self.subscriptions.has_member(*group, others)
+        });
+        let group_of = |topic: &[u8]| {
+            let matching = goes_on.iter().find(|(filter, _)| topic::matches(filter.as_bytes(), topic));
+            matching.map(|(_, group)| *group)
+        };
+        let Some(session) = self.sessions.get_mut(key) else { return };
+        let (saved_as, messages) = (session.saved_as, session.take_shared(|topic| group_of(topic).is_some()));
+        for (message, qos) in messages {
+            let sessions = &self.sessions;
+            let readiness = |other| sessions.get(other).filter(|_| other != key).map(Session::readiness);
+            let picked = group_of(&message.topic).and_then(|group| self.subscriptions.pick(group, readiness));
+            let Some(member) = picked else { continue };
+            let manner = Manner { qos: qos.min(member.qos), is_shared: true, ..member.manner(&message.publish()) };
+            let Some(session) = self.sessions.get_mut(member.session) else { continue };
+            if manner.qos > Qos::AtMostOnce
+                && session.add(message.clone(), manner, self.bounds.queue, &mut self.counters)
+            {
+                let is_retained = saved::is_retained(&self.retained, &message);
+                saving::save_waits(&mut self.saving, session.saved_as, &message, is_retained, manner);
+            }
+            saving::save_acknowledged(&mut self.saving, saved_as, message.number());
+        }
+    }
+
+    /// What is known of a message of QoS 2 that a client sends; `None` if it has sent as many as it may without
+    /// releasing them.
+    pub(in super::super) fn arrival(&self, key: SessionKey, packet_id: u16) -> Option<Arrival> {
+        let incoming = self.sessions.get(key)?.incoming();
+        let arrival = incoming.arrival(packet_id);
+        (arrival == Arrival::Repeat || incoming.len() < usize::from(self.bounds.receive_max)).then_some(arrival)
+    }
+
+    /// Publishes a message of QoS 2 of a session, and remembers its packet identifier until it is released.
+    pub(in super::super) fn publish_once(
+        &mut self,
+        key: SessionKey,
+        publish: &Publish<'_>,
+        expires_at: Option<Instant>,
+        position: LogPosition,
+    ) -> Published {
+        let published = self.publish(publish, Some(key), expires_at);
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.take(Unreleased { packet_id: publish.packet_id, position });
+        }
+        published
+    }
+
+    /// Handles a PUBREL of a client. Returns whether it belongs to a message.
+    pub(in super::super) fn release(&mut self, key: SessionKey, packet_id: u16) -> bool {
+        self.sessions.get_mut(key).is_some_and(|session| session.release_incoming(packet_id))
+    }
+
+    /// Handles a PUBACK of a client.
+    pub(in super::super) fn acknowledge(&mut self, key: SessionKey, packet_id: u16) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            let number = session.acknowledge(packet_id, &mut self.counters);
+            saving::save_acknowledged(&mut self.saving, session.saved_as, number);
+        }
+    }
+
+    /// Handles a PUBREC of a client.
+    pub(in super::super) fn received(&mut self, key: SessionKey, packet_id: u16, is_refused: bool) -> Received {
+        let Some(session) = self.sessions.get_mut(key) else { return Received::Unknown };
+        let received = session.received(packet_id, is_refused, &mut self.counters);
+        if let Received::Taken(number) | Received::Refused(number) = received {
+            saving::save_acknowledged(&mut self.saving, session.saved_as, number);
+        }
+        received
+    }
+
+    /// Handles a PUBCOMP of a client; an unexpected one is ignored.
+    pub(in super::super) fn completed(&mut self, key: SessionKey, packet_id: u16) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.completed(packet_id, &mut self.counters);
+        }
+    }
+}
+
+/// Retains a message, or removes the retained one of its topic. Returns whether it is retained, and the position that
+/// the journal must have on disk.
+fn retain(
+    delivery: &mut Delivery<'_>,
+    retained: &mut Retained,
+    memory: &Memory,
+    saving: &mut Option<Saving>,
+    counters: &mut Counters,
+) -> (bool, LogPosition) {
+    let (topic, mut is_retained) = (delivery.publish.topic, false);
+    let had_older = retained.get(topic).is_some();
+    if delivery.publish.payload.is_empty() {
+        retained.remove(topic);
+    } else if memory.is_full() {
+        // An old value must not stay where a newer one was published.
+        retained.remove(topic);
+        counters.memory_full += 1;
+    } else {
+        is_retained = retained.insert(delivery.keep());
+        counters.retained_full += u64::from(!is_retained);
+    }
+    let saved_at = match had_older && !is_retained {
+        true => saving::save_forgotten(saving, topic),
+        false => 0,
+    };
+    (is_retained, saved_at)
+}
