@@ -15,6 +15,7 @@ use rivulet_dataflow::{Clock, LogPosition, Push};
 use tokio::io::AsyncRead;
 
 use super::acknowledge::{Admission, Answer, DedupWindow};
+use super::aliases::Aliases;
 use super::buffer::ReadBuffer;
 use super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
 use super::received::Received;
@@ -194,6 +195,7 @@ struct Messages<'a> {
     /// The arrival time of the next message.
     arrival_us: i64,
     under_way: UnderWay,
+    aliases: Aliases,
     /// The messages that wait for the log, if there is one.
     dedup_window: Option<Arc<DedupWindow>>,
     /// Answers to be handed to the writer together.
@@ -206,6 +208,8 @@ pub(super) struct Sender<'a> {
     pub(super) client: &'a [u8],
     pub(super) version: Version,
     pub(super) packet_bytes_max: usize,
+    /// The highest topic alias that the peer may set.
+    pub(super) topic_aliases_max: u16,
     /// As in [`UnderWay::new`].
     pub(super) deadlock_after: Duration,
     pub(super) router: &'a Router,
@@ -216,7 +220,8 @@ impl<'a> Intake<'a> {
     /// `buffer` has the bytes that were read behind the first packet of the connection.
     pub(super) fn new(sender: Sender<'a>, buffer: ReadBuffer, dedup_window: Option<Arc<DedupWindow>>) -> Self {
         let (arrival_us, under_way) = (sender.clock.now_us(), UnderWay::new(sender.deadlock_after));
-        let messages = Messages { sender, arrival_us, under_way, dedup_window, acknowledgements: Vec::new() };
+        let aliases = Aliases::new(sender.topic_aliases_max);
+        let messages = Messages { sender, arrival_us, under_way, aliases, dedup_window, acknowledgements: Vec::new() };
         Self { buffer, searched: 0, messages }
     }
 
@@ -346,10 +351,14 @@ impl Messages<'_> {
         read_bytes: usize,
     ) -> Result<bool, T::End> {
         let Sender { client, version, .. } = self.sender;
-        let publish = &Publish::decode(version, frame.first_byte, frame.body)?;
-        let properties = &match publish.properties.is_empty() {
+        let decoded = Publish::decode(version, frame.first_byte, frame.body)?;
+        let properties = &match decoded.properties.is_empty() {
             true => PublishProperties::default(),
-            false => PublishProperties::parse(publish.properties)?,
+            false => PublishProperties::parse(decoded.properties)?,
+        };
+        let publish = &match properties.topic_alias {
+            None => decoded,
+            Some(alias) => self.aliases.resolve(&decoded, alias)?,
         };
         let Publish { topic, payload, packet_id, qos, .. } = *publish;
         // A message that some inboxes have must go to the others too.

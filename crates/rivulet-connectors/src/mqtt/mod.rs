@@ -50,6 +50,7 @@ pub mod acknowledge;
 pub mod publisher;
 pub mod client;
 pub mod broker;
+mod aliases;
 mod buffer;
 mod exact;
 mod fields;

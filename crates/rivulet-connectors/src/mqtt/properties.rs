@@ -131,13 +131,28 @@ pub(super) fn subscription_identifier(value: &[u8]) -> u32 {
 /// Copies `properties` (checked before) to `out` with another message expiry, which replaces the old one.
 pub(super) fn copy_properties_with_expiry(properties: &[u8], message_expiry_s: u32, out: &mut Vec<u8>) {
     push_message_expiry(message_expiry_s, out);
+    copy_properties_without(property::MESSAGE_EXPIRY, properties, out);
+}
+
+/// Copies `properties` (checked before) to `out` without a topic alias.
+pub(super) fn copy_properties_without_alias(properties: &[u8], out: &mut Vec<u8>) {
+    copy_properties_without(property::TOPIC_ALIAS, properties, out);
+}
+
+fn copy_properties_without(left_out: u8, properties: &[u8], out: &mut Vec<u8>) {
     let checked = for_each_property(Allowed::PUBLISH, properties, |identifier, value| {
-        if identifier != property::MESSAGE_EXPIRY {
+        if identifier != left_out {
             out.push(identifier);
             out.extend_from_slice(value);
         }
     });
     debug_assert!(checked.is_ok(), "properties are checked when they come in");
+}
+
+/// Appends a topic alias property.
+pub(super) fn push_topic_alias(alias: u16, out: &mut Vec<u8>) {
+    out.push(property::TOPIC_ALIAS);
+    out.extend_from_slice(&alias.to_be_bytes());
 }
 
 /// The size of a message expiry property, in bytes.

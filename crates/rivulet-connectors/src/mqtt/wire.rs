@@ -12,6 +12,9 @@ pub enum CodecError {
     /// The packet can be read but breaks the protocol.
     #[error("MQTT packet against the protocol: {0}")]
     Protocol(&'static str),
+    /// The packet uses a topic alias that the peer may not use.
+    #[error("a topic alias that cannot be used: {0}")]
+    TopicAlias(&'static str),
     /// The packet is larger than the receiver allows.
     #[error(
         "MQTT packet of {packet_bytes} bytes, and at most {packet_bytes_max} are allowed\nhint: send smaller payloads, or raise the packet size limit"
@@ -36,6 +39,7 @@ impl CodecError {
         match self {
             Self::Malformed(_) => v5::DisconnectReasonCode::MalformedPacket,
             Self::Protocol(_) => v5::DisconnectReasonCode::ProtocolError,
+            Self::TopicAlias(_) => v5::DisconnectReasonCode::TopicAliasInvalid,
             Self::TooLarge { .. } => v5::DisconnectReasonCode::PacketTooLarge,
             Self::Decode(error) => v5::ToReasonCode::to_reason_code(error),
             Self::Encode(_) => v5::DisconnectReasonCode::ImplementationSpecificError,

@@ -205,10 +205,18 @@ pub struct EmbeddedBrokerConfig {
     pub sessions_max: usize,
     /// Longest time for which a session is kept without a connection, in seconds.
     pub session_expiry_s_max: u32,
-    /// Most messages of QoS 1 that wait for one session.
+    /// Most messages of QoS 1 and 2 that wait for one session.
     pub session_queue_messages_max: usize,
     /// Their most bytes.
     pub session_queue_bytes_max: usize,
+    /// Most messages of QoS 1 and 2 that are in flight to one client.
+    pub in_flight_max: u16,
+    /// Most messages of QoS 2 that one client may have sent and not released.
+    pub receive_max: u16,
+    /// Most topic aliases of one client in each direction.
+    pub topic_aliases_max: u16,
+    /// Longest keep alive of a client of MQTT 5, in seconds; 0 lets clients choose.
+    pub keep_alive_s_max: u16,
     /// Most subscriptions of all sessions together.
     pub subscriptions_max: usize,
     /// Most subscriptions of one session.
@@ -869,6 +877,10 @@ impl Values {
             session_expiry_s_max: self.number("mqtt.embedded.session_expiry_s_max") as u32,
             session_queue_messages_max: self.number("mqtt.embedded.session_queue_messages_max"),
             session_queue_bytes_max: self.number("mqtt.embedded.session_queue_bytes_max"),
+            in_flight_max: self.number("mqtt.embedded.in_flight_max") as u16,
+            receive_max: self.number("mqtt.embedded.receive_max") as u16,
+            topic_aliases_max: self.number("mqtt.embedded.topic_aliases_max") as u16,
+            keep_alive_s_max: self.number("mqtt.embedded.keep_alive_s_max") as u16,
             subscriptions_max: self.number("mqtt.embedded.subscriptions_max"),
             session_subscriptions_max: self.number("mqtt.embedded.session_subscriptions_max"),
             retained_messages_max: self.number("mqtt.embedded.retained_messages_max"),

@@ -510,6 +510,10 @@ fn broker_options(config: &EmbeddedBrokerConfig, access: &Arc<Access>, outbound_
     options.session_expiry_s_max = config.session_expiry_s_max;
     options.session_queue_messages_max = config.session_queue_messages_max;
     options.session_queue_bytes_max = config.session_queue_bytes_max;
+    options.in_flight_max = config.in_flight_max;
+    options.receive_max = config.receive_max;
+    options.topic_aliases_max = config.topic_aliases_max;
+    options.keep_alive_s_max = config.keep_alive_s_max;
     options.subscriptions_max = config.subscriptions_max;
     options.session_subscriptions_max = config.session_subscriptions_max;
     options.retained_messages_max = config.retained_messages_max;

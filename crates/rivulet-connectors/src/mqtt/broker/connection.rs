@@ -257,11 +257,13 @@ impl<'a> Reader<'a> {
             client: login.client_id.as_bytes(),
             version: login.version,
             packet_bytes_max: shared.options.packet_bytes_max,
+            topic_aliases_max: shared.options.topic_aliases_max,
             // A client's messages never wait for themselves; only the engine's own results can.
             deadlock_after: Duration::MAX,
             router: &shared.router,
             clock: &*shared.clock,
         };
+        let keep_alive_s = login.keep_alive_s(shared.options.keep_alive_s_max);
         Self {
             shared,
             version: login.version,
@@ -270,7 +272,7 @@ impl<'a> Reader<'a> {
             answers,
             intake: Intake::new(sender, buffer, dedup_window.clone()),
             expiry_s: login.expiry_s,
-            silence_max: (login.keep_alive_s > 0).then(|| Duration::from_millis(u64::from(login.keep_alive_s) * 1500)),
+            silence_max: (keep_alive_s > 0).then(|| Duration::from_millis(u64::from(keep_alive_s) * 1500)),
             rights,
             dedup_window,
         }

@@ -11,7 +11,7 @@ use rivulet_dataflow::LogPosition;
 
 use super::super::codec::{Qos, Version};
 use super::addresses::{Addresses, SessionKey};
-use super::link::Link;
+use super::link::{Link, Terms};
 use super::memory::{Memory, Share, share_of};
 use super::message::Encoded;
 use super::options::BrokerOptions;
@@ -62,6 +62,7 @@ pub(super) struct ConnectRequest<'a> {
     pub(super) expiry_s: u32,
     pub(super) receive_max: u16,
     pub(super) packet_bytes_max: usize,
+    pub(super) topic_aliases_max: u16,
     pub(super) will: Option<Will>,
 }
 
@@ -109,6 +110,7 @@ struct Bounds {
     queue: QueueBounds,
     in_flight_max: u16,
     receive_max: u16,
+    topic_aliases_max: u16,
     sessions_max: usize,
     subscriptions_max: usize,
     session_subscriptions_max: usize,
@@ -125,6 +127,7 @@ impl Bounds {
             },
             in_flight_max: options.in_flight_max.max(1),
             receive_max: options.receive_max().get(),
+            topic_aliases_max: options.topic_aliases_max,
             sessions_max: options.sessions_max,
             subscriptions_max: options.subscriptions_max,
             session_subscriptions_max: options.session_subscriptions_max,
@@ -214,7 +217,7 @@ impl Core {
             if let Some(session) = self.sessions.get_mut(key)
                 && let Some(old) = session.link.take()
             {
-                old.outbox.answer(|out| farewell(old.version, out));
+                old.outbox.answer(|out| farewell(old.terms.version, out));
                 old.outbox.close();
                 self.leave(key, Goodbye { is_graceful: false, expiry_s: None }, now);
             }
@@ -243,7 +246,13 @@ impl Core {
         }
         let session = self.sessions.get_mut(key).expect("it was found or made just now");
         let window = usize::from(request.receive_max.clamp(1, self.bounds.in_flight_max));
-        session.link = Some(Link::new(outbox.clone(), request.version, request.packet_bytes_max, window));
+        let terms = Terms {
+            version: request.version,
+            packet_bytes_max: request.packet_bytes_max,
+            window,
+            aliases_max: request.topic_aliases_max.min(self.bounds.topic_aliases_max),
+        };
+        session.link = Some(Link::new(outbox.clone(), terms));
         session.expiry_s = request.expiry_s.min(self.bounds.session_expiry_s_max);
         session.ends_at = None;
         session.set_will(request.will);
@@ -414,7 +423,7 @@ impl Core {
         self.is_closing = true;
         for (_, session) in self.sessions.iter_mut() {
             if let Some(link) = &session.link {
-                link.outbox.answer(|out| farewell(link.version, out));
+                link.outbox.answer(|out| farewell(link.terms.version, out));
                 link.outbox.close();
             }
         }

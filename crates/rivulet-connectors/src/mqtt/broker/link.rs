@@ -3,21 +3,36 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use hashbrown::HashMap;
+
 use super::super::codec::{Qos, Version};
-use super::message::{Delivery, Manner, Message, encode_kept};
+use super::message::{Alias, Delivery, Header, Manner, Message, encode_kept};
 use super::outbox::Outbox;
 
 /// The connection of a session.
 pub(super) struct Link {
     pub(super) outbox: Arc<Outbox>,
-    pub(super) version: Version,
-    /// The largest packet that the client accepts.
-    pub(super) packet_bytes_max: usize,
-    /// The number of messages of QoS 1 and 2 that may be in flight.
-    pub(super) window: usize,
+    pub(super) terms: Terms,
+    /// The topics that have an alias, each with it.
+    aliases: HashMap<Box<[u8]>, u16>,
     /// Kept so that the memory is reused.
     packet: Vec<u8>,
 }
+
+/// What a client accepts.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) version: Version,
+    /// The largest packet.
+    pub(super) packet_bytes_max: usize,
+    /// The number of messages of QoS 1 and 2 that may be in flight.
+    pub(super) window: usize,
+    /// The highest topic alias.
+    pub(super) aliases_max: u16,
+}
+
+/// The longest topic that gets an alias, in bytes: a bound for what a connection keeps of topics.
+const ALIASED_BYTES_MAX: usize = 1024;
 
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,21 +48,22 @@ pub(super) enum Offered {
 const PACKET_BYTES_KEPT: usize = 4 << 10;
 
 impl Link {
-    pub(super) fn new(outbox: Arc<Outbox>, version: Version, packet_bytes_max: usize, window: usize) -> Self {
-        Self { outbox, version, packet_bytes_max, window, packet: Vec::new() }
+    pub(super) fn new(outbox: Arc<Outbox>, terms: Terms) -> Self {
+        Self { outbox, terms, aliases: HashMap::new(), packet: Vec::new() }
     }
 
     /// Offers a message that is just being published to the outbox. With QoS 0 it has no packet identifier.
     #[inline]
     pub(super) fn deliver(&mut self, delivery: &mut Delivery<'_>, manner: Manner, packet_id: u16) -> Offered {
-        // With a subscription identifier the packet is this subscriber's own. The expiry time has just begun, so the
-        // common packet has the right value.
-        if !manner.identifiers.is_empty() && self.version == Version::V5 {
+        // With a subscription identifier or an alias the packet is this subscriber's own. The expiry time has just begun,
+        // so the common packet has the right value.
+        let Terms { version, packet_bytes_max, aliases_max, .. } = self.terms;
+        if version == Version::V5 && (!manner.identifiers.is_empty() || aliases_max > 0) {
             return self.offer(&delivery.keep(), manner, (packet_id, false));
         }
         let identity = |id_at| (manner.qos > Qos::AtMostOnce).then_some((id_at, packet_id));
-        match delivery.packet(self.version, manner.qos, manner.retain) {
-            Some((packet, _)) if packet.len() > self.packet_bytes_max => Offered::TooLarge,
+        match delivery.packet(version, manner.qos, manner.retain) {
+            Some((packet, _)) if packet.len() > packet_bytes_max => Offered::TooLarge,
             None => Offered::TooLarge,
             Some((packet, id_at)) if self.outbox.offer(packet, identity(id_at)) => Offered::Taken,
             Some(_) => Offered::Full,
@@ -57,27 +73,44 @@ impl Link {
     /// Offers a kept message to the outbox, with its packet identifier (0 with QoS 0) and whether it may have been sent
     /// before.
     pub(super) fn offer(&mut self, message: &Message, manner: Manner, (packet_id, is_again): (u16, bool)) -> Offered {
-        match self.encode(message, manner, (packet_id, is_again)) {
-            false => Offered::TooLarge,
-            true if self.outbox.offer(&self.packet, None) => Offered::Taken,
-            true => Offered::Full,
+        let alias = self.alias(&message.topic);
+        if !self.encode(message, manner, Header { alias, packet_id, is_again }) {
+            return Offered::TooLarge;
+        }
+        if !self.outbox.offer(&self.packet, None) {
+            return Offered::Full;
+        }
+        if let Alias::New(alias) = alias {
+            self.aliases.insert(message.topic.clone(), alias);
+        }
+        Offered::Taken
+    }
+
+    /// The alias of a topic; the first topics get one.
+    fn alias(&self, topic: &[u8]) -> Alias {
+        let next = self.aliases.len() as u16 + 1;
+        match self.aliases.get(topic) {
+            Some(&alias) => Alias::Known(alias),
+            None if next <= self.terms.aliases_max && topic.len() <= ALIASED_BYTES_MAX => Alias::New(next),
+            None => Alias::None,
         }
     }
 
     /// Sends a message again that is in flight, whether there is room or not. Returns false if the client does not
     /// accept a packet of this size.
     pub(super) fn send_again(&mut self, message: &Message, manner: Manner, packet_id: u16) -> bool {
-        let fits = self.encode(message, manner, (packet_id, true));
+        let fits = self.encode(message, manner, Header { alias: Alias::None, packet_id, is_again: true });
         if fits {
             self.outbox.answer(|out| out.extend_from_slice(&self.packet));
         }
         fits
     }
 
-    fn encode(&mut self, message: &Message, manner: Manner, identity: (u16, bool)) -> bool {
+    fn encode(&mut self, message: &Message, manner: Manner, header: Header) -> bool {
         self.packet.clear();
         self.packet.shrink_to(PACKET_BYTES_KEPT);
-        let now = Instant::now();
-        encode_kept(message, manner, self.version, identity, self.packet_bytes_max, now, &mut self.packet)
+        let Terms { version, packet_bytes_max, .. } = self.terms;
+        let encoded = encode_kept(message, manner, header, version, Instant::now(), &mut self.packet);
+        encoded && self.packet.len() <= packet_bytes_max
     }
 }

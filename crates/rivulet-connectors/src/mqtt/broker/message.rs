@@ -143,14 +143,33 @@ impl Identifiers {
     }
 }
 
-/// Appends a kept message as a packet. Appends nothing and returns false if the packet is larger than the client
-/// accepts.
+/// The alias of a topic on a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Alias {
+    None,
+    /// It is to be set.
+    New(u16),
+    /// It stands for the topic.
+    Known(u16),
+}
+
+/// What a packet says beside the message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Header {
+    pub(super) alias: Alias,
+    /// 0 with QoS 0.
+    pub(super) packet_id: u16,
+    /// Whether it may have been sent before.
+    pub(super) is_again: bool,
+}
+
+/// Appends a kept message as a packet. Appends nothing and returns false if the packet is larger than the protocol
+/// allows.
 pub(super) fn encode_kept(
     message: &Message,
     manner: Manner,
+    header: Header,
     version: Version,
-    (packet_id, duplicate): (u16, bool),
-    packet_bytes_max: usize,
     now: Instant,
     out: &mut Vec<u8>,
 ) -> bool {
@@ -168,20 +187,23 @@ pub(super) fn encode_kept(
             }
             None => own.extend_from_slice(&message.properties),
         }
+        if let Alias::New(alias) | Alias::Known(alias) = header.alias {
+            properties::push_topic_alias(alias, &mut own);
+        }
         for identifier in manner.identifiers.iter() {
             properties::push_subscription_identifier(identifier, &mut own);
         }
     }
     let publish = Publish {
-        topic: &message.topic,
+        topic: if matches!(header.alias, Alias::Known(_)) { &[] } else { &message.topic },
         payload: &message.payload,
         properties: &own,
-        packet_id,
+        packet_id: header.packet_id,
         qos: manner.qos,
         retain: manner.retain,
-        duplicate,
+        duplicate: header.is_again,
     };
-    publish.packet_bytes(version) <= packet_bytes_max && publish.encode(version, out).is_ok()
+    publish.encode(version, out).is_ok()
 }
 
 /// A message while it is delivered to its subscribers: encoded once for each version, quality of service and retain
@@ -299,7 +321,8 @@ mod tests {
         let identifiers = Identifiers::from(Some(5)).with(300).unwrap();
         let manner = Manner { qos: Qos::AtLeastOnce, retain: false, is_shared: false, identifiers };
         let mut out = Vec::new();
-        assert!(encode_kept(&message, manner, Version::V5, (9, true), 1000, now, &mut out));
+        let header = Header { alias: Alias::None, packet_id: 9, is_again: true };
+        assert!(encode_kept(&message, manner, header, Version::V5, now, &mut out));
         let decoded = decode(Version::V5, &out);
         assert_eq!((decoded.packet_id, decoded.duplicate), (9, true));
         let found = PublishProperties::parse(decoded.properties).unwrap();
@@ -307,7 +330,11 @@ mod tests {
         let mut identifiers = Vec::new();
         properties::for_each_subscription_identifier(decoded.properties, |identifier| identifiers.push(identifier));
         assert_eq!(identifiers, [5, 300]);
-        assert!(!encode_kept(&message, manner, Version::V5, (9, true), 10, now, &mut out));
+        out.clear();
+        assert!(encode_kept(&message, manner, Header { alias: Alias::Known(3), ..header }, Version::V5, now, &mut out));
+        let decoded = decode(Version::V5, &out);
+        let found = PublishProperties::parse(decoded.properties).unwrap();
+        assert_eq!((decoded.topic, found.topic_alias), (&b""[..], Some(3)));
         assert!(message.is_expired(now + Duration::from_secs(42)) && !message.is_expired(now));
     }
 }

@@ -51,6 +51,11 @@ pub struct BrokerOptions {
     /// The most messages of QoS 2 that one client may have sent and not released; clients of version 5 are told it as
     /// their receive maximum. At least 1. Default: 8192.
     pub receive_max: u16,
+    /// The most topic aliases of one client, in each direction. Default: 16.
+    pub topic_aliases_max: u16,
+    /// The longest keep alive of clients of version 5, in seconds; one that asks for more, or for none, is told this
+    /// one. 0 lets clients choose. Default: 0.
+    pub keep_alive_s_max: u16,
     /// The most bytes that wait to be written to one connection; beyond this, messages of QoS 0 are dropped. Default: 4
     /// MiB.
     pub connection_bytes_max: usize,
@@ -89,6 +94,8 @@ impl BrokerOptions {
             session_queue_bytes_max: 8 << 20,
             in_flight_max: 256,
             receive_max: 8192,
+            topic_aliases_max: 16,
+            keep_alive_s_max: 0,
             connection_bytes_max: 4 << 20,
             retained_messages_max: 1_000_000,
             retained_bytes_max: 256 << 20,

@@ -45,12 +45,13 @@ pub(super) struct Login {
     pub(super) is_assigned: bool,
     pub(super) user: Option<String>,
     pub(super) password: Option<Vec<u8>>,
-    pub(super) keep_alive_s: u16,
+    keep_alive_s: u16,
     /// How long the client asks to keep its session, in seconds.
     pub(super) expiry_s: u32,
     clean_start: bool,
     receive_max: u16,
     packet_bytes_max: usize,
+    topic_aliases_max: u16,
     will: Option<Will>,
 }
 
@@ -137,6 +138,15 @@ impl Login {
         self.client_id.rsplit('\0').next().unwrap_or_default()
     }
 
+    /// The keep alive of the connection in seconds, given the longest one for clients of version 5; 0 for none.
+    pub(super) fn keep_alive_s(&self, keep_alive_s_max: u16) -> u16 {
+        let asks_for_more = self.keep_alive_s == 0 || self.keep_alive_s > keep_alive_s_max;
+        match self.version == Version::V5 && keep_alive_s_max > 0 && asks_for_more {
+            true => keep_alive_s_max,
+            false => self.keep_alive_s,
+        }
+    }
+
     /// The topic of the will, if there is one.
     pub(super) fn will_topic(&self) -> Option<&[u8]> {
         self.will.as_ref().map(|will| &*will.message.topic)
@@ -151,6 +161,7 @@ impl Login {
             expiry_s: self.expiry_s,
             receive_max: self.receive_max,
             packet_bytes_max: self.packet_bytes_max,
+            topic_aliases_max: self.topic_aliases_max,
             will: self.will.clone(),
         }
     }
@@ -164,8 +175,11 @@ pub(super) fn accept(client: &Login, session_present: bool, expiry_s: u32, optio
             codec::encode_v3(v3::Packet::ConnectAck(v3::ConnectAck { return_code, session_present }), out)
         }
         Version::V5 => {
+            let keep_alive_s = client.keep_alive_s(options.keep_alive_s_max);
             let answer = v5::ConnectAck {
                 session_present,
+                topic_alias_max: options.topic_aliases_max,
+                server_keepalive_sec: (keep_alive_s != client.keep_alive_s).then_some(keep_alive_s),
                 session_expiry_interval_secs: (expiry_s != client.expiry_s).then_some(expiry_s),
                 receive_max: options.receive_max(),
                 max_packet_size: u32::try_from(options.packet_bytes_max).ok(),

@@ -185,9 +185,6 @@ fn check_publish(publish: &Publish<'_>, properties: &PublishProperties) -> Resul
     if publish.qos == Qos::AtMostOnce && publish.duplicate {
         return Err(CodecError::Malformed("a message of QoS 0 that is marked as a duplicate").into());
     }
-    if properties.topic_alias.is_some() {
-        return Err(Close::new(packets::Reason::TopicAliasInvalid, "it uses a topic alias, and none is offered"));
-    }
     if properties.has_subscription_identifier {
         return Err(CodecError::Protocol("a client sends a subscription identifier with a message").into());
     }

@@ -141,6 +141,7 @@ impl<'a> Reader<'a> {
             client: b"",
             version: shared.options.version,
             packet_bytes_max: shared.options.packet_bytes_max,
+            topic_aliases_max: 0,
             deadlock_after: Duration::from_millis(shared.options.deadlock_ms),
             router: &shared.router,
             clock: &*shared.clock,

@@ -80,7 +80,7 @@ fn refusals_of_version_5_say_why() {
         "subscribed [TopicFilterInvalid, TopicFilterInvalid, GrantedQos2]"
     );
     let mut probe = Probe::connect(port, Version::V5, "b", |_| {});
-    assert_eq!(probe.publish_with("t", "x", 1, false, &[0x23, 0, 1]), "closed");
+    assert_eq!(probe.publish_with("t", "x", 1, false, &[0x23, 0, 17]), "closed");
     assert_eq!(probe.take_seen(), ["told to go: TopicAliasInvalid"]);
     let mut probe = Probe::connect(port, Version::V3, "c", |_| {});
     assert_eq!(probe.subscribe(&[("$share/g", 0), ("fine", 1)]), "subscribed [Failure, Success(AtLeastOnce)]");

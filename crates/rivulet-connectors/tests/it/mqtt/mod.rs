@@ -15,3 +15,4 @@ mod passed_on;
 mod qos2;
 mod shared;
 mod side_by_side;
+mod terms;

@@ -35,6 +35,7 @@ pub(super) fn connect_from(
         expiry_s,
         receive_max: 2,
         packet_bytes_max: usize::MAX,
+        topic_aliases_max: 0,
         will: None,
     };
     let mut was_present = false;

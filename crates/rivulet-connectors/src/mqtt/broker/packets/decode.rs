@@ -88,7 +88,7 @@ fn connect(version: Version, level: u8, mut fields: Fields<'_>) -> Result<Login,
     let keep_alive_s = fields.number()?;
     let clean_start = has(flag::CLEAN_START);
     let (mut expiry_s, mut receive_max, mut packet_bytes_max) = (0, u16::MAX, usize::MAX);
-    let (mut has_method, mut has_data) = (false, false);
+    let (mut topic_aliases_max, mut has_method, mut has_data) = (0, false, false);
     match version {
         // A session that is not clean is kept as long as the broker keeps any session.
         Version::V3 if !clean_start => expiry_s = u32::MAX,
@@ -98,6 +98,7 @@ fn connect(version: Version, level: u8, mut fields: Fields<'_>) -> Result<Login,
                 property::SESSION_EXPIRY => expiry_s = number(value),
                 property::RECEIVE_MAX => receive_max = number(value) as u16,
                 property::PACKET_BYTES_MAX => packet_bytes_max = number(value) as usize,
+                property::TOPIC_ALIAS_MAX => topic_aliases_max = number(value) as u16,
                 property::AUTHENTICATION_METHOD => has_method = true,
                 property::AUTHENTICATION_DATA => has_data = true,
                 _ => {}
@@ -132,6 +133,7 @@ fn connect(version: Version, level: u8, mut fields: Fields<'_>) -> Result<Login,
         expiry_s,
         receive_max,
         packet_bytes_max,
+        topic_aliases_max,
         will: will.transpose()?,
     })
 }

@@ -137,7 +137,7 @@ impl Session {
 
     /// Whether one more message may be in flight.
     pub(super) fn has_window(&self) -> bool {
-        self.link.as_ref().is_some_and(|link| self.in_flight.len() + self.released.len() < link.window)
+        self.link.as_ref().is_some_and(|link| self.in_flight.len() + self.released.len() < link.terms.window)
     }
 
     /// The next packet identifier that is not in use; there are far more identifiers than messages in flight.
@@ -276,7 +276,7 @@ impl Session {
             link.outbox.answer(|out| codec::encode_pubrel(packet_id, true, out));
         }
         // If the window is smaller than last time, the messages beyond it go back to the queue.
-        while self.in_flight.len() + self.released.len() > link.window
+        while self.in_flight.len() + self.released.len() > link.terms.window
             && let Some(queued) = self.in_flight.pop_back()
         {
             self.queue_bytes += queued.message.memory_bytes();
