@@ -217,6 +217,8 @@ pub struct EmbeddedBrokerConfig {
     pub topic_aliases_max: u16,
     /// Longest keep alive of a client of MQTT 5, in seconds; 0 lets clients choose.
     pub keep_alive_s_max: u16,
+    /// Time between two messages on the topics below `$SYS`, in seconds; 0 for no such topics.
+    pub system_interval_s: u32,
     /// Most subscriptions of all sessions together.
     pub subscriptions_max: usize,
     /// Most subscriptions of one session.
@@ -881,6 +883,7 @@ impl Values {
             receive_max: self.number("mqtt.embedded.receive_max") as u16,
             topic_aliases_max: self.number("mqtt.embedded.topic_aliases_max") as u16,
             keep_alive_s_max: self.number("mqtt.embedded.keep_alive_s_max") as u16,
+            system_interval_s: self.number("mqtt.embedded.system_interval_s") as u32,
             subscriptions_max: self.number("mqtt.embedded.subscriptions_max"),
             session_subscriptions_max: self.number("mqtt.embedded.session_subscriptions_max"),
             retained_messages_max: self.number("mqtt.embedded.retained_messages_max"),

@@ -514,6 +514,7 @@ fn broker_options(config: &EmbeddedBrokerConfig, access: &Arc<Access>, outbound_
     options.receive_max = config.receive_max;
     options.topic_aliases_max = config.topic_aliases_max;
     options.keep_alive_s_max = config.keep_alive_s_max;
+    options.system_interval_s = config.system_interval_s;
     options.subscriptions_max = config.subscriptions_max;
     options.session_subscriptions_max = config.session_subscriptions_max;
     options.retained_messages_max = config.retained_messages_max;

@@ -33,11 +33,12 @@ mod shared;
 mod slab;
 mod stats;
 mod subscriptions;
+mod system;
 mod turn;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -204,16 +205,7 @@ impl Broker {
 
     /// The state and the counts of the broker.
     pub fn stats(&self) -> BrokerStats {
-        let shared = &self.shared;
-        let mut stats = shared.core.lock().stats(shared.seats.counts());
-        stats.bytes_in = shared.bytes_in.load(Ordering::Relaxed);
-        stats.bytes_out = shared.bytes_out.load(Ordering::Relaxed);
-        stats.queued_messages = shared.outbound.queued_messages();
-        stats.queued_bytes = shared.outbound.queued_bytes();
-        stats.running = self.is_running();
-        stats.panics = shared.supervisor.panics();
-        stats.dropped.clients_forgotten = shared.dedup_windows.forgotten();
-        stats
+        BrokerStats { running: self.is_running(), ..self.shared.stats() }
     }
 
     /// Whether it listens and all its own tasks run; false after [`Broker::shutdown`].
@@ -337,6 +329,9 @@ async fn serve(shared: &Shared, seat: &Seat, stream: TcpStream, place: usize) {
 async fn keep_house(shared: &Shared) {
     let mut interval = tokio::time::interval(HOUSEKEEPING);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let begun = Instant::now();
+    let system_interval = Duration::from_secs(shared.options.system_interval_s.into());
+    let mut tells_at = (!system_interval.is_zero()).then_some(begun);
     loop {
         tokio::select! {
             _ = interval.tick() => {}
@@ -350,6 +345,12 @@ async fn keep_house(shared: &Shared) {
         shared.dedup_windows.keep_house(Instant::now());
         if has_wills {
             shared.outbound.wake.notify_one();
+        }
+        if let Some(at) = tells_at.as_mut().filter(|at| **at <= Instant::now()) {
+            *at += system_interval;
+            let topics = system::topics(&shared.stats(), begun.elapsed());
+            let mut core = shared.core.lock();
+            topics.iter().for_each(|(topic, text)| core.tell(topic, text));
         }
     }
 }

@@ -56,6 +56,8 @@ pub struct BrokerOptions {
     /// The longest keep alive of clients of version 5, in seconds; one that asks for more, or for none, is told this
     /// one. 0 lets clients choose. Default: 0.
     pub keep_alive_s_max: u16,
+    /// The time between two messages on the topics below `$SYS`, in seconds; 0 for no such topics. Default: 10.
+    pub system_interval_s: u32,
     /// The most bytes that wait to be written to one connection; beyond this, messages of QoS 0 are dropped. Default: 4
     /// MiB.
     pub connection_bytes_max: usize,
@@ -96,6 +98,7 @@ impl BrokerOptions {
             receive_max: 8192,
             topic_aliases_max: 16,
             keep_alive_s_max: 0,
+            system_interval_s: 10,
             connection_bytes_max: 4 << 20,
             retained_messages_max: 1_000_000,
             retained_bytes_max: 256 << 20,

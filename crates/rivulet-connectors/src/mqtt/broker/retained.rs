@@ -6,14 +6,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::message::Message;
+use super::system::SYSTEM;
 
 /// The number of messages that are checked for expiry in one go.
 const EXPIRE_MAX: usize = 10_000;
 
+type Messages = BTreeMap<Box<[u8]>, Arc<Message>>;
+
 /// The retained messages, by topic, bounded in number and bytes.
 #[derive(Debug)]
 pub(super) struct Retained {
-    messages: BTreeMap<Box<[u8]>, Arc<Message>>,
+    messages: Messages,
+    /// What the broker says of itself, below `$SYS/`. It counts for no bound, and is not kept.
+    system: Messages,
     bytes: usize,
     messages_max: usize,
     bytes_max: usize,
@@ -70,7 +75,14 @@ impl Walk {
 
 impl Retained {
     pub(super) fn new(messages_max: usize, bytes_max: usize) -> Self {
-        Self { messages: BTreeMap::new(), bytes: 0, messages_max, bytes_max, expired_to: Vec::new() }
+        Self {
+            messages: BTreeMap::new(),
+            system: BTreeMap::new(),
+            bytes: 0,
+            messages_max,
+            bytes_max,
+            expired_to: Vec::new(),
+        }
     }
 
     /// Changes the bounds. Messages beyond them stay.
@@ -89,6 +101,25 @@ impl Retained {
     /// The message of a topic.
     pub(super) fn get(&self, topic: &[u8]) -> Option<&Arc<Message>> {
         self.messages.get(topic)
+    }
+
+    /// Replaces what the broker says of itself on a topic. Returns false if it has said so before.
+    pub(super) fn tell(&mut self, message: &Arc<Message>) -> bool {
+        let told = self.system.get(&message.topic).is_some_and(|told| told.payload == message.payload);
+        if !told {
+            self.system.insert(message.topic.clone(), message.clone());
+        }
+        !told
+    }
+
+    /// The messages among which those of a filter are. No wildcard matches the first level of topics of the broker.
+    fn store(&self, filter: &str) -> &Messages {
+        if filter.starts_with(SYSTEM) { &self.system } else { &self.messages }
+    }
+
+    /// Whether no message can match a filter.
+    pub(super) fn has_none(&self, filter: &str) -> bool {
+        self.store(filter).is_empty()
     }
 
     /// The messages from a topic on, in order of topic.
@@ -124,7 +155,9 @@ impl Retained {
         while let Some(left) = steps.checked_sub(1) {
             *steps = left;
             let from = (Bound::Included(&walk.from[..]), Bound::Unbounded);
-            let Some((topic, message)) = self.messages.range::<[u8], _>(from).next() else { return Step::Over };
+            let Some((topic, message)) = self.store(&walk.filter).range::<[u8], _>(from).next() else {
+                return Step::Over;
+            };
             match seek(walk.filter.as_bytes(), topic) {
                 Seek::Matches if message.is_expired(now) => walk.pass(topic),
                 Seek::Matches => return Step::At(message.clone()),

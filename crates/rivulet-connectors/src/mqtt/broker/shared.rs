@@ -1,6 +1,6 @@
 //! What the handle of a broker and its tasks share.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -11,6 +11,7 @@ use super::journal::Journal;
 use super::options::BrokerOptions;
 use super::packets;
 use super::seats::Seats;
+use super::stats::BrokerStats;
 use crate::logins::FailedLogins;
 use crate::mqtt::acknowledge::DedupWindows;
 use crate::mqtt::publisher::Outbound;
@@ -43,6 +44,18 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    /// The state and the counts of the broker, except whether it runs.
+    pub(super) fn stats(&self) -> BrokerStats {
+        let mut stats = self.core.lock().stats(self.seats.counts());
+        stats.bytes_in = self.bytes_in.load(Ordering::Relaxed);
+        stats.bytes_out = self.bytes_out.load(Ordering::Relaxed);
+        stats.queued_messages = self.outbound.queued_messages();
+        stats.queued_bytes = self.outbound.queued_bytes();
+        stats.panics = self.supervisor.panics();
+        stats.dropped.clients_forgotten = self.dedup_windows.forgotten();
+        stats
+    }
+
     /// Counts and logs that a client is disconnected.
     pub(super) fn note_close(&self, core: &mut Core, client_id: &str, close: &packets::Close) {
         match close.reason {

@@ -14,6 +14,7 @@ use super::message;
 use super::packets::{self, Close, Control};
 use super::rights::{Rights, may_publish};
 use super::session::Received;
+use super::system::SYSTEM;
 
 /// The reason code of a PUBACK for a message without subscribers.
 const NO_SUBSCRIBERS: u8 = 0x10;
@@ -71,7 +72,8 @@ impl Turn for ClientTurn<'_> {
     #[inline]
     fn judge(&self, publish: &Publish<'_>, properties: &PublishProperties) -> Result<Verdict, End> {
         check_publish(publish, properties)?;
-        Ok(match may_publish(self.rights, publish.topic) {
+        let may = !publish.topic.starts_with(SYSTEM.as_bytes()) && may_publish(self.rights, publish.topic);
+        Ok(match may {
             true if publish.qos == Qos::ExactlyOnce => return self.judge_once(publish),
             true => Verdict::Take,
             // A client of version 3 cannot be told (MQTT 3.1.1, 3.3.5).

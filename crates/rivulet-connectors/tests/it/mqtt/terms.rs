@@ -1,6 +1,6 @@
-//! What client and broker agree on when they connect: topic aliases and keep alive.
+//! What client and broker agree on when they connect: topic aliases and keep alive; and the topics of the broker itself.
 
-use rivulet_connectors::mqtt::Version::V5;
+use rivulet_connectors::mqtt::Version::{V3, V5};
 
 use super::probe::Probe;
 use super::support::*;
@@ -95,4 +95,30 @@ fn a_keep_alive_beyond_the_longest_is_replaced() {
 
 fn support_router() -> std::sync::Arc<rivulet_connectors::mqtt::Router> {
     router(&[]).0
+}
+
+#[test]
+fn the_broker_tells_of_itself_and_nobody_else_does() {
+    for version in [V3, V5] {
+        let (router, inbox) = router(&["$SYS/broker/uptime"]);
+        let broker = BrokerThread::start(router, |_| {});
+        let mut reader = Probe::connect(broker.port(), version, "reader", |_| {});
+        reader.subscribe(&[("#", 0), ("+/broker/version", 0)]);
+        assert_eq!(reader.take(), Vec::<String>::new(), "no wildcard stands for '$SYS'");
+        reader.subscribe(&[("$SYS/broker/clients/#", 1)]);
+        let mut seen = Vec::new();
+        block_until("the broker tells", || {
+            seen.extend(reader.take());
+            seen.len() >= 3
+        });
+        assert!(seen.iter().any(|seen| seen.starts_with("message $SYS/broker/clients/connected '")), "{seen:?}");
+        assert_eq!(broker.broker().stats().retained_messages, 0);
+        let refused = if version == V5 { "acknowledged 0x87" } else { "acknowledged 0x0" };
+        assert_eq!(reader.publish("$SYS/broker/uptime", "for ever", 1, true), refused);
+        assert_eq!(inbox.len(), 0);
+    }
+    let broker = BrokerThread::start(support_router(), |options| options.system_interval_s = 0);
+    let mut reader = Probe::connect(broker.port(), V5, "reader", |_| {});
+    reader.subscribe(&[("$SYS/#", 0)]);
+    assert_eq!(reader.take(), Vec::<String>::new());
 }

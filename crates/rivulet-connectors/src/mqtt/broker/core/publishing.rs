@@ -1,5 +1,6 @@
 //! Publishing to the subscribers, and their acknowledgements.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use rivulet_dataflow::LogPosition;
@@ -7,7 +8,7 @@ use rivulet_dataflow::LogPosition;
 use super::super::addresses::SessionKey;
 use super::super::incoming::{Arrival, Unreleased};
 use super::super::memory::Memory;
-use super::super::message::{Delivery, Manner};
+use super::super::message::{Delivery, Manner, Message};
 use super::super::retained::Retained;
 use super::super::session::{Received, Session};
 use super::super::slab::Slab;
@@ -32,6 +33,14 @@ impl Core {
             return Published::default();
         }
         self.fan_out(publish, from, expires_at)
+    }
+
+    /// Tells a text of the broker itself to those who want it, now and later, unless it was told before.
+    pub(in super::super) fn tell(&mut self, topic: &str, text: &str) {
+        let publish = Publish { topic: topic.as_bytes(), payload: text.as_bytes(), ..Publish::default() };
+        if self.retained.tell(&Arc::new(Message::of(&publish, None))) {
+            self.publish(&publish, None, None);
+        }
     }
 
     /// Prefetches the memory that [`Core::publish`] will look at first.

@@ -60,7 +60,7 @@ impl Core {
                 RetainHandling::Never => false,
             };
             if wants
-                && self.retained.len() > 0
+                && !self.retained.has_none(request.filter)
                 && let Some(session) = self.sessions.get_mut(key)
             {
                 session.begin_walk(number, request.filter, qos, request.identifier);
