@@ -30,4 +30,5 @@ pub mod bench;
 pub mod cli;
 mod counted;
 mod inline_rows;
+mod like;
 mod times;

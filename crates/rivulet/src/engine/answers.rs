@@ -4,8 +4,8 @@ use rivulet_connectors::connector::Direction;
 use rivulet_sql::FunctionDescription;
 use serde_json::{Value, json};
 
-use super::registry;
 use crate::counted::counted;
+use crate::like;
 use crate::service::{
     ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, EndHealth, QueryActivity, QueryInfo, ServiceError,
     StatementResult, TableInfo, counted_from,
@@ -68,7 +68,7 @@ pub(super) fn functions(like: Option<&str>, limit: usize) -> StatementResult {
     let like = like.map(str::to_lowercase);
     let is_like = |one: &&FunctionDescription| {
         let mut names = one.other_names.iter().chain([&one.name]);
-        like.as_ref().is_none_or(|pattern| names.any(|name| registry::like(name, pattern)))
+        like.as_ref().is_none_or(|pattern| names.any(|name| like::like(name, pattern)))
     };
     let row = |one: &FunctionDescription| {
         vec![json!(one.name), json!(one.kind), json!(one.calls.join(" | ")), json!(one.description)]

@@ -14,8 +14,9 @@ use super::big_queries::{Declared, Resumed};
 use super::running::Running;
 use super::texts::{only_statement, parameters_of};
 use super::warnings::{have_contents, hide_contents};
-use super::{Engine, registry};
+use super::Engine;
 use crate::counted::counted;
+use crate::like;
 use crate::service::{
     BigQueryInfo, ErrorKind, QUERIES_PAGE_MAX, QueryChange, QueryFilter, QueryRequest, ServiceError, StatementResult,
     TableInfo, Tenant,
@@ -200,7 +201,7 @@ impl Engine {
             }
             Statement::ShowTables { like, limit } => {
                 let limit = rows_max(limit);
-                let is_like = |one: &TableInfo| like.as_ref().is_none_or(|pattern| registry::like(&one.name, pattern));
+                let is_like = |one: &TableInfo| like.as_ref().is_none_or(|pattern| like::like(&one.name, pattern));
                 let row = |one: TableInfo| {
                     vec![json!(one.name), json!(one.state()), json!(one.rows), json!(one.bytes), json!(one.file)]
                 };
@@ -256,7 +257,7 @@ impl Engine {
                     .applications
                     .infos(tenant)
                     .into_iter()
-                    .filter(|one| like.as_ref().is_none_or(|pattern| registry::like(&one.name, pattern)));
+                    .filter(|one| like.as_ref().is_none_or(|pattern| like::like(&one.name, pattern)));
                 Ok(first(
                     limit,
                     &["name", "state", "queries_running", "queries_paused", "input", "output", "id"],
@@ -500,7 +501,7 @@ impl Engine {
     ) -> StatementResult {
         let limit = rows_max(limit);
         let rows = self.big_queries.declared(tenant, what).into_iter();
-        let rows = rows.filter(|(name, _)| like.as_ref().is_none_or(|pattern| registry::like(name, pattern)));
+        let rows = rows.filter(|(name, _)| like.as_ref().is_none_or(|pattern| like::like(name, pattern)));
         let Some(direction) = what.direction() else {
             return first(limit, &["name", column], rows.map(|(name, text)| vec![json!(name), json!(text)]));
         };

@@ -10,8 +10,8 @@ use rivulet_runtime::{FlowReport, Histogram};
 
 use super::{BigQueries, OneQuery};
 use crate::counted::counted;
-use crate::engine::registry::like;
 use crate::engine::running::{latency, named};
+use crate::like::like;
 use crate::service::{BigQueryInfo, FullName, QueryFilter, QueryInfo, QueryState, Tenant, WindowWait};
 
 /// A big query with details that the summary omits.

@@ -10,9 +10,9 @@ use super::nulls::compared_with;
 use super::why::{Facts, ServerFacts, why};
 use super::{Queries, State};
 use crate::engine::outlet::Outlet;
-use crate::engine::registry::like;
 use crate::engine::running::Running;
 use crate::engine::topics::write_topic;
+use crate::like::like;
 use crate::service::{FullName, QueryFilter, QueryInfo, QueryState, ServiceError, Tenant};
 
 /// A query as it was found in the engine's state; the rest is read after the lock is released.
