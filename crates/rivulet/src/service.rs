@@ -12,6 +12,7 @@ mod live;
 mod names;
 mod queries;
 mod requests;
+mod rights;
 mod session;
 mod status;
 
@@ -25,7 +26,7 @@ use tokio::sync::broadcast;
 use crate::config::Config;
 pub(crate) use access::BrokerAccess;
 pub use access::{
-    Access, Action, Authorizer, Caller, Credentials, LocalOperator, Permit, Refused, Resource, ResourceKind,
+    Access, Action, Authorizer, Caller, Credentials, LocalOperator, Login, Permit, Refused, Resource, ResourceKind,
 };
 pub(crate) use activity::counted_from;
 pub use activity::{InputActivity, NullColumn, QueryActivity, QueryRefusal, StepActivity};
@@ -39,6 +40,7 @@ pub use queries::{
     generated_name,
 };
 pub use requests::{Alteration, AlterationEffect, Parameter, ParameterValue, QueryChange, QueryRequest};
+pub use rights::{Grant, LoginToken, Rights};
 pub use session::Session;
 pub use status::{
     ApplicationStatus, CheckpointInfo, CheckpointStatus, ConnectionStatus, LogStatus, QueryCheckpoint, RecoveryStatus,

@@ -62,7 +62,7 @@ mod supervise;
 
 pub use acknowledge::REMEMBERED_FOR;
 pub use broker::{
-    Broker, BrokerDrops, BrokerError, BrokerOptions, BrokerStats, ClientAuthorizer, ClientRights, Journal,
+    Broker, BrokerDrops, BrokerError, BrokerOptions, BrokerStats, ClientAuthorizer, ClientLogin, ClientRights, Journal,
     JournalContents, JournalSummary, Listener, NotAdmitted, Room,
 };
 pub use client::{AddressError, BrokerAddress, Client, ClientError, ClientOptions, ClientStatus};

@@ -6,27 +6,60 @@
 //! [`Engine::open_with`](crate::engine::Engine::open_with).
 
 use std::fmt;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
-use rivulet_connectors::mqtt::{ClientAuthorizer, ClientRights, NotAdmitted};
+use rivulet_connectors::mqtt::{ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted};
+use tokio::sync::watch;
 
-use super::{ErrorKind, ServiceError, Tenant};
+use super::rights::{LoginToken, Rights};
+use super::{ErrorKind, FullName, ServiceError, Tenant};
 
-/// The client that a request comes from. Cheap to clone.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// The client that a request comes from. Cheap to clone. Two with one name in one tenant are the same.
+#[derive(Clone, Debug)]
 pub struct Caller(Arc<Identity>);
 
-#[derive(Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug)]
 struct Identity {
-    tenant: Tenant,
-    name: String,
+    name: FullName,
+    login: Option<Login>,
+    client_id: Option<String>,
 }
+
+/// What a user has logged in with, and may do.
+#[derive(Clone, Debug)]
+pub struct Login {
+    /// The rights of the user at that time.
+    pub rights: Arc<Rights>,
+    /// The token.
+    pub token: Arc<LoginToken>,
+}
+
+impl PartialEq for Caller {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for Caller {}
 
 impl Caller {
     /// A caller of a tenant.
     pub fn new(tenant: &str, name: impl Into<String>) -> Self {
-        Self(Arc::new(Identity { tenant: Tenant::new(tenant), name: name.into() }))
+        let name = Tenant::new(tenant).named(name);
+        Self(Arc::new(Identity { name, login: None, client_id: None }))
+    }
+
+    /// A user who has logged in.
+    pub fn logged_in(user: FullName, login: Login) -> Self {
+        Self(Arc::new(Identity { name: user, login: Some(login), client_id: None }))
+    }
+
+    /// The same caller as an MQTT client of this id.
+    #[must_use]
+    pub(crate) fn with_client_id(self, client_id: &str) -> Self {
+        Self(Arc::new(Identity { client_id: Some(client_id.to_owned()), ..(*self.0).clone() }))
     }
 
     /// The person who runs this server: every client, unless an [`Authorizer`] tells clients apart.
@@ -38,18 +71,28 @@ impl Caller {
     /// The tenant that the caller belongs to. All names that the caller writes and sees belong to this tenant, except
     /// topics.
     pub fn tenant(&self) -> &Tenant {
-        &self.0.tenant
+        &self.0.name.tenant
     }
 
     /// The caller's name within its tenant.
     pub fn name(&self) -> &str {
-        &self.0.name
+        &self.0.name.name
+    }
+
+    /// What the caller has logged in with, if the server's own accounts know it.
+    pub fn login(&self) -> Option<&Login> {
+        self.0.login.as_ref()
+    }
+
+    /// Its id if it is an MQTT client.
+    pub fn client_id(&self) -> Option<&str> {
+        self.0.client_id.as_deref()
     }
 }
 
 impl fmt::Display for Caller {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.name)
+        f.write_str(self.name())
     }
 }
 
@@ -76,7 +119,7 @@ pub enum Action {
     Subscribe,
     /// Publish to a topic of the embedded broker.
     Publish,
-    /// Make a checkpoint, or a backup, which has the data of every caller.
+    /// Make a checkpoint, or a backup, which has the data of every caller; change accounts.
     Administer,
 }
 
@@ -112,6 +155,10 @@ pub enum ResourceKind {
     Topic,
     /// The server: its status, metrics, checkpoints and backups. It has no name.
     Server,
+    /// A user of the caller's tenant, with its tokens and rights.
+    User,
+    /// A tenant with its users.
+    Tenant,
 }
 
 impl ResourceKind {
@@ -125,6 +172,8 @@ impl ResourceKind {
             Self::View => ("view", "views"),
             Self::Topic => ("topic", "topics"),
             Self::Server => ("server", "the server"),
+            Self::User => ("user", "users"),
+            Self::Tenant => ("tenant", "tenants"),
         }
     }
 }
@@ -199,12 +248,29 @@ pub trait Authorizer: Send + Sync + 'static {
 
     /// Whether a caller may do something to a resource of its tenant; resources of others do not exist for it. Called
     /// before each request, for each query of a bulk submission, and for each message of an MQTT client: it must answer
-    /// from memory. Withdrawing a right does not end live results and subscriptions that exist already. A query reads
-    /// and writes topics with the rights of the server, so the right to change queries includes these topics.
+    /// from memory. Live results are asked for again after each of [`Authorizer::changes`]. A query reads and writes
+    /// topics with the rights of the server, so the right to change queries includes these topics.
     ///
     /// # Errors
     /// The caller may not.
     fn may(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), Refused>;
+
+    /// Whether the login of a caller still holds. An MQTT client whose login does not is disconnected. It must answer
+    /// from memory.
+    fn holds(&self, caller: &Caller) -> bool {
+        let _ = caller;
+        true
+    }
+
+    /// Whether clients have to log in.
+    fn has_accounts(&self) -> bool {
+        true
+    }
+
+    /// Tells each time when somebody may do less than before; `None` if that never happens.
+    fn changes(&self) -> Option<watch::Receiver<u64>> {
+        None
+    }
 }
 
 /// The authorizer of a server that has no other: every client is the local operator, who may do everything.
@@ -222,6 +288,10 @@ impl Authorizer for LocalOperator {
 
     fn may(&self, _caller: &Caller, _action: Action, _resource: Resource<'_>) -> Result<(), Refused> {
         Ok(())
+    }
+
+    fn has_accounts(&self) -> bool {
+        false
     }
 }
 
@@ -284,10 +354,30 @@ impl Access {
         }
     }
 
+    /// The same for one who may already; a `false` does not count as a refusal.
+    pub(crate) fn may_still_subscribe(&self, caller: &Caller, resource: Resource<'_>) -> bool {
+        self.may_everything(caller) || self.authorizer.may(caller, Action::Subscribe, resource).is_ok()
+    }
+
     fn check(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), Refused> {
         self.authorizer.may(caller, action, resource).inspect_err(|_| {
             self.requests_refused.fetch_add(1, Ordering::Relaxed);
         })
+    }
+
+    /// Whether clients have to log in.
+    pub fn has_accounts(&self) -> bool {
+        self.authorizer.has_accounts()
+    }
+
+    /// [`Authorizer::holds`].
+    pub(crate) fn holds(&self, caller: &Caller) -> bool {
+        self.authorizer.holds(caller)
+    }
+
+    /// [`Authorizer::changes`].
+    pub(crate) fn changes(&self) -> Option<watch::Receiver<u64>> {
+        self.authorizer.changes()
     }
 
     /// The number of refused logins since the start.
@@ -313,15 +403,22 @@ impl fmt::Debug for BrokerAccess {
 }
 
 impl ClientAuthorizer for BrokerAccess {
-    fn admit(
-        &self,
-        user: Option<&str>,
-        secret: Option<&[u8]>,
-        certificate: Option<&str>,
-    ) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted> {
-        let caller = self.0.authenticate(&Credentials { user, secret, certificate }).map_err(|_| NotAdmitted)?;
-        let is_checked = !self.0.may_everything(&caller);
-        Ok(is_checked.then(|| Arc::new(TopicRights { access: self.0.clone(), caller }) as Arc<dyn ClientRights>))
+    fn admit(&self, login: &ClientLogin) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted> {
+        let access = &self.0;
+        match login.is_configured {
+            // The user in the configuration belongs to the person who writes it.
+            Some(true) => return Ok(None),
+            Some(false) if !access.has_accounts() => return Err(NotAdmitted),
+            _ => {}
+        }
+        let credentials = Credentials {
+            user: login.user.as_deref(),
+            secret: login.password.as_deref(),
+            certificate: login.certificate.as_deref(),
+        };
+        let caller = access.authenticate(&credentials).map_err(|_| NotAdmitted)?.with_client_id(&login.client_id);
+        let is_checked = !access.may_everything(&caller) || access.changes().is_some();
+        Ok(is_checked.then(|| Arc::new(TopicRights { access: access.clone(), caller }) as Arc<dyn ClientRights>))
     }
 }
 
@@ -339,8 +436,9 @@ impl TopicRights {
 }
 
 impl ClientRights for TopicRights {
-    fn session_scope(&self) -> String {
-        format!("{}\0{}", self.caller.tenant(), self.caller.name())
+    fn session_scope(&self) -> Option<String> {
+        let is_operator = self.caller == Caller::local_operator() && self.caller.login().is_none();
+        (!is_operator).then(|| format!("{}\0{}", self.caller.tenant(), self.caller.name()))
     }
 
     fn may_publish(&self, topic: &str) -> bool {
@@ -349,5 +447,22 @@ impl ClientRights for TopicRights {
 
     fn may_subscribe(&self, filter: &str) -> bool {
         self.may(Action::Subscribe, filter)
+    }
+
+    fn ended(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            match (self.caller.login(), self.access.changes()) {
+                (Some(login), _) => {
+                    tokio::select! {
+                        () = login.token.ended() => {}
+                        () = login.rights.lessened() => {}
+                    }
+                }
+                (None, Some(mut changes)) => {
+                    while self.access.holds(&self.caller) && changes.changed().await.is_ok() {}
+                }
+                (None, None) => std::future::pending().await,
+            }
+        })
     }
 }

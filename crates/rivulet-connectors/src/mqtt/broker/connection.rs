@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use super::core::Goodbye;
 use super::options::allows;
 use super::outbox::Outbox;
 use super::packets::{self, Close, Login};
-use super::rights::{NotAdmitted, Rights, may_publish};
+use super::rights::{ClientLogin, ClientRights, NotAdmitted, Rights, may_publish};
 use super::seats::Seat;
 use super::shared::Shared;
 use super::turn::{ClientTurn, End};
@@ -66,7 +67,7 @@ pub(super) async fn serve(
         Err(_) => return,
     };
     seat.logged_in();
-    let Some((key, session_present, outbox)) = begin(shared, &login, address) else {
+    let Some((key, session_present, outbox)) = begin(shared, &login, address, &rights) else {
         let mut answer = Vec::new();
         packets::refuse(login.version, packets::Refused::Busy, &mut answer);
         let _ = tokio::time::timeout(LAST_WRITE_MAX, stream.write_all(&answer)).await;
@@ -78,12 +79,16 @@ pub(super) async fn serve(
         dedup_window.lost_session();
     }
     let answers = Answers::new(outbox.clone(), shared.journal.get().cloned());
+    let ended = rights.clone().map(ClientRights::ended);
     let mut reader = Reader::new(shared, &login, key, (&outbox, &answers), buffer, (dedup_window.clone(), rights));
     let mut writer = std::pin::pin!(write(shared, key, &outbox, write_half));
     let ended = catch_panic(async {
         tokio::select! {
             end = reader.run(&mut read_half, seat) => Some(end),
             () = &mut writer => None,
+            () = login_ended(ended) => {
+                Some(End::Close(Close::new(packets::Reason::NotAuthorized, "its login or one of its rights has ended")))
+            }
             () = acknowledge(shared, dedup_window.as_deref(), &answers) => None,
             () = answers.serve() => None,
         }
@@ -169,7 +174,7 @@ async fn read_login(
             if shared.failed_logins.must_wait(address).is_some() {
                 return refuse(packets::Refused::Busy);
             }
-            let Ok(rights) = admit(shared, &login, certificate).await else {
+            let Ok(rights) = admit(shared, &login, (address, certificate)).await else {
                 shared.core.lock().counters.logins_refused += 1;
                 shared.failed_logins.note(address, "the embedded broker");
                 return refuse(packets::Refused::Login);
@@ -177,7 +182,8 @@ async fn read_login(
             if login.will_topic().is_some_and(|topic| !may_publish(&rights, topic)) {
                 return refuse(packets::Refused::WillNotAuthorized);
             }
-            if rights.as_deref().is_some_and(|rights| !login.keep_apart(&rights.session_scope())) {
+            let scope = rights.as_deref().and_then(|rights| rights.session_scope());
+            if scope.is_some_and(|scope| !login.keep_apart(&scope)) {
                 return refuse(packets::Refused::ClientId);
             }
             let consumed = frame.whole.len();
@@ -192,29 +198,42 @@ async fn read_login(
 }
 
 /// Checks the identity of a client, and returns its rights.
-async fn admit(shared: &Shared, login: &Login, certificate: Option<&str>) -> Result<Rights, NotAdmitted> {
-    if !allows(&shared.users.read(), login.user.as_deref(), login.password.as_deref()) {
-        return Err(NotAdmitted);
+async fn admit(
+    shared: &Shared,
+    login: &Login,
+    (address, certificate): (IpAddr, Option<&str>),
+) -> Result<Rights, NotAdmitted> {
+    let is_configured = {
+        let users = shared.users.read();
+        (!users.is_empty()).then(|| allows(&users, login.user.as_deref(), login.password.as_deref()))
+    };
+    let Some(authorizer) = &shared.options.authorizer else {
+        return if is_configured == Some(false) { Err(NotAdmitted) } else { Ok(None) };
+    };
+    let (user, password, client_id) = (login.user.clone(), login.password.clone(), login.client_id.clone());
+    let certificate = certificate.map(str::to_owned);
+    let login = ClientLogin { user, password, certificate, client_id, address, is_configured };
+    if login.password.is_none() {
+        return authorizer.admit(&login);
     }
-    match &shared.options.authorizer {
-        None => Ok(None),
-        Some(authorizer) if login.password.is_none() => authorizer.admit(login.user.as_deref(), None, certificate),
-        Some(authorizer) => {
-            let (authorizer, user, password) = (authorizer.clone(), login.user.clone(), login.password.clone());
-            let certificate = certificate.map(str::to_owned);
-            let admitted = tokio::task::spawn_blocking(move || {
-                authorizer.admit(user.as_deref(), password.as_deref(), certificate.as_deref())
-            });
-            // If the authorizer panics, the client is refused.
-            admitted.await.unwrap_or(Err(NotAdmitted))
-        }
+    let authorizer = authorizer.clone();
+    // If the authorizer panics, the client is refused.
+    tokio::task::spawn_blocking(move || authorizer.admit(&login)).await.unwrap_or(Err(NotAdmitted))
+}
+
+/// Completes when a client is to be disconnected because of its rights.
+async fn login_ended(ended: Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
+    match ended {
+        Some(ended) => ended.await,
+        None => std::future::pending().await,
     }
 }
 
 /// Begins a session. Returns it, whether it existed before, and its outbox.
-fn begin(shared: &Shared, login: &Login, address: IpAddr) -> Option<(SessionKey, bool, Arc<Outbox>)> {
+fn begin(shared: &Shared, login: &Login, address: IpAddr, rights: &Rights) -> Option<(SessionKey, bool, Arc<Outbox>)> {
     let mut is_present = false;
     let mut core = shared.core.lock();
+    core.keep_permitted(&login.client_id, rights);
     let outbox = Arc::new(Outbox::new(shared.options.connection_bytes_max, core.share(address)));
     let key = core.connect(
         login.request(address),

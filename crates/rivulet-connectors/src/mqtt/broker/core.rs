@@ -265,6 +265,18 @@ impl Core {
         Some(key)
     }
 
+    /// Ends the subscriptions of a client's session that its rights do not allow any more.
+    pub(super) fn keep_permitted(&mut self, client_id: &str, rights: &Rights) {
+        let Some(rights) = rights.as_deref() else { return };
+        let Some(&key) = self.by_client_id.get(client_id) else { return };
+        let Some(session) = self.sessions.get(key) else { return };
+        let refused = session.subscriptions.keys().filter(|filter| !rights.may_subscribe(filter));
+        let refused: Vec<Box<str>> = refused.cloned().collect();
+        for filter in refused {
+            self.unsubscribe(key, &filter);
+        }
+    }
+
     /// Handles the end of a connection. Returns whether the session still belonged to it: another connection may have
     /// taken the session over.
     pub(super) fn disconnected(&mut self, key: SessionKey, outbox: &Arc<Outbox>, goodbye: Goodbye) -> bool {

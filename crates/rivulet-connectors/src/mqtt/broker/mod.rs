@@ -62,7 +62,7 @@ use crate::sockets::keep_alive;
 use crate::tls::{Certificates, begins_tls};
 pub use journal::{Journal, Room};
 pub use options::{BrokerError, BrokerOptions, Listener};
-pub use rights::{ClientAuthorizer, ClientRights, NotAdmitted};
+pub use rights::{ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted};
 use seats::{Seat, Seats};
 use shared::Shared;
 pub use stats::{BrokerDrops, BrokerStats};

@@ -1,36 +1,58 @@
 //! Which clients the broker serves, and which topics each of them may use.
 
 use std::fmt;
+use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
+
+/// What a client says of itself when it connects.
+#[derive(Clone, Debug)]
+pub struct ClientLogin {
+    /// Its user name.
+    pub user: Option<String>,
+    /// Its password.
+    pub password: Option<Vec<u8>>,
+    /// The name in its certificate, if TLS has verified one.
+    pub certificate: Option<String>,
+    /// Its client id; empty if the broker is to choose one.
+    pub client_id: String,
+    /// Where it connects from.
+    pub address: IpAddr,
+    /// Whether its user name and password are among [`BrokerOptions::users`](super::BrokerOptions::users); `None` if
+    /// these are empty.
+    pub is_configured: Option<bool>,
+}
 
 /// Decides which clients are served. Without one, every client that
 /// [`BrokerOptions::users`](super::BrokerOptions::users) lets in may use every topic.
 pub trait ClientAuthorizer: fmt::Debug + Send + Sync {
-    /// Lets a client in, and returns its rights; with `None` it may do everything, and is not checked again.
-    /// `certificate` is the name in the client's certificate, if TLS has verified one. Called once for each connection,
-    /// on a thread that may block if the client gave a password; without a password it must answer at once.
+    /// Lets a client in, and returns its rights; with `None` it may do everything, and is not checked again. Called once
+    /// for each connection, on a thread that may block if the client gave a password; without a password it must answer
+    /// at once.
     ///
     /// # Errors
     /// [`NotAdmitted`].
-    fn admit(
-        &self,
-        user: Option<&str>,
-        password: Option<&[u8]>,
-        certificate: Option<&str>,
-    ) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted>;
+    fn admit(&self, login: &ClientLogin) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted>;
 }
 
 /// What one client may do. Called under the lock of the broker: it must answer from memory.
 pub trait ClientRights: Send + Sync {
     /// Names the set of sessions that the client may resume or take over. Clients of other scopes have their own
-    /// sessions, even with the same client id. Asked once for each connection.
-    fn session_scope(&self) -> String;
+    /// sessions, even with the same client id. `None` is the scope of clients that may do everything. Asked once for
+    /// each connection.
+    fn session_scope(&self) -> Option<String>;
 
     /// Whether the client may publish to a topic. Asked for each message.
     fn may_publish(&self, topic: &str) -> bool;
 
     /// Whether the client may subscribe to a filter, which may have wildcards.
     fn may_subscribe(&self, filter: &str) -> bool;
+
+    /// Completes when the client is to be disconnected: its login does not hold any more, or it may do less than before
+    /// and is to connect anew. Asked once for each connection.
+    fn ended(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
+    }
 }
 
 /// The client is not let in.

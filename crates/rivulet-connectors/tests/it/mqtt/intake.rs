@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use rivulet_connectors::mqtt::codec::Publish;
-use rivulet_connectors::mqtt::{ClientAuthorizer, ClientRights, NotAdmitted, Qos, Route, RouterStats, Version};
+use rivulet_connectors::mqtt::{
+    ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted, Qos, Route, RouterStats, Version,
+};
 use rivulet_dataflow::LogPosition;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -135,19 +137,14 @@ struct Changing {
 struct Authorizer(Arc<Changing>);
 
 impl ClientAuthorizer for Authorizer {
-    fn admit(
-        &self,
-        _: Option<&str>,
-        _: Option<&[u8]>,
-        _: Option<&str>,
-    ) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted> {
+    fn admit(&self, _: &ClientLogin) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted> {
         Ok(Some(self.0.clone()))
     }
 }
 
 impl ClientRights for Changing {
-    fn session_scope(&self) -> String {
-        String::new()
+    fn session_scope(&self) -> Option<String> {
+        None
     }
 
     fn may_publish(&self, topic: &str) -> bool {
