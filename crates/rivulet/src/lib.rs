@@ -3,7 +3,8 @@
 //! This is the binary's own crate: it wires the others together. In reading order:
 //! - [`service`]: what the server offers, as a trait;
 //! - [`engine`]: the trait's implementation: applications as groups, queries as slots;
-//! - [`catalog`]: applications and queries on disk;
+//! - [`accounts`]: users, their tokens and rights;
+//! - [`catalog`]: applications, queries and users on disk;
 //! - [`data_folder`]: what is on disk, and a copy of it;
 //! - [`examine`]: what is on disk, looked at without a server;
 //! - [`config`]: what the server runs with, and where each value came from;
@@ -17,6 +18,7 @@
 
 pub mod service;
 pub mod engine;
+pub mod accounts;
 pub mod catalog;
 pub mod data_folder;
 pub mod examine;

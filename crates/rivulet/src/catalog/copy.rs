@@ -52,7 +52,7 @@ impl Catalog {
         self.look(|from| GiveParts { from, take }.all())
     }
 
-    /// Whether nothing was ever stored in it, as far as that is visible.
+    /// Whether nothing but accounts was ever stored in it, as far as that is visible.
     ///
     /// # Errors
     /// Disk errors, and damage.
@@ -274,6 +274,8 @@ mod tests {
         let statement = catalog.insert_statement(&Tenant::default(), "CREATE SOURCE s ...").unwrap();
         catalog.set_statement_failure(statement, Some("a reason")).unwrap();
         catalog.set_statement_paused(statement, true).unwrap();
+        catalog.insert_tenant(&Tenant::new("acme")).unwrap();
+        catalog.put_users(&[(&Tenant::new("acme").named("ann"), Some("{}"))]).unwrap();
         let before = parts(&catalog);
         let tables = |parts: &BTreeMap<String, Vec<u8>>| -> BTreeSet<String> {
             parts.keys().filter_map(|name| Some(name.split_once('/')?.0.to_owned())).collect()

@@ -18,9 +18,11 @@
 //! | `statements` | number | SQL text of a statement about big queries |
 //! | `paused_statements` | number | nothing |
 //! | `failed_statements` | number | the error that ended the big query |
+//! | `users` | name | record of the user with its tokens and rights, as JSON: see `crate::accounts` |
+//! | `tenants` | name | nothing |
 //! | `places` | text | how often the place has changed, the place; for now only that of the checkpoints |
 //!
-//! Names of applications and tables, and statements, are saved with their tenant in the form of [`Tenant::encode`];
+//! Names of applications, tables and users, and statements, are saved with their tenant in the form of [`Tenant::encode`];
 //! before format 8 all of them belong to the default tenant. A query belongs to the tenant of its application.
 //!
 //! Query ids are given out here and only grow, so inserts append to the tree: dense pages and little write
@@ -34,6 +36,7 @@ mod queries;
 mod record;
 mod storage;
 mod tables;
+mod users;
 
 use std::borrow::Cow;
 use std::fs::Permissions;
@@ -69,7 +72,7 @@ use tables::{
 const PLACE_OF_CHECKPOINTS: &str = "checkpoints";
 
 /// The format written by this version. Raise it with every change that older versions would misread.
-const FORMAT_VERSION: u64 = 8;
+const FORMAT_VERSION: u64 = 9;
 
 /// Pages kept in memory. Small: the catalog is scanned once at start and appended to.
 const CACHE_BYTES: usize = 4 << 20;

@@ -20,6 +20,11 @@ pub(super) const PAUSED_STATEMENTS: TableDefinition<u64, ()> = TableDefinition::
 /// The statements of big queries that an error has ended, and the error.
 pub(super) const FAILED_STATEMENTS: TableDefinition<u64, &str> = TableDefinition::new("failed_statements");
 
+/// Users by name, each as the text of its record.
+pub(super) const USERS: TableDefinition<&str, &str> = TableDefinition::new("users");
+/// Tenants by name, besides the default one.
+pub(super) const TENANTS: TableDefinition<&str, ()> = TableDefinition::new("tenants");
+
 /// Where something is that belongs to the catalog, and how often that has changed.
 pub(super) const PLACES: TableDefinition<&str, (u64, &str)> = TableDefinition::new("places");
 
@@ -59,7 +64,9 @@ pub(super) trait EachTable {
         self.table(FAILED_STATEMENTS)?;
         self.table(LIFECYCLE_LOG)?;
         self.table(ALTERATIONS)?;
-        self.table(PLACES)
+        self.table(PLACES)?;
+        self.table(USERS)?;
+        self.table(TENANTS)
     }
 }
 

@@ -94,6 +94,7 @@ use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Clock, LogPosition, QueryId};
 use rivulet_runtime::{InboxLimits, Spill, Workers};
 
+use crate::accounts::{self, Accounts};
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::data_folder::archive::Copies;
@@ -132,6 +133,8 @@ pub(crate) use texts::format_error;
 pub struct Engine {
     config: Arc<Config>,
     access: Arc<Access>,
+    /// `None` if something else decides who gets in.
+    accounts: Option<Arc<Accounts>>,
     started: Instant,
     catalog: Arc<Catalog>,
     workers: Arc<Workers>,
@@ -158,8 +161,8 @@ pub struct Engine {
 pub struct Extensions {
     /// The languages in which applications may be written.
     pub languages: Languages,
-    /// Accounts of clients, and their permissions.
-    pub access: Arc<Access>,
+    /// Decides which clients get in, and what they may do; without it, the accounts in the catalog do.
+    pub access: Option<Arc<Access>>,
     /// Where messages come from and go to. If `None`, the engine uses its own broker or client.
     pub network: Option<Arc<dyn Network>>,
     /// What accompanies queries.
@@ -168,6 +171,7 @@ pub struct Extensions {
 
 /// The parts of an engine.
 struct Parts {
+    doors: Doors,
     extensions: Extensions,
     messaging: Messaging,
     catalog: Arc<Catalog>,
@@ -176,6 +180,29 @@ struct Parts {
     checkpoints: Option<Arc<Checkpoints>>,
     event_log: EventLog,
     starts: Starts,
+}
+
+/// Who gets in.
+#[derive(Clone)]
+struct Doors {
+    access: Arc<Access>,
+    /// `None` if something else decides that.
+    accounts: Option<Arc<Accounts>>,
+}
+
+impl Doors {
+    fn of(extensions: &Extensions) -> Self {
+        if let Some(access) = &extensions.access {
+            return Self { access: access.clone(), accounts: None };
+        }
+        let accounts = Arc::<Accounts>::default();
+        Self { access: Arc::new(Access::new(accounts.clone())), accounts: Some(accounts) }
+    }
+
+    /// Reads the accounts. Until then nobody gets in.
+    fn load(&self, catalog: &Arc<Catalog>) -> Result<(), ServiceError> {
+        self.accounts.iter().try_for_each(|accounts| accounts.load(catalog.clone()))
+    }
 }
 
 impl Engine {
@@ -197,7 +224,8 @@ impl Engine {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         // Before the data folder is made: a start that finds an address taken must leave nothing behind.
         let network = extensions.network.clone();
-        let messaging = Messaging::start(&config, &extensions.access, network, clock.clone())?;
+        let doors = Doors::of(&extensions);
+        let messaging = Messaging::start(&config, &doors.access, network, clock.clone())?;
         reserve::give_back(&config.data_dir);
         let checkpoints = config.checkpoint.as_ref().map(Checkpoints::open).transpose()?;
         if !Catalog::is_there(&config.data_dir) {
@@ -214,6 +242,7 @@ impl Engine {
             checkpoints.restore_catalog(&catalog)?;
             checkpoints.claim_place(&catalog, &config.data_dir.join(CHECKPOINTS), config.accepts_empty_checkpoints)?;
         }
+        doors.load(&catalog)?;
         let workers = Workers::start(config.workers, clock.clone()).map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("cannot start worker threads: {error}"))
         })?;
@@ -239,7 +268,7 @@ impl Engine {
         let event_log = EventLog::open(&config.data_dir, &config.durability, clock)?;
         messaging.keep_sessions(&config)?;
         let starts = Starts::open(&config.data_dir, Path::new("/"));
-        let parts = Parts { extensions, messaging, catalog, workers, memory, checkpoints, event_log, starts };
+        let parts = Parts { doors, extensions, messaging, catalog, workers, memory, checkpoints, event_log, starts };
         let engine = Self::assemble(config, parts)?;
         engine.coordinator.start(&engine.threads)?;
         engine.routing.sources().begin();
@@ -248,14 +277,16 @@ impl Engine {
             .and_then(|()| reserve::watch(&engine.config.data_dir, &engine.catalog, &engine.threads))
             .and_then(|()| warnings::watch(&engine.applications, &engine.threads))
             .and_then(|()| engine.outlets.watch(&engine.threads))
+            .and_then(|()| engine.watch_accounts())
             .map_err(|error| ServiceError::new(ErrorKind::Unavailable, format!("cannot start a thread: {error}")))?;
         Ok(engine)
     }
 
     /// Assembles an engine from its parts, restores what was saved, and opens it for messages.
     fn assemble(config: Config, parts: Parts) -> Result<Arc<Self>, ServiceError> {
-        let Parts { extensions, messaging, catalog, workers, memory, checkpoints, event_log, starts } = parts;
-        let Extensions { languages, access, companion, network: _ } = extensions;
+        let Parts { doors, extensions, messaging, catalog, workers, memory, checkpoints, event_log, starts } = parts;
+        let Doors { access, accounts } = doors;
+        let Extensions { languages, access: _, companion, network: _ } = extensions;
         let files = files_of(&config)?;
         let server_id = format!("{:016x}", catalog.server_id()?);
         let config = Arc::new(config);
@@ -352,6 +383,7 @@ impl Engine {
         let engine = Arc::new(Self {
             config,
             access,
+            accounts,
             started: Instant::now(),
             catalog,
             workers,
@@ -386,6 +418,12 @@ impl Engine {
         engine.event_log.replay(replayed_from, asks_for_all, router, workers, change, over)?;
         engine.messaging.open()?;
         Ok(engine)
+    }
+
+    /// Ends what expires, from time to time.
+    fn watch_accounts(&self) -> std::io::Result<()> {
+        let Some(accounts) = self.accounts.clone() else { return Ok(()) };
+        self.threads.start("rivulet-accounts", accounts::LOOK_PERIOD, move || accounts.look())
     }
 
     /// Makes worker threads call `give_back` after the state of many queries has left memory. It returns memory of the
@@ -491,6 +529,7 @@ impl Engine {
         self.outlets.finish();
         // All results are sent. From here on nothing changes, and no periodic work runs.
         self.threads.end();
+        self.accounts.iter().for_each(|accounts| accounts.save_last_use());
         self.coordinator.end();
         self.outlets.end();
         self.event_log.close();

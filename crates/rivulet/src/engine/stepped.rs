@@ -21,7 +21,7 @@ use super::checkpoints::Checkpoints;
 use super::event_log::EventLog;
 use super::memory::MemoryBound;
 use super::messaging::Messaging;
-use super::{Engine, Extensions, Parts};
+use super::{Doors, Engine, Extensions, Parts};
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::service::{ServiceError, StatementResult, Tenant};
@@ -52,10 +52,14 @@ impl Engine {
     /// The data on the disk cannot be used.
     pub fn stepped(config: Config, environment: Environment) -> Result<Arc<Self>, ServiceError> {
         let Environment { clock, disk, log, store, catalog, network } = environment;
+        let (extensions, catalog) = (Extensions::default(), Arc::new(catalog));
+        let doors = Doors::of(&extensions);
+        doors.load(&catalog)?;
         let parts = Parts {
-            extensions: Extensions::default(),
+            doors,
+            extensions,
             messaging: Messaging::stepped(network, &config),
-            catalog: Arc::new(catalog),
+            catalog,
             workers: Workers::stepped(clock.clone()),
             memory: MemoryBound::new(&config),
             checkpoints: config

@@ -63,7 +63,7 @@ impl Authorizer for Tokens {
 }
 
 fn extensions() -> Extensions {
-    Extensions { access: Arc::new(Access::new(Arc::new(Tokens))), ..Extensions::default() }
+    Extensions { access: Some(Arc::new(Access::new(Arc::new(Tokens)))), ..Extensions::default() }
 }
 
 /// A server whose operator has two applications and a query.

@@ -409,7 +409,7 @@ fn the_authorizer_is_asked_with_the_tenant_whose_names_the_request_speaks_of() {
     let folder = TempDir::new().expect("a folder");
     let asked = Asked::default();
     let access = Arc::new(Access::new(Arc::new(asked.clone())));
-    let extensions = Extensions { access, ..Extensions::default() };
+    let extensions = Extensions { access: Some(access), ..Extensions::default() };
     let engine = Engine::open_with(configuration(folder.path()), extensions).expect("an engine");
     let server = TestServer::start(engine.clone());
     let ask = |tenant: &str, method: &str, path: &str, body: &str| {

@@ -1,0 +1,290 @@
+//! Accounts: tenants, users, their tokens and rights, kept in the catalog and asked from memory.
+//!
+//! What must hold: a change that is answered is on disk, and counts from then on: for requests at once, and for
+//! connections and streams at their next message or within a second. Once an administrator of the server has a token,
+//! every door asks for one, and that never goes away again: there is always an administrator who can log in.
+//!
+//! In reading order: [`token`] (the text of a token), `record` (what is saved of a user), this file (who is who, and
+//! what they may do).
+
+mod record;
+pub mod token;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+
+use crate::catalog::Catalog;
+use crate::service::{
+    Action, Authorizer, Caller, Credentials, ErrorKind, FullName, Login, LoginToken, Refused, Resource, Rights,
+    ServiceError, Tenant,
+};
+use record::UserRecord;
+use token::Hash;
+
+/// How often what expires is looked at: for so long a connection may outlive its token.
+pub const LOOK_PERIOD: Duration = Duration::from_secs(1);
+
+/// How exact the last use of a token is after a restart: it is written at most so often.
+const LAST_USE_PERIOD_S: u64 = 300;
+
+/// The accounts of one server.
+#[derive(Default)]
+pub struct Accounts {
+    /// Empty until they are loaded; then nobody gets in.
+    catalog: OnceLock<Arc<Catalog>>,
+    known: RwLock<Known>,
+    /// Whether callers have to log in.
+    is_in_force: AtomicBool,
+    /// Held by a change while it is written.
+    changing: Mutex<()>,
+    /// Counts changes after which somebody may do less.
+    changed: watch::Sender<u64>,
+    last_use_saved_s: Mutex<u64>,
+}
+
+#[derive(Default)]
+struct Known {
+    tenants: BTreeSet<Tenant>,
+    users: BTreeMap<FullName, User>,
+    tokens: HashMap<u64, Token>,
+}
+
+struct User {
+    record: UserRecord,
+    rights: Arc<Rights>,
+}
+
+#[derive(Clone)]
+struct Token {
+    hash: Hash,
+    user: FullName,
+    login: Arc<LoginToken>,
+}
+
+impl Known {
+    /// Replaces the record of a user, or removes the user. Whoever has logged in goes on with a token that is still
+    /// there, and with the rights that there are now.
+    fn put(&mut self, name: &FullName, record: Option<UserRecord>) {
+        let before = self.users.remove(name);
+        for token in before.iter().flat_map(|user| &user.record.tokens) {
+            let Some(id) = token::id_of(&token.id) else { continue };
+            let is_kept = record.as_ref().is_some_and(|record| record.tokens.iter().any(|kept| kept.id == token.id));
+            if !is_kept && let Some(gone) = self.tokens.remove(&id) {
+                gone.login.end();
+            }
+        }
+        let Some(record) = record else {
+            before.iter().for_each(|user| user.rights.end());
+            return;
+        };
+        for token in &record.tokens {
+            let mut hash = Hash::default();
+            let (Some(id), Ok(())) = (token::id_of(&token.id), hex::decode_to_slice(&token.hash, &mut hash)) else {
+                tracing::error!(user = name.in_log(), id = token.id, "a token cannot be read, and is left out");
+                continue;
+            };
+            let login = || Arc::new(LoginToken::new(id, token.expires_s, token.last_used_s));
+            let entry = self.tokens.entry(id).or_insert_with(|| Token { hash, user: name.clone(), login: login() });
+            entry.login.expires_s.store(token.expires_s.unwrap_or(u64::MAX), Ordering::Release);
+        }
+        let has_same_rights = |user: &User| user.record.all == record.all && user.record.grants == record.grants;
+        let rights = match before {
+            Some(user) if has_same_rights(&user) => user.rights,
+            Some(user) => Arc::new(user.rights.replace(record.rights(name))),
+            None => Arc::new(record.rights(name)),
+        };
+        self.users.insert(name.clone(), User { record, rights });
+    }
+
+    /// Whether callers have to log in.
+    fn has_administrator(&self) -> bool {
+        self.users.values().any(|user| user.rights.has_server() && !user.record.tokens.is_empty())
+    }
+}
+
+impl Accounts {
+    /// The accounts in a catalog.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn open(catalog: Arc<Catalog>) -> Result<Self, ServiceError> {
+        let accounts = Self::default();
+        accounts.load(catalog)?;
+        Ok(accounts)
+    }
+
+    /// Reads them from a catalog. Until then nobody gets in.
+    ///
+    /// # Errors
+    /// The catalog cannot be read.
+    pub fn load(&self, catalog: Arc<Catalog>) -> Result<(), ServiceError> {
+        let mut known = self.known.write();
+        known.tenants.extend(catalog.tenants()?);
+        for (name, text) in catalog.users()? {
+            let record = serde_json::from_str(&text).map_err(|error| {
+                let message = format!("the user {} in the catalog cannot be read: {error}", name.in_log());
+                ServiceError::new(ErrorKind::Internal, message)
+                    .with_hint("was it written by a later version? Otherwise restore the catalog from a backup")
+            })?;
+            known.put(&name, Some(record));
+        }
+        self.is_in_force.store(known.has_administrator(), Ordering::Release);
+        drop(known);
+        *self.last_use_saved_s.lock() = now_s();
+        // There is one catalog.
+        let _ = self.catalog.set(catalog);
+        Ok(())
+    }
+
+    /// Whether callers have to log in: an administrator of the server has a token.
+    pub fn are_in_force(&self) -> bool {
+        self.is_in_force.load(Ordering::Acquire)
+    }
+
+    /// Ends the tokens that have expired, and writes from time to time when tokens were last used. To be called once in
+    /// a [`LOOK_PERIOD`].
+    pub fn look(&self) {
+        let now_s = now_s();
+        let known = self.known.read();
+        let expired = known.tokens.values().filter(|one| !one.login.has_ended() && one.login.is_expired_at(now_s));
+        let mut has_ended = false;
+        expired.for_each(|token| {
+            token.login.end();
+            has_ended = true;
+        });
+        drop(known);
+        if has_ended {
+            self.changed.send_modify(|count| *count += 1);
+        }
+        if now_s.saturating_sub(*self.last_use_saved_s.lock()) >= LAST_USE_PERIOD_S {
+            self.save_last_use();
+        }
+    }
+
+    /// Writes when tokens were last used. What fails is tried again the next time: it is a note, and no right hangs on
+    /// it.
+    pub fn save_last_use(&self) {
+        let Some(catalog) = self.catalog.get() else { return };
+        let _changing = self.changing.lock();
+        *self.last_use_saved_s.lock() = now_s();
+        let mut users: Vec<(FullName, UserRecord)> = Vec::new();
+        {
+            let known = self.known.read();
+            for (name, user) in &known.users {
+                let mut record = user.record.clone();
+                for token in &mut record.tokens {
+                    let login = token::id_of(&token.id).and_then(|id| known.tokens.get(&id));
+                    let used_s = login.map_or(0, |token| token.login.last_used_s.load(Ordering::Relaxed));
+                    token.last_used_s = token.last_used_s.max((used_s > 0).then_some(used_s));
+                }
+                if record != user.record {
+                    users.push((name.clone(), record));
+                }
+            }
+        }
+        let texts: Vec<String> = users.iter().map(|(_, record)| text_of(record)).collect();
+        let rows: Vec<_> = users.iter().zip(&texts).map(|((name, _), text)| (name, Some(text.as_str()))).collect();
+        if rows.is_empty() || catalog.put_users(&rows).is_err() {
+            return;
+        }
+        let mut known = self.known.write();
+        for (name, record) in users {
+            known.put(&name, Some(record));
+        }
+    }
+
+    /// The present rights of a login, if it still holds.
+    fn rights_of(&self, login: &Login) -> Option<Arc<Rights>> {
+        match login.token.has_ended() {
+            true => None,
+            false if !login.rights.is_outdated() => Some(login.rights.clone()),
+            false => Some(self.known.read().users.get(login.rights.user())?.rights.clone()),
+        }
+    }
+
+    /// Whether nobody has to log in, and the accounts are loaded.
+    fn are_open(&self) -> bool {
+        !self.are_in_force() && self.catalog.get().is_some()
+    }
+}
+
+impl Authorizer for Accounts {
+    fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, Refused> {
+        if self.are_open() {
+            return Ok(Caller::local_operator());
+        }
+        let secret = credentials.secret.ok_or_else(Refused::default)?;
+        let (id, hash) = token::read(secret).ok_or_else(|| Refused {
+            hint: str::from_utf8(secret)
+                .is_ok_and(token::is_mistyped)
+                .then(|| "characters of the token are missing or wrong; copy it again as it was shown".to_owned()),
+        })?;
+        let (token, rights) = {
+            let known = self.known.read();
+            let token = known.tokens.get(&id).cloned();
+            let rights = token.as_ref().and_then(|token| known.users.get(&token.user)).map(|user| user.rights.clone());
+            (token, rights)
+        };
+        // An id is no secret, and is shown; that which must not be guessed is compared as a whole.
+        let is_same = token::is_same(&hash, &token.as_ref().map_or(Hash::default(), |token| token.hash));
+        let (Some(token), Some(rights), true) = (token, rights, is_same) else { return Err(Refused::default()) };
+        let now_s = now_s();
+        if token.login.has_ended() || token.login.is_expired_at(now_s) {
+            let hint = "the token has expired; ask an administrator for another, or have it rotated before it ends";
+            return Err(Refused { hint: Some(hint.into()) });
+        }
+        token.login.last_used_s.store(now_s, Ordering::Relaxed);
+        Ok(Caller::logged_in(token.user, Login { rights, token: token.login }))
+    }
+
+    fn may_everything(&self, caller: &Caller) -> bool {
+        match caller.login() {
+            None => self.are_open(),
+            Some(login) => self.rights_of(login).is_some_and(|rights| rights.has_server()),
+        }
+    }
+
+    fn may(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), Refused> {
+        let Some(login) = caller.login() else {
+            return if self.are_open() { Ok(()) } else { Err(Refused::default()) };
+        };
+        // On the way of a message: no lock and no allocation as long as nothing has changed.
+        let is_allowed = match login.rights.is_outdated() || login.token.has_ended() {
+            false => login.rights.allow(action, resource, caller.client_id()),
+            true => self.rights_of(login).is_some_and(|rights| rights.allow(action, resource, caller.client_id())),
+        };
+        if is_allowed {
+            return Ok(());
+        }
+        Err(Refused::default())
+    }
+
+    fn holds(&self, caller: &Caller) -> bool {
+        match caller.login() {
+            None => self.are_open(),
+            Some(login) => self.rights_of(login).is_some(),
+        }
+    }
+
+    fn has_accounts(&self) -> bool {
+        !self.are_open()
+    }
+
+    fn changes(&self) -> Option<watch::Receiver<u64>> {
+        Some(self.changed.subscribe())
+    }
+}
+
+fn text_of(record: &UserRecord) -> String {
+    serde_json::to_string(record).expect("a record is text and numbers")
+}
+
+/// Seconds since the epoch.
+fn now_s() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}

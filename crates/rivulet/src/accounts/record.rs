@@ -1,0 +1,111 @@
+//! Users as they are saved: JSON, one text for each user. A field that is added later has a default, so that every
+//! earlier record is read.
+
+use serde::{Deserialize, Serialize};
+
+use crate::service::{Action, FullName, Grant, ResourceKind, Rights};
+
+/// A user.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct UserRecord {
+    /// Seconds since the epoch.
+    pub(super) created_s: u64,
+    /// Whether it has all rights.
+    #[serde(default)]
+    pub(super) all: bool,
+    #[serde(default)]
+    pub(super) grants: Vec<GrantRecord>,
+    #[serde(default)]
+    pub(super) tokens: Vec<TokenRecord>,
+}
+
+/// A right.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct GrantRecord {
+    /// Some of [`rivulet_sql::GRANT_ACTIONS`], in that order.
+    pub(super) actions: Vec<String>,
+    /// One of [`rivulet_sql::GRANT_KINDS`].
+    pub(super) kind: String,
+    /// As it was written; `None` for every name.
+    pub(super) pattern: Option<String>,
+}
+
+/// A token.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct TokenRecord {
+    /// 16 hex digits.
+    pub(super) id: String,
+    /// SHA-256 of its text, in hex digits.
+    pub(super) hash: String,
+    /// Seconds since the epoch, as all times here.
+    pub(super) created_s: u64,
+    #[serde(default)]
+    pub(super) expires_s: Option<u64>,
+    #[serde(default)]
+    pub(super) last_used_s: Option<u64>,
+}
+
+/// What stands for the user's name in the filter of a topic.
+const USER: &str = "%u";
+
+impl UserRecord {
+    pub(super) fn rights(&self, user: &FullName) -> Rights {
+        let grants = self.grants.iter().filter_map(|grant| grant.grant(&user.name)).collect();
+        Rights::new(user.clone(), self.all, grants)
+    }
+}
+
+impl GrantRecord {
+    /// The right of a user of this name; `None` for words that this version does not know, which then allow nothing.
+    fn grant(&self, user: &str) -> Option<Grant> {
+        let kind = kind_of(&self.kind)?;
+        let actions = self.actions.iter().filter_map(|action| action_of(action)).collect();
+        let pattern = self.pattern.as_ref().map(|pattern| match kind {
+            ResourceKind::Topic => pattern.replace(USER, user),
+            _ => pattern.clone(),
+        });
+        Some(Grant { actions, kind, pattern })
+    }
+}
+
+pub(super) fn kind_of(word: &str) -> Option<ResourceKind> {
+    use ResourceKind::{Application, Query, Server, Sink, Source, Table, Topic, View};
+    let kinds = [Application, Query, Table, Source, Sink, View, Topic, Server];
+    rivulet_sql::GRANT_KINDS.iter().zip(kinds).find(|(known, _)| **known == word).map(|(_, kind)| kind)
+}
+
+pub(super) fn action_of(word: &str) -> Option<Action> {
+    use Action::{Administer, Change, Publish, Read, Subscribe};
+    let actions = [Read, Change, Subscribe, Publish, Administer];
+    rivulet_sql::GRANT_ACTIONS.iter().zip(actions).find(|(known, _)| **known == word).map(|(_, action)| action)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What versions have written, one for each change of the form. Lines are added and never changed.
+    const SAVED: [&str; 2] = [
+        r#"{"created_s":1795000000}"#,
+        r#"{"created_s":1795000000,"all":true,"grants":[{"actions":["read","subscribe"],"kind":"query",
+            "pattern":"home-7-%"},{"actions":["administer"],"kind":"server","pattern":null}],
+            "tokens":[{"id":"00000000000000a1","hash":"ab","created_s":1,"expires_s":2,"last_used_s":null}]}"#,
+    ];
+
+    #[test]
+    fn what_every_version_saved_is_read() {
+        let read = SAVED.map(|text| serde_json::from_str::<UserRecord>(text).expect(text));
+        assert_eq!(read[0], UserRecord { created_s: 1_795_000_000, ..UserRecord::default() });
+        assert!(read[1].all && read[1].grants.len() == 2 && read[1].tokens[0].expires_s == Some(2));
+        for record in read {
+            let text = serde_json::to_string(&record).expect("text");
+            assert_eq!(serde_json::from_str::<UserRecord>(&text).expect("a record"), record);
+        }
+    }
+
+    #[test]
+    fn every_word_of_a_grant_means_something() {
+        assert!(rivulet_sql::GRANT_KINDS.iter().all(|word| kind_of(word).is_some()));
+        assert!(rivulet_sql::GRANT_ACTIONS.iter().all(|word| action_of(word).is_some()));
+    }
+}
