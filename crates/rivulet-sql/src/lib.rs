@@ -66,7 +66,7 @@ pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};
 pub use scope::{Scope, SinkDeclaration, SourceDeclaration, View};
 pub use shown::shown_statement;
 pub use statement::{
-    BigQuery, CreateApplication, CreateBigQuery, CreateSink, CreateSource, CreateTable, CreateView, FormatSpec, Name,
-    StateWish, Statement,
+    AccountStatement, BigQuery, CreateApplication, CreateBigQuery, CreateSink, CreateSource, CreateTable, CreateView,
+    FormatSpec, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, Name, StateWish, Statement, UserName,
 };
 pub use value::{Literal, ParamValue, column_type_name, declared_type_name, interval_text, type_name};

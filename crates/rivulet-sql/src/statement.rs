@@ -1,5 +1,6 @@
 //! The statements of the language, as parsed and not yet planned.
 
+mod account;
 mod parts;
 mod query;
 
@@ -12,6 +13,7 @@ use crate::address::DEFAULT_CONNECTOR;
 pub use crate::application::FormatSpec;
 use crate::{Literal, Position};
 
+pub use account::{AccountStatement, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, UserName};
 use parts::Sealed;
 pub(crate) use parts::{ColumnDeclaration, ComputedColumn, MatchClause, PatternTree, SealedComputed, SkipClause};
 pub use parts::{Name, StateWish};
@@ -207,6 +209,8 @@ pub enum Statement {
         /// Drop its queries too; without it an application with queries stays.
         cascade: bool,
     },
+    /// About tenants, users, tokens and rights.
+    Account(AccountStatement),
 }
 
 /// `CREATE [OR REPLACE] TABLE name (column TYPE [NOT NULL], ...) FROM 'address' FORMAT ...`: a reference table.

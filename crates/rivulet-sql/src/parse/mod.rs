@@ -1,6 +1,7 @@
 //! Text to statements, by recursive descent. The SELECT inside goes to DataFusion's parser on the same tokens, so that
 //! every position is one in the script.
 
+mod account;
 mod create;
 mod cursor;
 mod from;
@@ -88,7 +89,7 @@ fn parse_tokens(
     tokens: &[TokenWithSpan],
     quoted: Quoted,
 ) -> Result<Statement, SqlError> {
-    const FIRST_WORDS: [&str; 13] = [
+    const FIRST_WORDS: [&str; 15] = [
         "CREATE",
         "ALTER",
         "SELECT",
@@ -101,6 +102,8 @@ fn parse_tokens(
         "DROP",
         "REFRESH",
         "CHECKPOINT",
+        "GRANT",
+        "REVOKE",
         "WITH",
     ];
     let mut cursor = Cursor::new(tokens, statement.end);
@@ -110,8 +113,20 @@ fn parse_tokens(
     if !FIRST_WORDS.iter().any(|word| cursor.is_word(word)) {
         return Err(unknown_statement(&cursor, &FIRST_WORDS));
     }
-    const OTHER_WORDS: [&str; 10] =
-        ["CREATE", "SHOW", "DESCRIBE", "EXPLAIN", "PAUSE", "RESUME", "DROP", "REFRESH", "CHECKPOINT", "ALTER"];
+    const OTHER_WORDS: [&str; 12] = [
+        "CREATE",
+        "SHOW",
+        "DESCRIBE",
+        "EXPLAIN",
+        "PAUSE",
+        "RESUME",
+        "DROP",
+        "REFRESH",
+        "CHECKPOINT",
+        "ALTER",
+        "GRANT",
+        "REVOKE",
+    ];
     let parsed = match cursor.expect_one_of(&OTHER_WORDS)? {
         0 => create_statement(&mut cursor, statement, quoted),
         1 => show(&mut cursor),
@@ -138,13 +153,15 @@ fn parse_tokens(
             cursor.expect_word("TABLE").and_then(|()| Ok(Statement::RefreshTable(cursor.name("the name of a table")?)))
         }
         8 => Ok(Statement::Checkpoint),
-        _ => alter_statement(&mut cursor),
+        9 => alter_statement(&mut cursor),
+        10 => account::grant(&mut cursor).map(Statement::Account),
+        _ => account::revoke(&mut cursor).map(Statement::Account),
     }?;
-    cursor.expect_end(&["FROM", "WITH", "LIKE", "LIMIT", "CASCADE"])?;
+    cursor.expect_end(&["FROM", "WITH", "LIKE", "LIMIT", "CASCADE", "ADMIN", "EXPIRES", "GRACE", "FOR"])?;
     Ok(parsed)
 }
 
-const FIRST_WORDS_HINT: &str = "statements begin with CREATE, ALTER, SELECT, INSERT, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME, DROP, REFRESH or CHECKPOINT";
+const FIRST_WORDS_HINT: &str = "statements begin with CREATE, ALTER, SELECT, INSERT, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME, DROP, REFRESH, CHECKPOINT, GRANT or REVOKE";
 
 fn unknown_statement(cursor: &Cursor<'_>, first_words: &[&str]) -> SqlError {
     let error = SqlError::new(cursor.position(), format!("unknown statement {}", describe_token(cursor.peek())));
@@ -174,7 +191,11 @@ fn create_statement(
         }
         return create_replacing((&plain, &quoted(&plain)), cursor.end(), text, wish);
     }
-    Ok(match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW"])? {
+    if account::is_next(cursor, &account::CREATED) {
+        return account::create(cursor).map(Statement::Account);
+    }
+    const CREATED: [&str; 9] = ["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "TENANT", "USER", "TOKEN"];
+    Ok(match cursor.expect_one_of(&CREATED)? {
         0 => Statement::CreateApplication(Box::new(create::application(cursor, &statement.tokens, text)?)),
         1 => create_query(cursor, &statement.tokens, text)?,
         2 => Statement::CreateTable(Box::new(create::table(cursor, &statement.tokens, text)?)),
@@ -245,8 +266,23 @@ fn create_query(cursor: &mut Cursor<'_>, tokens: &[TokenWithSpan], text: &str) -
 }
 
 fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
-    const LISTS: [&str; 8] =
-        ["APPLICATIONS", "QUERIES", "TABLES", "SOURCES", "SINKS", "VIEWS", "CHECKPOINTS", "FUNCTIONS"];
+    if account::is_next(cursor, &account::SHOWN) {
+        return account::show(cursor).map(Statement::Account);
+    }
+    const LISTS: [&str; 12] = [
+        "APPLICATIONS",
+        "QUERIES",
+        "TABLES",
+        "SOURCES",
+        "SINKS",
+        "VIEWS",
+        "CHECKPOINTS",
+        "FUNCTIONS",
+        "TENANTS",
+        "USERS",
+        "TOKENS",
+        "GRANTS",
+    ];
     let what = cursor.expect_one_of(&LISTS).map_err(|error| match error.hint {
         Some(_) => error,
         None => error.hint(
@@ -308,7 +344,10 @@ fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     if ["table", "source", "sink", "view"].iter().any(|word| cursor.is_word(word)) {
         return Err(cursor.expected("QUERY or APPLICATION").hint("anything else is dropped, and created anew"));
     }
-    if cursor.expect_one_of(&["QUERY", "APPLICATION"])? == 1 {
+    if account::is_next(cursor, &account::CREATED) {
+        return account::alter(cursor).map(Statement::Account);
+    }
+    if cursor.expect_one_of(&["QUERY", "APPLICATION", "TOKEN"])? == 1 {
         let name = cursor.name("the name of an application")?;
         let input = if cursor.eat_word("input") { Some(cursor.name("the name of an input")?) } else { None };
         let example = || format!("write ALTER APPLICATION {name} SET (lateness => INTERVAL '5 seconds')");
@@ -338,7 +377,11 @@ fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
 }
 
 fn drop_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
-    let what = cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW"])?;
+    if account::is_next(cursor, &account::CREATED) {
+        return account::drop(cursor).map(Statement::Account);
+    }
+    const DROPPED: [&str; 9] = ["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "TENANT", "USER", "TOKEN"];
+    let what = cursor.expect_one_of(&DROPPED)?;
     let if_exists = cursor.eat_words(&["if", "exists"]);
     Ok(match what {
         0 => {

@@ -412,6 +412,7 @@ impl Engine {
                 Ok(self.show_declared(Declared::Sink, tenant, "address", like, limit))
             }
             Statement::ShowViews { like, limit } => Ok(self.show_declared(Declared::View, tenant, "sql", like, limit)),
+            Statement::Account(_) => Err(ServiceError::invalid("this server has no statements about accounts")),
         }
     }
 

@@ -9,7 +9,7 @@ use rivulet_sql::{Name, Statement};
 use tokio::sync::broadcast;
 
 use super::access::Action::{self, Administer, Change, Read, Subscribe};
-use super::access::ResourceKind::{self, Application, Query, Server, Sink, Source, Table, View};
+use super::access::ResourceKind::{self, Application, Query, Server, Sink, Source, Table, User, View};
 use super::access::{Access, Caller, Permit, Resource};
 use super::{
     Alteration, ApplicationInfo, Backup, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult, QueryChange, QueryFilter,
@@ -308,5 +308,6 @@ fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Name>) {
         Statement::DescribeView(name) => (Read, View, Some(name)),
         // A caller who may declare a source may read any file that the server may read.
         Statement::DescribeFile { .. } => (Change, Source, None),
+        Statement::Account(_) => (Administer, User, None),
     }
 }

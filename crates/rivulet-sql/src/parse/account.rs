@@ -1,0 +1,231 @@
+//! Statements about tenants, users, tokens and rights.
+
+use arrow::datatypes::IntervalMonthDayNano;
+use datafusion_sql::sqlparser::tokenizer::Token;
+
+use super::cursor::Cursor;
+use crate::statement::{AccountStatement, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, UserName};
+use crate::{Literal, SqlError};
+
+/// The words behind CREATE, DROP and ALTER with which such statements go on.
+pub(super) const CREATED: [&str; 3] = ["TENANT", "USER", "TOKEN"];
+
+/// The words behind SHOW.
+pub(super) const SHOWN: [&str; 4] = ["TENANTS", "USERS", "TOKENS", "GRANTS"];
+
+const GRANT_HINT: &str = "write for example GRANT read, subscribe ON QUERY 'home-7-%' TO alice, GRANT publish ON TOPIC \
+                          'home/%u/#' TO alice, or GRANT ALL TO alice";
+
+/// Whether one of `words` is next.
+pub(super) fn is_next(cursor: &Cursor<'_>, words: &[&str]) -> bool {
+    words.iter().any(|word| cursor.is_word(word))
+}
+
+/// Reads what follows CREATE.
+pub(super) fn create(cursor: &mut Cursor<'_>) -> Result<AccountStatement, SqlError> {
+    let what = cursor.expect_one_of(&CREATED)?;
+    if what == 2 {
+        cursor
+            .expect_word("FOR")
+            .map_err(|error| error.hint("write CREATE TOKEN FOR alice EXPIRES IN INTERVAL '90 days'"))?;
+        let user = user(cursor)?;
+        let expires_in_s = match cursor.eat_word("expires") {
+            true => {
+                cursor.expect_word("IN")?;
+                Some(seconds(cursor)?)
+            }
+            false => None,
+        };
+        return Ok(AccountStatement::CreateToken { user, expires_in_s });
+    }
+    let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
+    Ok(match what {
+        0 => AccountStatement::CreateTenant { name: cursor.name("the name of a tenant")?, if_not_exists },
+        _ => {
+            let user = user(cursor)?;
+            AccountStatement::CreateUser { user, if_not_exists, is_admin: cursor.eat_word("admin") }
+        }
+    })
+}
+
+/// Reads what follows DROP.
+pub(super) fn drop(cursor: &mut Cursor<'_>) -> Result<AccountStatement, SqlError> {
+    let what = cursor.expect_one_of(&CREATED)?;
+    let if_exists = cursor.eat_words(&["if", "exists"]);
+    Ok(match what {
+        0 => AccountStatement::DropTenant { name: cursor.name("the name of a tenant")?, if_exists },
+        1 => AccountStatement::DropUser { user: user(cursor)?, if_exists },
+        _ => {
+            let (id, position) = cursor.string("the id of a token in single quotes")?;
+            AccountStatement::DropToken { id, if_exists, position }
+        }
+    })
+}
+
+/// Reads what follows ALTER: there are changes of tokens only.
+pub(super) fn alter(cursor: &mut Cursor<'_>) -> Result<AccountStatement, SqlError> {
+    cursor.expect_word("TOKEN").map_err(|error| {
+        error.hint("rights of a user change with GRANT and REVOKE; a tenant or user is dropped, and created anew")
+    })?;
+    let (id, position) = cursor.string("the id of a token in single quotes")?;
+    cursor.expect_word("ROTATE")?;
+    let grace_s = if cursor.eat_word("grace") { seconds(cursor)? } else { 0 };
+    Ok(AccountStatement::RotateToken { id, grace_s, position })
+}
+
+/// Reads what follows SHOW.
+pub(super) fn show(cursor: &mut Cursor<'_>) -> Result<AccountStatement, SqlError> {
+    let what = cursor.expect_one_of(&SHOWN)?;
+    let of = if what >= 2 && cursor.eat_word("for") { Some(user(cursor)?) } else { None };
+    Ok(match what {
+        0 => AccountStatement::ShowTenants,
+        1 => AccountStatement::ShowUsers,
+        2 => AccountStatement::ShowTokens(of),
+        _ => AccountStatement::ShowGrants(of),
+    })
+}
+
+/// Reads what follows GRANT.
+pub(super) fn grant(cursor: &mut Cursor<'_>) -> Result<AccountStatement, SqlError> {
+    let rights = rights(cursor)?;
+    cursor.expect_word("TO").map_err(|error| error.hint(GRANT_HINT))?;
+    Ok(AccountStatement::Grant { rights, user: user(cursor)? })
+}
+
+/// Reads what follows REVOKE.
+pub(super) fn revoke(cursor: &mut Cursor<'_>) -> Result<AccountStatement, SqlError> {
+    let rights = rights(cursor)?;
+    cursor.expect_word("FROM").map_err(|error| error.hint("write what SHOW GRANTS shows, and FROM alice"))?;
+    Ok(AccountStatement::Revoke { rights, user: user(cursor)? })
+}
+
+fn rights(cursor: &mut Cursor<'_>) -> Result<GrantedRights, SqlError> {
+    let position = cursor.position();
+    if cursor.eat_word("all") {
+        return Ok(GrantedRights::All);
+    }
+    let capitals = GRANT_ACTIONS.map(str::to_uppercase);
+    let words: Vec<&str> = capitals.iter().map(String::as_str).chain(["ALL"]).collect();
+    let mut actions: Vec<String> = Vec::new();
+    loop {
+        let here = cursor.position();
+        let action = cursor.expect_one_of(&words).map_err(|error| match error.hint {
+            Some(_) => error,
+            None => error.hint(GRANT_HINT),
+        })?;
+        let Some(action) = GRANT_ACTIONS.get(action) else {
+            return Err(SqlError::new(here, "ALL stands alone").hint(GRANT_HINT));
+        };
+        if actions.iter().any(|known| known == action) {
+            return Err(SqlError::new(here, format!("{action} stands twice")));
+        }
+        actions.push((*action).to_owned());
+        if !cursor.eat(&Token::Comma) {
+            break;
+        }
+    }
+    cursor.expect_word("ON").map_err(|error| error.hint(GRANT_HINT))?;
+    let capitals = GRANT_KINDS.map(str::to_uppercase);
+    let kind = cursor.expect_one_of(&capitals.each_ref().map(String::as_str))?;
+    let pattern = match cursor.peek() {
+        Token::SingleQuotedString(_) => Some(cursor.string("a pattern of names in single quotes")?.0),
+        _ => None,
+    };
+    Ok(GrantedRights::Some { actions, kind: GRANT_KINDS[kind].to_owned(), pattern, position })
+}
+
+fn user(cursor: &mut Cursor<'_>) -> Result<UserName, SqlError> {
+    let first = cursor.name("the name of a user")?;
+    match cursor.eat(&Token::Period) {
+        true => Ok(UserName { tenant: Some(first), name: cursor.name("the name of a user")? }),
+        false => Ok(UserName { tenant: None, name: first }),
+    }
+}
+
+/// Reads an INTERVAL of whole seconds; a month has 30 days.
+fn seconds(cursor: &mut Cursor<'_>) -> Result<u64, SqlError> {
+    let position = cursor.position();
+    let refused = || SqlError::new(position, "expected INTERVAL of a second or more").hint("write INTERVAL '90 days'");
+    let (Literal::Interval(IntervalMonthDayNano { months, days, nanoseconds }), _) = cursor.literal()? else {
+        return Err(refused());
+    };
+    let days = i64::from(months) * 30 + i64::from(days);
+    let seconds = days * 86_400 + nanoseconds / 1_000_000_000;
+    u64::try_from(seconds).ok().filter(|seconds| *seconds > 0).ok_or_else(refused)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse_script;
+    use crate::{AccountStatement, GrantedRights, Name, Statement, UserName};
+
+    fn one(text: &str) -> AccountStatement {
+        match parse_script(text).unwrap_or_else(|error| panic!("{}", error.render(text))).pop() {
+            Some((Statement::Account(statement), _)) => statement,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    fn texts(user: &UserName) -> (Option<&str>, &str) {
+        (user.tenant.as_ref().map(|tenant| tenant.text.as_str()), &user.name.text)
+    }
+
+    #[test]
+    fn statements_about_accounts_are_read() {
+        let AccountStatement::CreateUser { user, if_not_exists: true, is_admin: true } =
+            one("create user if not exists ACME.\"Ann@x\" admin")
+        else {
+            panic!("no user")
+        };
+        assert_eq!(texts(&user), (Some("acme"), "Ann@x"));
+        let token = one("CREATE TOKEN FOR alice EXPIRES IN INTERVAL '90 days'");
+        assert!(matches!(&token, AccountStatement::CreateToken { expires_in_s: Some(7_776_000), .. }), "{token:?}");
+        assert!(matches!(one("CREATE TOKEN FOR alice"), AccountStatement::CreateToken { expires_in_s: None, .. }));
+        let rotated = one("ALTER TOKEN 'ab' ROTATE GRACE INTERVAL 1 HOUR");
+        assert!(matches!(&rotated, AccountStatement::RotateToken { id, grace_s: 3600, .. } if id == "ab"));
+        assert!(matches!(one("DROP TOKEN IF EXISTS 'ab'"), AccountStatement::DropToken { if_exists: true, .. }));
+        let AccountStatement::Grant { rights, user } = one("GRANT read, SUBSCRIBE ON query 'home-7-%' TO alice") else {
+            panic!("no grant")
+        };
+        let GrantedRights::Some { actions, kind, pattern, position } = rights else { panic!("not all") };
+        assert_eq!(
+            (actions, kind.as_str(), pattern.as_deref()),
+            (vec!["read".to_owned(), "subscribe".to_owned()], "query", Some("home-7-%"))
+        );
+        assert_eq!((position.column, texts(&user)), (7, (None, "alice")));
+        for kind in crate::GRANT_KINDS {
+            let text = format!("REVOKE change ON {} FROM alice", kind.to_uppercase());
+            assert!(matches!(one(&text), AccountStatement::Revoke { .. }), "{text}");
+        }
+        let all = one("REVOKE ALL FROM alice");
+        assert!(matches!(all, AccountStatement::Revoke { rights: GrantedRights::All, .. }));
+        assert_eq!(one("SHOW TENANTS"), AccountStatement::ShowTenants);
+        assert_eq!(one("SHOW USERS"), AccountStatement::ShowUsers);
+        assert_eq!(one("SHOW TOKENS"), AccountStatement::ShowTokens(None));
+        assert!(matches!(one("SHOW GRANTS FOR acme.ann"), AccountStatement::ShowGrants(Some(_))));
+        assert!(matches!(one("DROP TENANT acme"), AccountStatement::DropTenant { name: Name { .. }, .. }));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        for (text, column, message, hint) in [
+            ("GRANT fly ON QUERY TO alice", 7, "expected READ, CHANGE, SUBSCRIBE, PUBLISH, ADMINISTER or ALL", "write"),
+            ("GRANT raed ON QUERY TO alice", 7, "found 'raed'", "did you mean 'READ'?"),
+            ("GRANT read, ALL TO alice", 13, "ALL stands alone", "GRANT ALL TO alice"),
+            ("GRANT read, read ON QUERY TO a", 13, "read stands twice", ""),
+            ("GRANT read ON QUEUE TO alice", 15, "found 'QUEUE'", "'QUERY'"),
+            ("GRANT read ON QUERY 'a' FROM alice", 25, "expected TO", "GRANT read"),
+            ("CREATE TOKEN alice", 14, "expected FOR", "CREATE TOKEN FOR"),
+            ("CREATE TOKEN FOR a EXPIRES IN 90", 31, "expected INTERVAL", "90 days"),
+            ("CREATE TOKEN FOR a EXPIRES IN INTERVAL '-1 day'", 31, "expected INTERVAL", "90 days"),
+            ("ALTER USER alice ADMIN", 7, "expected TOKEN", "GRANT and REVOKE"),
+            ("CREATE USER 'alice'", 13, "the name of a user", "\"alice\""),
+            ("CREATE USER alice ADMINN", 19, "expected the end", "did you mean 'ADMIN'?"),
+        ] {
+            let error = parse_script(text).expect_err(text);
+            assert_eq!(error.column, column, "{text}: {error}");
+            assert!(error.message.contains(message), "{text}: {}", error.message);
+            assert!(error.hint.unwrap_or_default().contains(hint), "{text}");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Statements about tenants, users, tokens and rights.
+
+use super::Name;
+use crate::Position;
+
+/// What rights are about: words of `GRANT`, in small letters.
+pub const GRANT_KINDS: [&str; 8] = ["application", "query", "table", "source", "sink", "view", "topic", "server"];
+
+/// What rights allow: words of `GRANT`, in small letters.
+pub const GRANT_ACTIONS: [&str; 5] = ["read", "change", "subscribe", "publish", "administer"];
+
+/// A user as statements name it: `alice` of the caller's own tenant, or `acme.alice`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UserName {
+    /// The tenant, if it is named.
+    pub tenant: Option<Name>,
+    /// The user's name within its tenant.
+    pub name: Name,
+}
+
+/// What a GRANT gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum GrantedRights {
+    /// `ALL`: everything in the user's tenant; in the default tenant, the whole server.
+    All,
+    /// `read, subscribe ON QUERY 'home-7-%'`
+    Some {
+        /// Some of [`GRANT_ACTIONS`].
+        actions: Vec<String>,
+        /// One of [`GRANT_KINDS`].
+        kind: String,
+        /// The pattern of the names: as for LIKE, and for topics a filter, with `%u` for the user's name and `%c` for
+        /// the client's id. `None` for every name.
+        pattern: Option<String>,
+        /// The position of the first action.
+        position: Position,
+    },
+}
+
+/// A statement about accounts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AccountStatement {
+    /// `CREATE TENANT [IF NOT EXISTS] t`
+    CreateTenant {
+        /// The name of the tenant.
+        name: Name,
+        /// Do nothing if there is a tenant of that name.
+        if_not_exists: bool,
+    },
+    /// `DROP TENANT [IF EXISTS] t`
+    DropTenant {
+        /// The name of the tenant.
+        name: Name,
+        /// Do nothing if there is none.
+        if_exists: bool,
+    },
+    /// `SHOW TENANTS`
+    ShowTenants,
+    /// `CREATE USER [IF NOT EXISTS] u [ADMIN]`
+    CreateUser {
+        /// The user.
+        user: UserName,
+        /// Do nothing if there is a user of that name.
+        if_not_exists: bool,
+        /// Whether it gets all rights at once.
+        is_admin: bool,
+    },
+    /// `DROP USER [IF EXISTS] u`
+    DropUser {
+        /// The user.
+        user: UserName,
+        /// Do nothing if there is none.
+        if_exists: bool,
+    },
+    /// `SHOW USERS`: those of the caller's tenant, or of all tenants if the caller administers the server.
+    ShowUsers,
+    /// `CREATE TOKEN FOR u [EXPIRES IN INTERVAL '90 days']`
+    CreateToken {
+        /// The user.
+        user: UserName,
+        /// After how many seconds it ends; never without.
+        expires_in_s: Option<u64>,
+    },
+    /// `ALTER TOKEN 'id' ROTATE [GRACE INTERVAL '1 hour']`
+    RotateToken {
+        /// The id of the token.
+        id: String,
+        /// For how many seconds the old token still holds.
+        grace_s: u64,
+        /// The position of the id.
+        position: Position,
+    },
+    /// `DROP TOKEN [IF EXISTS] 'id'`
+    DropToken {
+        /// The id of the token.
+        id: String,
+        /// Do nothing if there is none.
+        if_exists: bool,
+        /// The position of the id.
+        position: Position,
+    },
+    /// `SHOW TOKENS [FOR u]`
+    ShowTokens(Option<UserName>),
+    /// `GRANT rights TO u`
+    Grant {
+        /// The rights.
+        rights: GrantedRights,
+        /// The user that gets them.
+        user: UserName,
+    },
+    /// `REVOKE rights FROM u`; `REVOKE ALL` takes every right.
+    Revoke {
+        /// The rights, as they were granted.
+        rights: GrantedRights,
+        /// The user that loses them.
+        user: UserName,
+    },
+    /// `SHOW GRANTS [FOR u]`
+    ShowGrants(Option<UserName>),
+}
+
+impl AccountStatement {
+    /// The user that the statement names.
+    pub fn user(&self) -> Option<&UserName> {
+        match self {
+            Self::CreateUser { user, .. }
+            | Self::DropUser { user, .. }
+            | Self::CreateToken { user, .. }
+            | Self::Grant { user, .. }
+            | Self::Revoke { user, .. } => Some(user),
+            Self::ShowTokens(user) | Self::ShowGrants(user) => user.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// The tenant that it creates or drops.
+    pub fn tenant(&self) -> Option<&Name> {
+        match self {
+            Self::CreateTenant { name, .. } | Self::DropTenant { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+}
