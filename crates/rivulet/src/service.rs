@@ -5,6 +5,7 @@
 //! call may block (for a lock, or a commit to disk), so the API makes the calls on a thread that may block.
 
 mod access;
+mod accounts;
 mod activity;
 mod applications;
 mod error;
@@ -20,6 +21,7 @@ use std::io;
 use std::sync::Arc;
 
 use rivulet_dataflow::QueryId;
+use rivulet_sql::AccountStatement;
 use serde_json::Value;
 use tokio::sync::broadcast;
 
@@ -28,6 +30,7 @@ pub(crate) use access::BrokerAccess;
 pub use access::{
     Access, Action, Authorizer, Caller, Credentials, LocalOperator, Login, Permit, Refused, Resource, ResourceKind,
 };
+pub use accounts::{AccountAnswer, GrantInfo, TokenInfo, UserInfo};
 pub(crate) use activity::counted_from;
 pub use activity::{InputActivity, NullColumn, QueryActivity, QueryRefusal, StepActivity};
 pub use applications::{ApplicationInfo, ParameterInfo, QueryReplacement, Replacement, TableInfo};
@@ -40,6 +43,7 @@ pub use queries::{
     generated_name,
 };
 pub use requests::{Alteration, AlterationEffect, Parameter, ParameterValue, QueryChange, QueryRequest};
+pub(crate) use rights::is_below;
 pub use rights::{Grant, LoginToken, Rights};
 pub use session::Session;
 pub use status::{
@@ -192,6 +196,12 @@ pub trait Service: Send + Sync + 'static {
     fn select(&self, permit: &Permit, sql: &str) -> Result<Selection, ServiceError> {
         let _ = (permit, sql);
         Err(ServiceError::invalid("this server runs no SELECT"))
+    }
+
+    /// Carries out a statement about tenants, users, tokens or rights.
+    fn account(&self, permit: &Permit, statement: &AccountStatement) -> Result<AccountAnswer, ServiceError> {
+        let _ = (permit, statement);
+        Err(ServiceError::invalid("this server has no accounts of its own"))
     }
 
     /// Saves the state of queries now. When this returns, a restart finds the saved state.

@@ -5,8 +5,9 @@
 //! every door asks for one, and that never goes away again: there is always an administrator who can log in.
 //!
 //! In reading order: [`token`] (the text of a token), `record` (what is saved of a user), this file (who is who, and
-//! what they may do).
+//! what they may do), `change` (statements).
 
+mod change;
 mod record;
 pub mod token;
 

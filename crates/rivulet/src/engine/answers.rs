@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use crate::counted::counted;
 use crate::like;
 use crate::service::{
-    ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, EndHealth, QueryActivity, QueryInfo, ServiceError,
-    StatementResult, TableInfo, counted_from,
+    AccountAnswer, ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, EndHealth, GrantInfo,
+    QueryActivity, QueryInfo, ServiceError, StatementResult, TableInfo, TokenInfo, UserInfo, counted_from,
 };
 use crate::times::at;
 
@@ -93,6 +93,62 @@ pub(super) fn describe_function(name: &str) -> Result<StatementResult, ServiceEr
     rows.push(property("description", &one.description));
     rows.extend(one.examples.iter().map(|example| property("example", example)));
     Ok(table(&["property", "value"], rows.into_iter()))
+}
+
+/// The answer to a statement about accounts.
+pub(super) fn account(answer: AccountAnswer) -> StatementResult {
+    // Of the local time of whoever reads it nothing is known.
+    let time =
+        |seconds: Option<u64>| seconds.and_then(|s| i64::try_from(s).ok()).map(|s| at(s.saturating_mul(1_000_000)));
+    let token = |one: &TokenInfo| {
+        let expires = match (one.has_expired, time(one.expires_s)) {
+            (true, Some(expires)) => json!(format!("{expires} (expired)")),
+            (_, expires) => json!(expires),
+        };
+        vec![
+            json!(one.tenant),
+            json!(one.user),
+            json!(one.id),
+            json!(time(Some(one.created_s))),
+            expires,
+            json!(time(one.last_used_s)),
+        ]
+    };
+    const OF_TOKEN: [&str; 6] = ["tenant", "user", "id", "created", "expires", "last_used"];
+    match answer {
+        AccountAnswer::Done(message) => said(message),
+        AccountAnswer::Token { text, info } => StatementResult {
+            message: Some("this is the only time that the token is shown".into()),
+            ..table(
+                &["token", "id", "user", "expires"],
+                std::iter::once(vec![json!(text), json!(info.id), json!(info.user), json!(time(info.expires_s))]),
+            )
+        },
+        AccountAnswer::Tenants(names) => table(&["name"], names.into_iter().map(|name| vec![json!(name)])),
+        AccountAnswer::Users(users) => {
+            let row = |one: UserInfo| {
+                let created = time(Some(one.created_s));
+                vec![
+                    json!(one.tenant),
+                    json!(one.name),
+                    json!(one.is_admin),
+                    json!(one.tokens),
+                    json!(one.grants),
+                    json!(created),
+                ]
+            };
+            let columns = ["tenant", "name", "admin", "tokens", "grants", "created"];
+            table(&columns, users.into_iter().map(row))
+        }
+        AccountAnswer::Tokens(tokens) => table(&OF_TOKEN, tokens.iter().map(token)),
+        AccountAnswer::Grants(grants) => {
+            let row = |one: GrantInfo| {
+                let actions = one.actions.join(", ");
+                vec![json!(one.tenant), json!(one.user), json!(actions), json!(one.kind), json!(one.pattern)]
+            };
+            table(&["tenant", "user", "actions", "kind", "pattern"], grants.into_iter().map(row))
+        }
+    }
 }
 
 pub(super) fn describe_application(one: ApplicationInfo) -> StatementResult {

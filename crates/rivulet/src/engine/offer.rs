@@ -5,18 +5,19 @@ use std::sync::atomic::Ordering;
 
 use rivulet_dataflow::QueryId;
 use rivulet_operators::application::Application;
-use rivulet_sql::{CreateBigQuery, StateWish};
+use rivulet_sql::{AccountStatement, CreateBigQuery, StateWish};
 use tokio::sync::broadcast;
 
+use super::big_queries::Declared;
 use super::queries::why::{ServerFacts, why_big};
 use super::running::Running;
 use super::warnings::{have_contents, hide_contents};
 use super::{Engine, exposition, texts};
 use crate::config::Config;
 use crate::service::{
-    Access, Alteration, ApplicationInfo, Backup, BigQueryInfo, Caller, CheckpointInfo, FullName, LiveResult, Permit,
-    QueryChange, QueryFilter, QueryInfo, QueryReplacement, QueryRequest, Replacement, Resource, Selection, Service,
-    ServiceError, Session, StatementResult, Status, TableInfo, Tenant,
+    Access, AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, Caller, CheckpointInfo, ErrorKind,
+    FullName, LiveResult, Permit, QueryChange, QueryFilter, QueryInfo, QueryReplacement, QueryRequest, Replacement,
+    Resource, Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo, Tenant,
 };
 
 impl Service for Engine {
@@ -26,7 +27,7 @@ impl Service for Engine {
 
     fn execute(&self, permit: &Permit, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
         let shows_results = |query: Option<&str>| permit.shows_results(&self.access, query);
-        self.execute_script(permit.tenant(), script, &shows_results)
+        self.execute_script(permit.caller(), script, &shows_results)
     }
 
     fn create_application(&self, permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError> {
@@ -149,7 +150,7 @@ impl Service for Engine {
     }
 
     fn create_big_query(&self, permit: &Permit, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
-        self.create_big_query_of(permit.tenant(), sql)
+        self.create_big_query_of(permit.caller(), sql)
     }
 
     fn pause(&self, permit: &Permit, query: &str) -> Result<(), ServiceError> {
@@ -195,6 +196,10 @@ impl Service for Engine {
         let access = self.access();
         let may = |kind, name: &str| access.may_subscribe(permit.caller(), Resource { kind, name: Some(name) });
         self.big_queries.begin_select(permit.tenant(), sql, &may)
+    }
+
+    fn account(&self, permit: &Permit, statement: &AccountStatement) -> Result<AccountAnswer, ServiceError> {
+        self.change_accounts(permit.caller(), statement)
     }
 
     fn checkpoint(&self, _permit: &Permit) -> Result<CheckpointInfo, ServiceError> {
@@ -267,6 +272,39 @@ impl Engine {
             self.coordinator.make_behind_upgrade();
         }
         Ok(replaced)
+    }
+
+    /// Carries out a statement about accounts.
+    pub(super) fn change_accounts(
+        &self,
+        caller: &Caller,
+        statement: &AccountStatement,
+    ) -> Result<AccountAnswer, ServiceError> {
+        let Some(accounts) = &self.accounts else {
+            return Err(ServiceError::invalid("this server has no accounts of its own")
+                .with_hint("the program that runs it decides who gets in"));
+        };
+        if let AccountStatement::DropTenant { name, .. } = statement {
+            self.refuse_to_drop(&Tenant::new(&name.text)).map_err(|error| error.at_place(name.position.into()))?;
+        }
+        accounts.run(caller, statement)
+    }
+
+    /// Fails if a tenant has anything that would be left without one.
+    fn refuse_to_drop(&self, tenant: &Tenant) -> Result<(), ServiceError> {
+        let mut names: Vec<String> = self.applications.infos(tenant).into_iter().map(|one| one.name).collect();
+        names.extend(self.applications.tables(tenant).into_iter().map(|one| one.name));
+        names.extend(self.big_queries.infos(tenant).into_iter().map(|one| one.name));
+        for what in [Declared::Source, Declared::Sink, Declared::View] {
+            names.extend(self.big_queries.declared(tenant, what).into_iter().map(|(name, _)| name));
+        }
+        let Some(first) = names.first() else { return Ok(()) };
+        let message = match names.len() {
+            1 => format!("the tenant '{tenant}' has '{first}'"),
+            more => format!("the tenant '{tenant}' has '{first}' and {} more", more - 1),
+        };
+        Err(ServiceError::new(ErrorKind::Conflict, message)
+            .with_hint("let one of its users drop its applications, queries, tables, sources, sinks and views first"))
     }
 
     /// Removes the content of refused rows of big queries that the caller may not see.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rivulet_sql::{Literal, Name, Position, SqlError, StateWish, Statement};
 use serde_json::{Value, json};
 
+use super::Engine;
 use super::answers::{
     self, describe_application, describe_query, describe_table, first, lines, more, result_bytes, rows_max, said, table,
 };
@@ -14,12 +15,11 @@ use super::big_queries::{Declared, Resumed};
 use super::running::Running;
 use super::texts::{only_statement, parameters_of};
 use super::warnings::{have_contents, hide_contents};
-use super::Engine;
 use crate::counted::counted;
 use crate::like;
 use crate::service::{
-    BigQueryInfo, ErrorKind, QUERIES_PAGE_MAX, QueryChange, QueryFilter, QueryRequest, ServiceError, StatementResult,
-    TableInfo, Tenant,
+    BigQueryInfo, Caller, ErrorKind, QUERIES_PAGE_MAX, QueryChange, QueryFilter, QueryRequest, ServiceError,
+    StatementResult, TableInfo, Tenant,
 };
 
 /// The most applications that are registered together.
@@ -37,14 +37,15 @@ fn registered(running: &Running, is_new: bool) -> StatementResult {
 }
 
 impl Engine {
-    /// Runs a script of a tenant. Returns one result for each statement, up to the first error. `shows_results` tells
+    /// Runs a script of a caller. Returns one result for each statement, up to the first error. `shows_results` tells
     /// for a query, or for all, whether results and payloads are shown.
     pub(super) fn execute_script(
         &self,
-        tenant: &Tenant,
+        caller: &Caller,
         script: &str,
         shows_results: &dyn Fn(Option<&str>) -> bool,
     ) -> Vec<Result<StatementResult, ServiceError>> {
+        let tenant = caller.tenant();
         // If any part of a script is wrong, nothing of it is run. The script is read twice, because all its statements
         // at once may take a thousand times the memory of their text.
         let read = |count: usize, one: Result<(Statement, Position), SqlError>| {
@@ -73,7 +74,7 @@ impl Engine {
                 Err(ServiceError::new(ErrorKind::LimitReached, message)
                     .with_hint("ask for less with LIMIT, or cut the script into several"))
             } else {
-                self.execute_statement(tenant, statement, shows_results)
+                self.execute_statement(caller, statement, shows_results)
             };
             let result = done.map_err(|error| match error.line {
                 Some(_) => error,
@@ -130,25 +131,26 @@ impl Engine {
     /// Creates the only big query in a text. Returns what was done, in words.
     pub(super) fn create_big_query_of(
         &self,
-        tenant: &Tenant,
+        caller: &Caller,
         sql: &str,
     ) -> Result<(BigQueryInfo, String), ServiceError> {
         let Some(Statement::CreateBigQuery(create)) = only_statement(sql)? else {
             return Err(ServiceError::invalid("expected the text of one CREATE QUERY name AS SELECT ... INTO sink")
                 .with_hint("sources, sinks and views are created by a script at /api/v1/sql"));
         };
-        let name = tenant.named(&create.name.text);
-        let done = self.execute_statement(tenant, Statement::CreateBigQuery(create), &|_| false)?;
+        let name = caller.tenant().named(&create.name.text);
+        let done = self.execute_statement(caller, Statement::CreateBigQuery(create), &|_| false)?;
         let gone = || ServiceError::not_found(format!("the query '{name}' was dropped meanwhile"));
         Ok((self.big_queries.info(&name).ok_or_else(gone)?, done.message.unwrap_or_default()))
     }
 
     pub(super) fn execute_statement(
         &self,
-        tenant: &Tenant,
+        caller: &Caller,
         statement: Statement,
         shows_results: &dyn Fn(Option<&str>) -> bool,
     ) -> Result<StatementResult, ServiceError> {
+        let tenant = caller.tenant();
         let full = |name: &Name| tenant.named(&name.text);
         match statement {
             Statement::CreateApplication(create) => {
@@ -412,7 +414,7 @@ impl Engine {
                 Ok(self.show_declared(Declared::Sink, tenant, "address", like, limit))
             }
             Statement::ShowViews { like, limit } => Ok(self.show_declared(Declared::View, tenant, "sql", like, limit)),
-            Statement::Account(_) => Err(ServiceError::invalid("this server has no statements about accounts")),
+            Statement::Account(statement) => Ok(answers::account(self.change_accounts(caller, &statement)?)),
         }
     }
 

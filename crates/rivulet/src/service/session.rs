@@ -5,15 +5,16 @@
 use std::sync::Arc;
 
 use rivulet_dataflow::QueryId;
-use rivulet_sql::{Name, Statement};
+use rivulet_sql::{AccountStatement, Name, Statement, UserName};
 use tokio::sync::broadcast;
 
 use super::access::Action::{self, Administer, Change, Read, Subscribe};
-use super::access::ResourceKind::{self, Application, Query, Server, Sink, Source, Table, User, View};
+use super::access::ResourceKind::{self, Application, Query, Server, Sink, Source, Table, Tenant, User, View};
 use super::access::{Access, Caller, Permit, Resource};
 use super::{
-    Alteration, ApplicationInfo, Backup, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult, QueryChange, QueryFilter,
-    QueryInfo, QueryRequest, Replacement, Selection, Service, ServiceError, StatementResult, Status, TableInfo,
+    AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult,
+    QueryChange, QueryFilter, QueryInfo, QueryRequest, Replacement, Selection, Service, ServiceError, StatementResult,
+    Status, TableInfo,
 };
 
 /// The service for one caller. Its methods are those of [`Service`]; each refuses what the caller may not do with
@@ -212,6 +213,11 @@ impl Session<'_> {
         self.service.select(permit, sql)
     }
 
+    /// See [`Service::account`].
+    pub fn account(&self, statement: &AccountStatement) -> Result<AccountAnswer, ServiceError> {
+        self.service.account(self.permit_account(statement)?, statement)
+    }
+
     /// See [`Service::checkpoint`].
     pub fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {
         self.service.checkpoint(self.permit(Administer, Server, None)?)
@@ -237,6 +243,17 @@ impl Session<'_> {
         self.permit(Action::Change, ResourceKind::Application, None)
     }
 
+    /// Checks that the caller may run a statement about accounts. Users of other tenants belong to the one who runs the
+    /// server.
+    fn permit_account(&self, statement: &AccountStatement) -> Result<&Permit, ServiceError> {
+        let other = |user: &UserName| user.tenant.clone().filter(|tenant| tenant.text != self.permit.tenant().as_str());
+        let tenant = statement.tenant().cloned().or_else(|| statement.user().and_then(other));
+        let name = tenant.as_ref().or_else(|| statement.user().map(|user| &user.name));
+        let kind = if tenant.is_some() || *statement == AccountStatement::ShowTenants { Tenant } else { User };
+        let permitted = self.permit(Administer, kind, name.map(|name| name.text.as_str()));
+        permitted.map_err(|error| name.map_or(error.clone(), |name| error.at_place(name.position.into())))
+    }
+
     /// Checks that the caller may run all statements of a script. Errors in its text are left to the service, which
     /// then runs nothing of it.
     fn permit_script(&self, script: &str) -> Result<&Permit, ServiceError> {
@@ -245,6 +262,13 @@ impl Session<'_> {
         }
         // One statement after the other: all of them may take a thousand times the memory of their text.
         for (statement, position) in rivulet_sql::statements(script).map_while(Result::ok) {
+            if let Statement::Account(account) = &statement {
+                self.permit_account(account).map_err(|error| match error.line {
+                    Some(_) => error,
+                    None => error.at(position.line, position.column),
+                })?;
+                continue;
+            }
             let (action, kind, name) = needed(&statement);
             let position = name.map_or(position, |name| name.position);
             self.permit(action, kind, name.map(|name| name.text.as_str()))
@@ -308,6 +332,7 @@ fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Name>) {
         Statement::DescribeView(name) => (Read, View, Some(name)),
         // A caller who may declare a source may read any file that the server may read.
         Statement::DescribeFile { .. } => (Change, Source, None),
+        // Checked by `permit_account`, which knows the tenant.
         Statement::Account(_) => (Administer, User, None),
     }
 }
