@@ -16,7 +16,7 @@ use rivulet_connectors::logins::FailedLogins;
 use tokio::sync::{Semaphore, watch};
 
 use super::error::ApiError;
-use crate::service::{Caller, Credentials, Service, ServiceError, Session};
+use crate::service::{Access, Caller, Credentials, Service, ServiceError, Session};
 
 /// The largest body of a request that is read as a whole.
 const BODY_BYTES_MAX: usize = 4 << 20;
@@ -133,6 +133,7 @@ impl Api {
 /// A request of a known caller.
 pub(super) struct Authenticated {
     api: Api,
+    access: Arc<Access>,
     caller: Caller,
 }
 
@@ -143,11 +144,9 @@ impl FromRequestParts<Api> for Authenticated {
         let secret =
             parts.headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
         let certificate = parts.extensions.get::<Encrypted>().and_then(|encrypted| encrypted.certificate.clone());
+        let access = api.service.get().ok_or_else(ApiError::starting)?.access();
         let caller = match secret.map(<[u8]>::to_vec) {
-            None => {
-                let access = api.service.get().ok_or_else(ApiError::starting)?.access();
-                access.authenticate(&Credentials { certificate: certificate.as_deref(), ..Credentials::default() })
-            }
+            None => access.authenticate(&Credentials { certificate: certificate.as_deref(), ..Credentials::default() }),
             Some(secret) => {
                 let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
                 let failed_logins = api.failed_logins.clone();
@@ -169,7 +168,7 @@ impl FromRequestParts<Api> for Authenticated {
                 api.call(&api.login_permits, authenticate).await??
             }
         };
-        Ok(Self { api: api.clone(), caller: caller? })
+        Ok(Self { api: api.clone(), access, caller: caller? })
     }
 }
 
@@ -182,6 +181,16 @@ impl Deref for Authenticated {
 }
 
 impl Authenticated {
+    /// Who asks.
+    pub(super) fn caller(&self) -> &Caller {
+        &self.caller
+    }
+
+    /// What decides what the caller may do.
+    pub(super) fn access(&self) -> Arc<Access> {
+        self.access.clone()
+    }
+
     /// Asks the service on a thread that may block.
     pub(super) async fn blocking<T: Send + 'static>(
         &self,

@@ -7,6 +7,7 @@
 //! made for another host, or by a page of another site, gets nothing. Handlers reach the service only through the
 //! session of the request's caller ([`call::Authenticated`]).
 
+mod accounts;
 mod activity;
 mod applications;
 mod backup;
@@ -210,6 +211,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
         (name = "applications", description = "Registered code with declared parameters"),
         (name = "tables", description = "Rows from files, for applications to look events up in"),
         (name = "queries", description = "Applications bound to one user's values and topics; and big queries"),
+        (name = "accounts", description = "Tenants, users, their tokens and rights"),
         (name = "server", description = "Status, metrics and health"),
     )
 )]
@@ -232,6 +234,15 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(queries::resume_query))
         .routes(routes!(results::watch_results))
         .routes(routes!(results::watch_select))
+        .routes(routes!(accounts::list_tenants, accounts::create_tenant))
+        .routes(routes!(accounts::drop_tenant))
+        .routes(routes!(accounts::list_users, accounts::create_user))
+        .routes(routes!(accounts::drop_user))
+        .routes(routes!(accounts::list_tokens, accounts::create_token))
+        .routes(routes!(accounts::drop_token))
+        .routes(routes!(accounts::rotate_token))
+        .routes(routes!(accounts::list_grants, accounts::grant))
+        .routes(routes!(accounts::revoke))
         .routes(routes!(status::show_status))
         .routes(routes!(status::make_checkpoint))
         .routes(routes!(backup::make_backup))

@@ -18,7 +18,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::service::LiveResult;
+use crate::service::{Access, Caller, LiveResult, Resource, ResourceKind};
 
 use super::call::{Authenticated, Name, Stop, WATCH_MAX};
 use super::error::ApiError;
@@ -31,8 +31,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 ///
 /// Server-sent events: `result` with a result as JSON, `lost` with the number of results that were skipped because the
 /// client was too slow (or readers of all queries were, and there was no memory left), `end` when there will be no
-/// more, with the reason: `limit`, `dropped` (the query was) or
-/// `stopping` (the server is).
+/// more, with the reason: `limit`, `dropped` (the query was), `stopping` (the server is) or
+/// `forbidden` (the caller's token has ended, or its right was revoked).
 #[utoipa::path(
     get, path = "/api/v1/queries/{name}/results", tag = "queries",
     params(("name" = String, Path, description = "Its name"), WatchParameters),
@@ -48,8 +48,10 @@ pub(super) async fn watch_results(
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
     let Query(WatchParameters { limit }) = parameters?;
     let permit = api.watch_permit()?;
+    let login = api.watched_login(Some(name.clone()));
     let results = api.blocking(move |session| session.results(&name)).await??;
     let watch = Watch {
+        login,
         results,
         next: None,
         left: limit.unwrap_or(u64::MAX),
@@ -68,7 +70,7 @@ pub(super) async fn watch_results(
 /// query (its name) or a topic (`"mqtt:home/+/temperature"`). It runs as long as the request, and takes nothing from
 /// queries that read the same. Server-sent events as of the results of a query, and
 /// `refused` with what was refused so far: `rows`, `reasons` and an `example`; `end` says `ended` (the input has),
-/// `failed: ` and the error, `limit` or `stopping`.
+/// `failed: ` and the error, `limit`, `stopping` or `forbidden`.
 #[utoipa::path(
     post, path = "/api/v1/select", tag = "sql",
     params(WatchParameters),
@@ -86,8 +88,10 @@ pub(super) async fn watch_select(
     let Query(WatchParameters { limit }) = parameters?;
     let permit = api.watch_permit()?;
     let sql = api.read_sql(body).await?;
+    let login = api.watched_login(None);
     let selection = api.blocking(move |session| session.select(&sql)).await??;
     let watch = Watch {
+        login,
         results: selection.rows,
         next: None,
         left: limit.unwrap_or(u64::MAX),
@@ -100,6 +104,11 @@ pub(super) async fn watch_select(
 }
 
 impl Authenticated {
+    fn watched_login(&self, query: Option<String>) -> WatchedLogin {
+        let access = self.access();
+        WatchedLogin { changes: access.changes(), access, caller: self.caller().clone(), query }
+    }
+
     fn watch_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
         let permits = &self.bounds.watch_permits;
         let permit = permits.clone().try_acquire_owned().ok();
@@ -111,10 +120,48 @@ impl Authenticated {
     }
 }
 
+/// The caller of a stream, whose login may end, or whose right may be revoked.
+struct WatchedLogin {
+    access: Arc<Access>,
+    caller: Caller,
+    /// The query that is watched; `None` for a SELECT, which ends with the first right that is revoked.
+    query: Option<String>,
+    changes: Option<tokio::sync::watch::Receiver<u64>>,
+}
+
+impl WatchedLogin {
+    /// Completes when the caller may not watch any more.
+    async fn ended(&mut self) {
+        loop {
+            if self.has_ended() {
+                return;
+            }
+            let Some(changes) = &mut self.changes else { return std::future::pending().await };
+            if changes.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        if !self.access.holds(&self.caller) {
+            return true;
+        }
+        match &self.query {
+            Some(query) => {
+                let resource = Resource { kind: ResourceKind::Query, name: Some(query) };
+                !self.access.may_still_subscribe(&self.caller, resource)
+            }
+            None => self.caller.login().is_some_and(|login| login.rights.are_lessened()),
+        }
+    }
+}
+
 /// Of a SELECT, why there are no more rows, and what ends it when this goes.
 type Selected = (Arc<OnceLock<String>>, Box<dyn Any + Send + Sync>);
 
 struct Watch {
+    login: WatchedLogin,
     results: Receiver<Arc<LiveResult>>,
     /// A result that waits because a loss before it is told first.
     next: Option<Arc<LiveResult>>,
@@ -151,6 +198,7 @@ impl Watch {
                     }),
                 },
                 () = self.stop.stopped() => Err("stopping".to_owned()),
+                () = self.login.ended() => Err("forbidden".to_owned()),
             }
         };
         let event = match received {

@@ -9,6 +9,10 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::service;
 
+pub use super::accounts::{
+    AccountChanged, Grant, GrantList, NewTenant, NewToken, NewUser, Rotation, TenantList, Token, TokenCreated,
+    TokenList, User, UserList,
+};
 pub use super::activity::{QueryActivity, QueryInput, QueryRefusal, QueryStep};
 
 /// The header of an answer that is no JSON, for what whoever asked should know beside it; once for each of such things.

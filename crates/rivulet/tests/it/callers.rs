@@ -18,7 +18,7 @@ use super::cli::command;
 use super::engine::configuration;
 use super::support::{TestServer, WAIT_MAX, exchange, request};
 
-const APPLICATION: &str = "CREATE APPLICATION doubled (home TEXT) INPUT readings (v BIGINT) FROM 'mqtt:in/{home}' \
+pub(super) const APPLICATION: &str = "CREATE APPLICATION doubled (home TEXT) INPUT readings (v BIGINT) FROM 'mqtt:in/{home}' \
      FORMAT JSON OUTPUT 'mqtt:out/{home}' FORMAT JSON AS SELECT v * 2 AS v FROM readings";
 
 /// How many wrong tokens an address has free.
@@ -83,7 +83,7 @@ fn operator(service: &Arc<dyn Service>) -> Session<'_> {
 }
 
 /// The status and the error of a request; the answer itself if it is no error.
-fn ask(server: &TestServer, token: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
+pub(super) fn ask(server: &TestServer, token: &str, method: &str, path: &str, body: &str) -> (u16, Value) {
     let headers = match token {
         "" => String::new(),
         token => format!("authorization: Bearer {token}\r\n"),
@@ -106,6 +106,9 @@ fn operations() -> Vec<(String, String, &'static str)> {
                 ("post", "/api/v1/applications") => APPLICATION,
                 ("post", "/api/v1/tables") => "CREATE TABLE t (id TEXT) FROM 'file:t.csv' FORMAT CSV",
                 ("post", "/api/v1/big-queries") => "CREATE QUERY b AS SELECT v FROM readings INTO counts",
+                ("post", "/api/v1/tenants" | "/api/v1/users") => r#"{"name":"ann"}"#,
+                ("post", "/api/v1/tokens") => r#"{"user":"ann"}"#,
+                ("post", "/api/v1/grants" | "/api/v1/grants/revoke") => r#"{"user":"ann","actions":["all"]}"#,
                 ("post", "/api/v1/queries" | "/api/v1/queries/bulk") => r#"{"name":"r","application":"doubled"}"#,
                 ("patch", _) => "{}",
                 _ => "",
@@ -362,7 +365,7 @@ fn wait_for<T>(mut found: impl FnMut() -> Option<T>) -> T {
 }
 
 /// A client of the embedded broker, packet by packet; none is longer than 127 bytes.
-struct Mqtt {
+pub(super) struct Mqtt {
     stream: TcpStream,
     /// 4 is MQTT 3.1.1.
     version: u8,
@@ -374,7 +377,13 @@ fn text(text: &str) -> Vec<u8> {
 
 impl Mqtt {
     /// Connects with a password, if it is not empty; also returns the code in the CONNACK.
-    fn connect(address: SocketAddr, version: u8, password: &str, id: &str, will: Option<&str>) -> (Self, u8) {
+    pub(super) fn connect(
+        address: SocketAddr,
+        version: u8,
+        password: &str,
+        id: &str,
+        will: Option<&str>,
+    ) -> (Self, u8) {
         let stream = TcpStream::connect(address).expect("a connection");
         stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
         let mut client = Self { stream, version };
@@ -412,7 +421,7 @@ impl Mqtt {
     }
 
     /// Publishes with QoS 1; the reason in the PUBACK, 0 if there is none.
-    fn publish(&mut self, topic: &str, payload: &str) -> u8 {
+    pub(super) fn publish(&mut self, topic: &str, payload: &str) -> u8 {
         self.send(0x32, &[&text(topic)[..], &[0, 7], self.properties(), payload.as_bytes()].concat());
         let (first, answer) = self.receive();
         assert_eq!((first, &answer[..2]), (0x40, &[0, 7][..]));
@@ -420,12 +429,18 @@ impl Mqtt {
     }
 
     /// Subscribes to two filters; the codes in the SUBACK.
-    fn subscribe(&mut self, filters: [&str; 2]) -> [u8; 2] {
+    pub(super) fn subscribe(&mut self, filters: [&str; 2]) -> [u8; 2] {
         let [one, other] = filters.map(text);
         self.send(0x82, &[&[0, 9], self.properties(), &one, &[0], &other, &[0]].concat());
         let (first, answer) = self.receive();
         assert_eq!(first, 0x90);
         [answer[answer.len() - 2], answer[answer.len() - 1]]
+    }
+
+    /// Whether the server ends the connection, whatever it sends before.
+    pub(super) fn is_closed(&mut self) -> bool {
+        let mut rest = Vec::new();
+        !self.stream.read_to_end(&mut rest).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     }
 
     /// The topic and the payload of the next message, of QoS 0.

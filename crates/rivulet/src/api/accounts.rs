@@ -1,0 +1,517 @@
+//! Tenants, users, tokens and rights over HTTP.
+
+use axum::Json;
+use axum::body::Body;
+use axum::extract::Query;
+use axum::extract::rejection::QueryRejection;
+use axum::http::StatusCode;
+use rivulet_sql::{AccountStatement, GrantedRights, Position, UserName};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use utoipa::{IntoParams, ToSchema};
+
+use crate::service::{AccountAnswer, GrantInfo, ServiceError, TokenInfo, UserInfo};
+
+use super::call::{Authenticated, Name};
+use super::error::ApiError;
+use super::types::ErrorAnswer;
+
+/// The most seconds of a lifetime: a hundred years.
+const LIFETIME_S_MAX: u64 = 100 * 365 * 86_400;
+
+/// Every tenant.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TenantList {
+    /// Names of the tenants.
+    #[schema(example = json!(["default", "acme"]))]
+    pub tenants: Vec<String>,
+}
+
+/// A tenant to be created.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewTenant {
+    /// Its name: 1 to 64 letters, digits, `_`, `-`, `.` and `@`.
+    #[schema(example = "acme")]
+    pub name: String,
+}
+
+/// Every user that the caller knows of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct UserList {
+    /// Users by tenant and name.
+    pub users: Vec<User>,
+}
+
+/// A user.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct User {
+    /// Its tenant.
+    #[schema(example = "default")]
+    pub tenant: String,
+    /// Its name within the tenant.
+    #[schema(example = "alice")]
+    pub name: String,
+    /// Whether it has all rights in its tenant; in the default tenant, on the whole server.
+    pub admin: bool,
+    /// The number of its tokens, those that have expired included.
+    pub tokens: u64,
+    /// The number of its other rights.
+    pub grants: u64,
+    /// When it was created, in seconds since the epoch.
+    pub created_s: u64,
+}
+
+/// A user to be created.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewUser {
+    /// Its name: 1 to 64 letters, digits, `_`, `-`, `.` and `@`.
+    #[schema(example = "alice")]
+    pub name: String,
+    /// Its tenant; that of the caller without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// Whether it gets all rights at once.
+    #[serde(default)]
+    pub admin: bool,
+}
+
+/// Every token that the caller knows of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TokenList {
+    /// Tokens by user.
+    pub tokens: Vec<Token>,
+}
+
+/// A token, without its secret. Times are seconds since the epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Token {
+    /// Its id, which is no secret.
+    #[schema(example = "0123456789abcdef")]
+    pub id: String,
+    /// The tenant of its user.
+    pub tenant: String,
+    /// Its user.
+    pub user: String,
+    /// When it was created.
+    pub created_s: u64,
+    /// When it ends; never without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_s: Option<u64>,
+    /// When it was last used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_used_s: Option<u64>,
+    /// Whether it has ended.
+    pub expired: bool,
+}
+
+/// A token to be created.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewToken {
+    /// The user that gets it.
+    #[schema(example = "alice")]
+    pub user: String,
+    /// The user's tenant; that of the caller without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// After how many seconds it ends; never without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = 7776000)]
+    pub expires_in_s: Option<u64>,
+}
+
+/// A token that was created, with its secret, which is shown this once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TokenCreated {
+    /// What is to be sent as `Authorization: Bearer`, or as password of MQTT.
+    pub token: String,
+    /// What is known of it.
+    pub info: Token,
+}
+
+/// How a token is rotated.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Rotation {
+    /// For how many seconds the old token still holds.
+    #[serde(default)]
+    pub grace_s: u64,
+}
+
+/// Every right that the caller knows of.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GrantList {
+    /// Rights by user.
+    pub grants: Vec<Grant>,
+}
+
+/// A right of a user.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Grant {
+    /// The user.
+    #[schema(example = "alice")]
+    pub user: String,
+    /// The user's tenant; that of the caller without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// `read`, `change`, `subscribe`, `publish`, `administer`; or `all` alone for everything.
+    #[schema(example = json!(["read", "subscribe"]))]
+    pub actions: Vec<String>,
+    /// `application`, `query`, `table`, `source`, `sink`, `view`, `topic` or `server`; not with `all`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "query")]
+    pub kind: Option<String>,
+    /// The names: a pattern as for LIKE, of topics a filter with `%u` for the user and `%c` for the client's id; every
+    /// name without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "home-7-%")]
+    pub pattern: Option<String>,
+}
+
+/// What was done.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AccountChanged {
+    /// In words.
+    #[schema(example = "user alice created")]
+    pub message: String,
+}
+
+/// Of which user a list is.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct OfUser {
+    /// Only of this user.
+    pub(super) user: Option<String>,
+    /// Its tenant; that of the caller without.
+    pub(super) tenant: Option<String>,
+}
+
+/// In which tenant a user is.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct InTenant {
+    /// Its tenant; that of the caller without.
+    pub(super) tenant: Option<String>,
+}
+
+impl From<UserInfo> for User {
+    fn from(info: UserInfo) -> Self {
+        let UserInfo { tenant, name, is_admin: admin, tokens, grants, created_s } = info;
+        Self { tenant, name, admin, tokens: tokens as u64, grants: grants as u64, created_s }
+    }
+}
+
+impl From<TokenInfo> for Token {
+    fn from(info: TokenInfo) -> Self {
+        let TokenInfo { id, tenant, user, created_s, expires_s, last_used_s, has_expired: expired } = info;
+        Self { id, tenant, user, created_s, expires_s, last_used_s, expired }
+    }
+}
+
+impl From<GrantInfo> for Grant {
+    fn from(info: GrantInfo) -> Self {
+        let GrantInfo { tenant, user, actions, kind, pattern } = info;
+        Self { user, tenant: Some(tenant), actions, kind, pattern }
+    }
+}
+
+/// A name that stands in no SQL text.
+fn named(name: String) -> rivulet_sql::Name {
+    rivulet_sql::Name { text: name, position: Position::default() }
+}
+
+fn user_name(tenant: Option<String>, name: String) -> UserName {
+    UserName { tenant: tenant.map(named), name: named(name) }
+}
+
+impl Grant {
+    /// The rights and the user of a statement.
+    ///
+    /// # Errors
+    /// It has no kind.
+    pub(crate) fn rights(self) -> Result<(GrantedRights, UserName), ServiceError> {
+        let Self { user, tenant, actions, kind, pattern } = self;
+        let rights = match (actions.as_slice(), kind) {
+            ([all], None) if all == "all" && pattern.is_none() => GrantedRights::All,
+            (_, Some(kind)) => GrantedRights::Some { actions, kind, pattern, position: Position::default() },
+            (_, None) => {
+                return Err(ServiceError::invalid("the right has no kind")
+                    .with_hint("name a kind such as query or topic; only the action all stands alone"));
+            }
+        };
+        Ok((rights, user_name(tenant, user)))
+    }
+}
+
+impl Authenticated {
+    /// Reads a small JSON body.
+    async fn read_json<T: DeserializeOwned>(&self, body: Body) -> Result<T, ApiError> {
+        let text = self.read_text(body).await?;
+        let text = if text.trim().is_empty() { "{}" } else { &*text };
+        serde_json::from_str(text)
+            .map_err(|error| ApiError::invalid(format!("the body is not what is expected: {error}")))
+    }
+
+    async fn account(&self, statement: AccountStatement) -> Result<AccountAnswer, ApiError> {
+        Ok(self.blocking(move |session| session.account(&statement)).await??)
+    }
+
+    async fn change_account(&self, statement: AccountStatement) -> Result<Json<AccountChanged>, ApiError> {
+        match self.account(statement).await? {
+            AccountAnswer::Done(message) => Ok(Json(AccountChanged { message })),
+            _ => Err(unexpected()),
+        }
+    }
+
+    async fn make_token(&self, statement: AccountStatement) -> Result<(StatusCode, Json<TokenCreated>), ApiError> {
+        match self.account(statement).await? {
+            AccountAnswer::Token { text, info } => {
+                Ok((StatusCode::CREATED, Json(TokenCreated { token: text, info: info.into() })))
+            }
+            _ => Err(unexpected()),
+        }
+    }
+}
+
+fn unexpected() -> ApiError {
+    ApiError::internal("the statement was answered otherwise than it should be")
+}
+
+/// List the tenants
+#[utoipa::path(
+    get, path = "/api/v1/tenants", tag = "accounts",
+    responses(
+        (status = 200, description = "Tenants by name", body = TenantList),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn list_tenants(api: Authenticated) -> Result<Json<TenantList>, ApiError> {
+    match api.account(AccountStatement::ShowTenants).await? {
+        AccountAnswer::Tenants(tenants) => Ok(Json(TenantList { tenants })),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Create a tenant
+#[utoipa::path(
+    post, path = "/api/v1/tenants", tag = "accounts",
+    request_body = NewTenant,
+    responses(
+        (status = 201, description = "It was created", body = AccountChanged),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn create_tenant(
+    api: Authenticated,
+    body: Body,
+) -> Result<(StatusCode, Json<AccountChanged>), ApiError> {
+    let NewTenant { name } = api.read_json(body).await?;
+    let created = AccountStatement::CreateTenant { name: named(name), if_not_exists: false };
+    Ok((StatusCode::CREATED, api.change_account(created).await?))
+}
+
+/// Drop a tenant
+///
+/// It must have no users, applications, queries, tables, sources, sinks and views any more.
+#[utoipa::path(
+    delete, path = "/api/v1/tenants/{name}", tag = "accounts",
+    params(("name" = String, Path, description = "Its name")),
+    responses(
+        (status = 204, description = "Dropped"),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn drop_tenant(api: Authenticated, Name(name): Name) -> Result<StatusCode, ApiError> {
+    api.account(AccountStatement::DropTenant { name: named(name), if_exists: false }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// List the users
+///
+/// Those of the caller's tenant; those of all tenants if the caller administers the server.
+#[utoipa::path(
+    get, path = "/api/v1/users", tag = "accounts",
+    responses(
+        (status = 200, description = "Users by tenant and name", body = UserList),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn list_users(api: Authenticated) -> Result<Json<UserList>, ApiError> {
+    match api.account(AccountStatement::ShowUsers).await? {
+        AccountAnswer::Users(users) => Ok(Json(UserList { users: users.into_iter().map(User::from).collect() })),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Create a user
+#[utoipa::path(
+    post, path = "/api/v1/users", tag = "accounts",
+    request_body = NewUser,
+    responses(
+        (status = 201, description = "It was created", body = AccountChanged),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn create_user(
+    api: Authenticated,
+    body: Body,
+) -> Result<(StatusCode, Json<AccountChanged>), ApiError> {
+    let NewUser { name, tenant, admin } = api.read_json(body).await?;
+    let user = user_name(tenant, name);
+    let created = AccountStatement::CreateUser { user, if_not_exists: false, is_admin: admin };
+    Ok((StatusCode::CREATED, api.change_account(created).await?))
+}
+
+/// Drop a user
+///
+/// With its tokens and rights. Its connections and streams end within a second.
+#[utoipa::path(
+    delete, path = "/api/v1/users/{name}", tag = "accounts",
+    params(("name" = String, Path, description = "Its name"), InTenant),
+    responses(
+        (status = 204, description = "Dropped"),
+        (status = "default", description = "An error; a conflict if it is the last administrator", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn drop_user(
+    api: Authenticated,
+    Name(name): Name,
+    parameters: Result<Query<InTenant>, QueryRejection>,
+) -> Result<StatusCode, ApiError> {
+    let Query(InTenant { tenant }) = parameters?;
+    api.account(AccountStatement::DropUser { user: user_name(tenant, name), if_exists: false }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// List the tokens
+#[utoipa::path(
+    get, path = "/api/v1/tokens", tag = "accounts",
+    params(OfUser),
+    responses(
+        (status = 200, description = "Tokens by user, without their secrets", body = TokenList),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn list_tokens(
+    api: Authenticated,
+    parameters: Result<Query<OfUser>, QueryRejection>,
+) -> Result<Json<TokenList>, ApiError> {
+    let Query(OfUser { user, tenant }) = parameters?;
+    match api.account(AccountStatement::ShowTokens(user.map(|user| user_name(tenant, user)))).await? {
+        AccountAnswer::Tokens(tokens) => Ok(Json(TokenList { tokens: tokens.into_iter().map(Token::from).collect() })),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Create a token
+///
+/// The answer is the only one that has its secret.
+#[utoipa::path(
+    post, path = "/api/v1/tokens", tag = "accounts",
+    request_body = NewToken,
+    responses(
+        (status = 201, description = "The token", body = TokenCreated),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn create_token(api: Authenticated, body: Body) -> Result<(StatusCode, Json<TokenCreated>), ApiError> {
+    let NewToken { user, tenant, expires_in_s } = api.read_json(body).await?;
+    if expires_in_s.is_some_and(|seconds| !(1..=LIFETIME_S_MAX).contains(&seconds)) {
+        return Err(ApiError::invalid(format!("expires_in_s is from 1 to {LIFETIME_S_MAX}"))
+            .with_hint("leave it out for a token that does not expire"));
+    }
+    api.make_token(AccountStatement::CreateToken { user: user_name(tenant, user), expires_in_s }).await
+}
+
+/// Rotate a token
+///
+/// Its user gets another one, for as long as the old one was made for. The old one ends at once, or after a grace.
+#[utoipa::path(
+    post, path = "/api/v1/tokens/{name}/rotate", tag = "accounts",
+    params(("name" = String, Path, description = "Its id")),
+    request_body = Rotation,
+    responses(
+        (status = 201, description = "The new token", body = TokenCreated),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn rotate_token(
+    api: Authenticated,
+    Name(id): Name,
+    body: Body,
+) -> Result<(StatusCode, Json<TokenCreated>), ApiError> {
+    let Rotation { grace_s } = api.read_json(body).await?;
+    api.make_token(AccountStatement::RotateToken { id, grace_s, position: Position::default() }).await
+}
+
+/// Drop a token
+///
+/// Connections and streams that were opened with it end within a second.
+#[utoipa::path(
+    delete, path = "/api/v1/tokens/{name}", tag = "accounts",
+    params(("name" = String, Path, description = "Its id")),
+    responses(
+        (status = 204, description = "Dropped"),
+        (status = "default", description = "An error; a conflict if it is the last administrator's", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn drop_token(api: Authenticated, Name(id): Name) -> Result<StatusCode, ApiError> {
+    let position = Position::default();
+    api.account(AccountStatement::DropToken { id, if_exists: false, position }).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// List the rights
+#[utoipa::path(
+    get, path = "/api/v1/grants", tag = "accounts",
+    params(OfUser),
+    responses(
+        (status = 200, description = "Rights by user", body = GrantList),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn list_grants(
+    api: Authenticated,
+    parameters: Result<Query<OfUser>, QueryRejection>,
+) -> Result<Json<GrantList>, ApiError> {
+    let Query(OfUser { user, tenant }) = parameters?;
+    match api.account(AccountStatement::ShowGrants(user.map(|user| user_name(tenant, user)))).await? {
+        AccountAnswer::Grants(grants) => Ok(Json(GrantList { grants: grants.into_iter().map(Grant::from).collect() })),
+        _ => Err(unexpected()),
+    }
+}
+
+/// Grant a right
+#[utoipa::path(
+    post, path = "/api/v1/grants", tag = "accounts",
+    request_body = Grant,
+    responses(
+        (status = 200, description = "It is granted", body = AccountChanged),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn grant(api: Authenticated, body: Body) -> Result<Json<AccountChanged>, ApiError> {
+    let (rights, user) = api.read_json::<Grant>(body).await?.rights()?;
+    api.change_account(AccountStatement::Grant { rights, user }).await
+}
+
+/// Revoke a right
+///
+/// The body is a right as it was granted; `all` takes every right of the user.
+#[utoipa::path(
+    post, path = "/api/v1/grants/revoke", tag = "accounts",
+    request_body = Grant,
+    responses(
+        (status = 200, description = "It is revoked", body = AccountChanged),
+        (status = "default", description = "An error", body = ErrorAnswer),
+    ),
+)]
+pub(super) async fn revoke(api: Authenticated, body: Body) -> Result<Json<AccountChanged>, ApiError> {
+    let (rights, user) = api.read_json::<Grant>(body).await?.rights()?;
+    api.change_account(AccountStatement::Revoke { rights, user }).await
+}
