@@ -7,11 +7,10 @@ use serde_json::json;
 
 use crate::counted::counted;
 use crate::data_folder::archive::{ArchiveError, Contents, back_up, inside_of, receive, restore};
-use crate::http_client::Client;
 
 use super::config::Folders;
 use super::error::CliError;
-use super::options::Global;
+use super::options::{Global, TokenSource};
 use super::output::{bytes, colours, paint, print_json};
 
 /// Arguments of `rivulet backup`.
@@ -25,6 +24,8 @@ pub(super) struct BackupArguments {
     /// Have the running server at this address make it, while it goes on
     #[arg(long, value_name = "URL", conflicts_with_all = ["data_dir", "config", "set"])]
     server: Option<String>,
+    #[command(flatten)]
+    token: TokenSource,
 }
 
 /// Arguments of `rivulet restore`.
@@ -42,7 +43,7 @@ pub(super) fn run_backup(global: Global, arguments: &BackupArguments) -> Result<
     let mut notices = Vec::new();
     let contents = match &arguments.server {
         Some(server) => {
-            let client = Client::new(server)?;
+            let client = arguments.token.client(server)?;
             receive(&arguments.file, |out| -> Result<(), CliError> {
                 notices = client.download("/api/v1/backup", out)?;
                 Ok(())

@@ -3,6 +3,7 @@
 //! Standard output is data only, messages go to standard error, so that output can be piped. Exit codes: 0 done,
 //! 1 failed, 2 wrong usage. Colours only on a terminal, and never with `NO_COLOR`.
 
+mod account;
 mod app;
 mod app_register;
 mod app_test;
@@ -63,6 +64,18 @@ enum Command {
     /// Submit, list, show, watch, pause, resume or drop queries
     #[command(after_help = query::EXAMPLES, arg_required_else_help = true)]
     Query(query::QueryArguments),
+    /// Create, drop or list tenants
+    #[command(arg_required_else_help = true)]
+    Tenant(account::TenantArguments),
+    /// Create, drop or list users
+    #[command(arg_required_else_help = true)]
+    User(account::UserArguments),
+    /// Create, rotate, drop or list tokens of users
+    #[command(arg_required_else_help = true)]
+    Token(account::TokenArguments),
+    /// Give rights to users, take or list them
+    #[command(after_help = account::EXAMPLES, arg_required_else_help = true)]
+    Grant(account::GrantArguments),
     /// Show what the server is doing
     #[command(after_help = status::COLUMNS)]
     Status(status::StatusArguments),
@@ -101,6 +114,10 @@ pub fn main(start: Start) -> ExitCode {
         Command::Sql(arguments) => sql::run(global, &arguments),
         Command::App(arguments) => app::run(global, arguments),
         Command::Query(arguments) => query::run(global, arguments),
+        Command::Tenant(arguments) => account::run_tenant(global, arguments),
+        Command::User(arguments) => account::run_user(global, arguments),
+        Command::Token(arguments) => account::run_token(global, arguments),
+        Command::Grant(arguments) => account::run_grant(global, arguments),
         Command::Status(arguments) => status::run(global, &arguments),
         Command::Checkpoint(arguments) => checkpoint::run(global, &arguments),
         Command::Doctor(arguments) => doctor::run(global, &arguments),

@@ -1,8 +1,10 @@
 //! Options that commands share, and how their values are read.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::accounts::token::is_mistyped;
 use crate::http_client::{Client, SERVER_DEFAULT, TOKEN_VARIABLE};
 
 use super::error::CliError;
@@ -30,12 +32,55 @@ pub(super) struct Connection {
     /// The server to talk to
     #[arg(long, global = true, env = "RIVULET_SERVER", default_value = SERVER_DEFAULT, value_name = "URL")]
     pub(super) server: String,
+    #[command(flatten)]
+    pub(super) token: TokenSource,
 }
 
 impl Connection {
     pub(super) fn client(&self) -> Result<Client, CliError> {
-        let token = std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty());
-        Ok(Client::with_token(&self.server, token.as_deref())?)
+        self.token.client(&self.server)
+    }
+}
+
+/// Where the token is that a server asks for. It is never an option: everybody on a machine sees those.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct TokenSource {
+    /// File that holds the token for the server; without it RIVULET_TOKEN is the token
+    #[arg(long, global = true, env = "RIVULET_TOKEN_FILE", value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+impl TokenSource {
+    /// A client of a server, with the token.
+    ///
+    /// # Errors
+    /// The file cannot be read; the address is none; the token has typing errors.
+    pub(super) fn client(&self, server: &str) -> Result<Client, CliError> {
+        let token = match &self.token_file {
+            Some(file) => Some(std::fs::read_to_string(file).map_err(|error| {
+                CliError::new(format!("cannot read the token in {}: {error}", file.display()))
+                    .with_hint("--token-file and RIVULET_TOKEN_FILE name a file with the token alone")
+            })?),
+            None => std::env::var(TOKEN_VARIABLE).ok(),
+        };
+        let token = token.as_deref().map(str::trim).filter(|token| !token.is_empty());
+        if token.is_some_and(is_mistyped) {
+            return Err(CliError::new("characters of the token are missing or wrong")
+                .with_hint("copy it again as it was shown, or have it rotated: rivulet token rotate ID"));
+        }
+        Ok(Client::with_token(server, token)?)
+    }
+}
+
+/// A lifetime in whole seconds as people write it: as [`duration`], or `90d` for days.
+pub(super) fn lifetime(text: &str) -> Result<u64, String> {
+    let duration = match text.strip_suffix('d') {
+        Some(days) => duration(&format!("{days}h"))?.saturating_mul(24),
+        None => duration(text).map_err(|error| error.replace("500ms, 10s, 2m or 1h", "10s, 2m, 1h or 90d"))?,
+    };
+    match duration.as_secs() {
+        0 => Err("a lifetime is a second or more".into()),
+        seconds => Ok(seconds),
     }
 }
 
@@ -67,6 +112,8 @@ mod tests {
         assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
+        assert_eq!((lifetime("90d"), lifetime("1h")), (Ok(90 * 86_400), Ok(3600)));
+        assert!(lifetime("10ms").is_err() && lifetime("d").is_err() && lifetime("-1d").is_err());
         for wrong in ["", "s", "0s", "1d", "-1s", "1e400s"] {
             assert!(duration(wrong).is_err(), "{wrong}");
         }

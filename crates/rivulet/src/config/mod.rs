@@ -63,7 +63,8 @@ const S3_CREDENTIALS: [&str; 5] = [
 ];
 
 /// Variables of this prefix that are no keys: they belong to commands.
-const OTHER_VARIABLES: [&str; 3] = ["RIVULET_CONFIG", "RIVULET_SERVER", "RIVULET_HISTORY"];
+const OTHER_VARIABLES: [&str; 5] =
+    ["RIVULET_CONFIG", "RIVULET_SERVER", "RIVULET_HISTORY", "RIVULET_TOKEN", "RIVULET_TOKEN_FILE"];
 
 /// The configuration in force.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,429 @@
+//! `rivulet tenant`, `user`, `token` and `grant`: accounts of a running server, or in the data folder of a stopped one.
+
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rivulet_sql::{AccountStatement, GrantedRights, Name, Position, UserName};
+use serde_json::json;
+
+use crate::accounts::Accounts;
+use crate::api::types::{
+    AccountChanged, Grant, GrantList, NewTenant, NewToken, NewUser, Rotation, TenantList, Token, TokenCreated,
+    TokenList, User, UserList,
+};
+use crate::catalog::Catalog;
+use crate::http_client::{Client, segment};
+use crate::service::{AccountAnswer, Caller};
+use crate::times::at;
+
+use super::error::CliError;
+use super::options::{Connection, Global, lifetime};
+use super::output::{print_json, table};
+
+/// Where the accounts are.
+#[derive(Debug, clap::Args)]
+pub(super) struct Where {
+    #[command(flatten)]
+    connection: Connection,
+    /// Change this data folder of a stopped server instead; it makes the first administrator before the first start
+    #[arg(long, global = true, value_name = "FOLDER")]
+    data_dir: Option<PathBuf>,
+}
+
+/// Arguments of `rivulet tenant`.
+#[derive(Debug, clap::Args)]
+pub(super) struct TenantArguments {
+    #[command(flatten)]
+    place: Where,
+    #[command(subcommand)]
+    command: TenantCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum TenantCommand {
+    /// Create a tenant: a space of names for users and what they create
+    Create {
+        /// Its name
+        name: String,
+    },
+    /// Drop a tenant that has nothing any more
+    Drop {
+        /// Its name
+        name: String,
+    },
+    /// List the tenants
+    List,
+}
+
+/// Arguments of `rivulet user`.
+#[derive(Debug, clap::Args)]
+pub(super) struct UserArguments {
+    #[command(flatten)]
+    place: Where,
+    #[command(flatten)]
+    of: InTenant,
+    #[command(subcommand)]
+    command: UserCommand,
+}
+
+/// In which tenant a user is.
+#[derive(Debug, clap::Args)]
+struct InTenant {
+    /// The tenant of the user; that of your token by default
+    #[arg(long, global = true, value_name = "NAME")]
+    tenant: Option<String>,
+}
+
+impl InTenant {
+    fn user(&self, name: &str) -> UserName {
+        UserName { tenant: self.tenant.as_deref().map(named), name: named(name) }
+    }
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum UserCommand {
+    /// Create a user, or a service that is one
+    Create {
+        /// Its name
+        name: String,
+        /// Give it all rights in its tenant; in the default tenant, on the whole server
+        #[arg(long)]
+        admin: bool,
+    },
+    /// Drop a user with its tokens and rights
+    Drop {
+        /// Its name
+        name: String,
+    },
+    /// List the users
+    List,
+}
+
+/// Arguments of `rivulet token`.
+#[derive(Debug, clap::Args)]
+pub(super) struct TokenArguments {
+    #[command(flatten)]
+    place: Where,
+    #[command(flatten)]
+    of: InTenant,
+    #[command(subcommand)]
+    command: TokenCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum TokenCommand {
+    /// Create a token of a user, and print it this once
+    Create {
+        /// The user
+        user: String,
+        /// After how long it ends, for example 90d or 12h; never without
+        #[arg(long, value_name = "TIME", value_parser = lifetime)]
+        expires: Option<u64>,
+    },
+    /// Put another token in the place of one, and print it this once
+    Rotate {
+        /// The id of the token
+        id: String,
+        /// For how long the old one still holds, for example 1h
+        #[arg(long, value_name = "TIME", value_parser = lifetime)]
+        grace: Option<u64>,
+    },
+    /// Drop a token; connections that were made with it end
+    Drop {
+        /// Its id
+        id: String,
+    },
+    /// List the tokens, without their secrets
+    List {
+        /// Only those of this user
+        #[arg(long, value_name = "NAME")]
+        user: Option<String>,
+    },
+}
+
+/// Arguments of `rivulet grant`.
+#[derive(Debug, clap::Args)]
+pub(super) struct GrantArguments {
+    #[command(flatten)]
+    place: Where,
+    #[command(flatten)]
+    of: InTenant,
+    #[command(subcommand)]
+    command: GrantCommand,
+}
+
+/// Examples of `rivulet grant`.
+pub(super) const EXAMPLES: &str = "Examples:
+  rivulet grant add alice read,subscribe query 'home-7-%'
+  rivulet grant add device publish topic 'home/%u/#'
+  rivulet grant add bob all
+  rivulet grant remove alice read,subscribe query 'home-7-%'";
+
+#[derive(Debug, clap::Subcommand)]
+enum GrantCommand {
+    /// Give a user a right
+    Add(RightArguments),
+    /// Take a right from a user, as it was given; `all` takes every right
+    Remove(RightArguments),
+    /// List the rights
+    List {
+        /// Only those of this user
+        #[arg(long, value_name = "NAME")]
+        user: Option<String>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct RightArguments {
+    /// The user
+    user: String,
+    /// What it may do, with commas between: read, change, subscribe, publish, administer; or all alone
+    actions: String,
+    /// The kind of what it is about: application, query, table, source, sink, view, topic or server
+    kind: Option<String>,
+    /// The names: a pattern as for LIKE, of topics a filter with %u for the user and %c for the client's id; every name
+    /// without
+    pattern: Option<String>,
+}
+
+impl RightArguments {
+    fn grant(self, tenant: Option<String>) -> Grant {
+        let Self { user, actions, kind, pattern } = self;
+        let actions = actions.split(',').map(|action| action.trim().to_lowercase()).collect();
+        Grant { user, tenant, actions, kind: kind.map(|kind| kind.to_lowercase()), pattern }
+    }
+}
+
+pub(super) fn run_tenant(global: Global, arguments: TenantArguments) -> Result<(), CliError> {
+    let statement = match arguments.command {
+        TenantCommand::Create { name } => AccountStatement::CreateTenant { name: named(&name), if_not_exists: false },
+        TenantCommand::Drop { name } => AccountStatement::DropTenant { name: named(&name), if_exists: false },
+        TenantCommand::List => AccountStatement::ShowTenants,
+    };
+    carry_out(global, &arguments.place, &statement)
+}
+
+pub(super) fn run_user(global: Global, arguments: UserArguments) -> Result<(), CliError> {
+    let UserArguments { place, of, command } = arguments;
+    let statement = match command {
+        UserCommand::Create { name, admin } => {
+            AccountStatement::CreateUser { user: of.user(&name), if_not_exists: false, is_admin: admin }
+        }
+        UserCommand::Drop { name } => AccountStatement::DropUser { user: of.user(&name), if_exists: false },
+        UserCommand::List => AccountStatement::ShowUsers,
+    };
+    carry_out(global, &place, &statement)
+}
+
+pub(super) fn run_token(global: Global, arguments: TokenArguments) -> Result<(), CliError> {
+    let TokenArguments { place, of, command } = arguments;
+    let position = Position::default();
+    let statement = match command {
+        TokenCommand::Create { user, expires } => {
+            AccountStatement::CreateToken { user: of.user(&user), expires_in_s: expires }
+        }
+        TokenCommand::Rotate { id, grace } => {
+            AccountStatement::RotateToken { id, grace_s: grace.unwrap_or(0), position }
+        }
+        TokenCommand::Drop { id } => AccountStatement::DropToken { id, if_exists: false, position },
+        TokenCommand::List { user } => AccountStatement::ShowTokens(user.map(|user| of.user(&user))),
+    };
+    carry_out(global, &place, &statement)
+}
+
+pub(super) fn run_grant(global: Global, arguments: GrantArguments) -> Result<(), CliError> {
+    let GrantArguments { place, of, command } = arguments;
+    let rights = |right: RightArguments| right.grant(of.tenant.clone()).rights();
+    let statement = match command {
+        GrantCommand::Add(right) => {
+            let (rights, user) = rights(right)?;
+            AccountStatement::Grant { rights, user }
+        }
+        GrantCommand::Remove(right) => {
+            let (rights, user) = rights(right)?;
+            AccountStatement::Revoke { rights, user }
+        }
+        GrantCommand::List { user } => AccountStatement::ShowGrants(user.map(|user| of.user(&user))),
+    };
+    carry_out(global, &place, &statement)
+}
+
+fn named(name: &str) -> Name {
+    Name { text: name.to_owned(), position: Position::default() }
+}
+
+/// What a statement gives, wherever it was carried out.
+enum Answer {
+    Done(String),
+    Token(TokenCreated),
+    Tenants(TenantList),
+    Users(UserList),
+    Tokens(TokenList),
+    Grants(GrantList),
+}
+
+impl From<AccountAnswer> for Answer {
+    fn from(answer: AccountAnswer) -> Self {
+        match answer {
+            AccountAnswer::Done(message) => Self::Done(message),
+            AccountAnswer::Token { text, info } => Self::Token(TokenCreated { token: text, info: info.into() }),
+            AccountAnswer::Tenants(tenants) => Self::Tenants(TenantList { tenants }),
+            AccountAnswer::Users(users) => Self::Users(UserList { users: users.into_iter().map(User::from).collect() }),
+            AccountAnswer::Tokens(tokens) => {
+                Self::Tokens(TokenList { tokens: tokens.into_iter().map(Token::from).collect() })
+            }
+            AccountAnswer::Grants(grants) => {
+                Self::Grants(GrantList { grants: grants.into_iter().map(Grant::from).collect() })
+            }
+        }
+    }
+}
+
+fn carry_out(global: Global, place: &Where, statement: &AccountStatement) -> Result<(), CliError> {
+    let answer = match &place.data_dir {
+        Some(folder) => {
+            let is_there = Catalog::is_there(folder);
+            let makes_one =
+                matches!(statement, AccountStatement::CreateUser { .. } | AccountStatement::CreateTenant { .. });
+            if !is_there && !makes_one {
+                return Err(CliError::new(format!("{} has no catalog", folder.display()))
+                    .with_hint("name the data folder of the server: data_dir in its configuration"));
+            }
+            let accounts = Accounts::open(Arc::new(Catalog::open(folder).map_err(|error| {
+                let hint = "a running server has its data folder for itself: leave out --data-dir to ask the server";
+                match error {
+                    crate::catalog::CatalogError::Locked { .. } => CliError::new(error.to_string()).with_hint(hint),
+                    error => crate::service::ServiceError::from(error).into(),
+                }
+            })?))?;
+            accounts.run(&Caller::local_operator(), statement)?.into()
+        }
+        None => ask(&place.connection.client()?, statement)?,
+    };
+    print(global, answer)
+}
+
+/// Has a server carry out a statement.
+fn ask(client: &Client, statement: &AccountStatement) -> Result<Answer, CliError> {
+    use AccountStatement as S;
+    let tenant_of = |user: &UserName| user.tenant.as_ref().map(|tenant| tenant.text.clone());
+    let done = |message: AccountChanged| Answer::Done(message.message);
+    let list_of = |user: &Option<UserName>| -> Vec<(&'static str, String)> {
+        let Some(user) = user else { return Vec::new() };
+        let tenant = tenant_of(user).map(|tenant| ("tenant", tenant));
+        std::iter::once(("user", user.name.text.clone())).chain(tenant).collect()
+    };
+    Ok(match statement {
+        S::CreateTenant { name, .. } => {
+            done(client.post_json("/api/v1/tenants", &NewTenant { name: name.text.clone() })?)
+        }
+        S::DropTenant { name, .. } => {
+            client.delete(&format!("/api/v1/tenants/{}", segment(&name.text)), &[])?;
+            Answer::Done(format!("tenant {name} dropped"))
+        }
+        S::ShowTenants => Answer::Tenants(client.get("/api/v1/tenants", &[])?),
+        S::CreateUser { user, is_admin, .. } => {
+            let new = NewUser { name: user.name.text.clone(), tenant: tenant_of(user), admin: *is_admin };
+            done(client.post_json("/api/v1/users", &new)?)
+        }
+        S::DropUser { user, .. } => {
+            let tenant = tenant_of(user);
+            let query: Vec<(&str, &str)> = tenant.iter().map(|tenant| ("tenant", tenant.as_str())).collect();
+            client.delete(&format!("/api/v1/users/{}", segment(&user.name.text)), &query)?;
+            Answer::Done(format!("user {} dropped", user.name))
+        }
+        S::ShowUsers => Answer::Users(client.get("/api/v1/users", &[])?),
+        S::CreateToken { user, expires_in_s } => {
+            let (user, tenant) = (user.name.text.clone(), tenant_of(user));
+            let new = NewToken { user, tenant, expires_in_s: *expires_in_s };
+            Answer::Token(client.post_json("/api/v1/tokens", &new)?)
+        }
+        S::RotateToken { id, grace_s, .. } => {
+            let path = format!("/api/v1/tokens/{}/rotate", segment(id));
+            Answer::Token(client.post_json(&path, &Rotation { grace_s: *grace_s })?)
+        }
+        S::DropToken { id, .. } => {
+            client.delete(&format!("/api/v1/tokens/{}", segment(id)), &[])?;
+            Answer::Done(format!("token {id} dropped"))
+        }
+        S::ShowTokens(user) => {
+            let query = list_of(user);
+            let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            Answer::Tokens(client.get("/api/v1/tokens", &query)?)
+        }
+        S::Grant { rights, user } => done(client.post_json("/api/v1/grants", &right_of(rights, user))?),
+        S::Revoke { rights, user } => done(client.post_json("/api/v1/grants/revoke", &right_of(rights, user))?),
+        S::ShowGrants(user) => {
+            let query = list_of(user);
+            let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
+            Answer::Grants(client.get("/api/v1/grants", &query)?)
+        }
+    })
+}
+
+fn right_of(rights: &GrantedRights, user: &UserName) -> Grant {
+    let (name, tenant) = (user.name.text.clone(), user.tenant.as_ref().map(|tenant| tenant.text.clone()));
+    match rights {
+        GrantedRights::All => Grant { user: name, tenant, actions: vec!["all".into()], kind: None, pattern: None },
+        GrantedRights::Some { actions, kind, pattern, .. } => {
+            let (actions, kind, pattern) = (actions.clone(), Some(kind.clone()), pattern.clone());
+            Grant { user: name, tenant, actions, kind, pattern }
+        }
+    }
+}
+
+fn print(global: Global, answer: Answer) -> Result<(), CliError> {
+    let mut out = io::stdout().lock();
+    let time = |seconds: Option<u64>| match seconds.and_then(|seconds| i64::try_from(seconds).ok()) {
+        Some(seconds) => at(seconds.saturating_mul(1_000_000)),
+        None => "-".to_owned(),
+    };
+    match answer {
+        Answer::Done(message) if global.json => print_json(&mut out, &json!({ "message": message }))?,
+        Answer::Done(message) => eprintln!("{message}"),
+        Answer::Token(made) if global.json => print_json(&mut out, &made)?,
+        Answer::Token(made) => {
+            let end = match made.info.expires_s {
+                Some(_) => format!(" and ends at {}", time(made.info.expires_s)),
+                None => String::new(),
+            };
+            eprintln!("token {} of {}{end}; this is the only time that it is shown:", made.info.id, made.info.user);
+            writeln!(out, "{}", made.token)?;
+        }
+        Answer::Tenants(list) if global.json => print_json(&mut out, &list.tenants)?,
+        Answer::Tenants(list) => {
+            writeln!(out, "{}", table(["name"], &[], list.tenants.into_iter().map(|name| [name])))?;
+        }
+        Answer::Users(list) if global.json => print_json(&mut out, &list.users)?,
+        Answer::Users(list) => {
+            let row = |user: User| {
+                let admin = if user.admin { "yes" } else { "-" }.to_owned();
+                [user.tenant, user.name, admin, user.tokens.to_string(), user.grants.to_string()]
+            };
+            let rows = list.users.into_iter().map(row);
+            writeln!(out, "{}", table(["tenant", "name", "admin", "tokens", "grants"], &[3, 4], rows))?;
+        }
+        Answer::Tokens(list) if global.json => print_json(&mut out, &list.tokens)?,
+        Answer::Tokens(list) => {
+            let row = |token: Token| {
+                let end = if token.expired { " (expired)" } else { "" };
+                let expires = format!("{}{end}", time(token.expires_s));
+                [token.tenant, token.user, token.id, time(Some(token.created_s)), expires, time(token.last_used_s)]
+            };
+            let headers = ["tenant", "user", "id", "created", "expires", "last used"];
+            writeln!(out, "{}", table(headers, &[], list.tokens.into_iter().map(row)))?;
+        }
+        Answer::Grants(list) if global.json => print_json(&mut out, &list.grants)?,
+        Answer::Grants(list) => {
+            let shown = |text: Option<String>| text.unwrap_or_else(|| "-".into());
+            let row = |grant: Grant| {
+                let actions = grant.actions.join(", ");
+                [shown(grant.tenant), grant.user, actions, shown(grant.kind), shown(grant.pattern)]
+            };
+            let headers = ["tenant", "user", "actions", "kind", "pattern"];
+            writeln!(out, "{}", table(headers, &[], list.grants.into_iter().map(row)))?;
+        }
+    }
+    Ok(())
+}
