@@ -2,6 +2,7 @@
 
 mod support;
 
+mod accounts;
 mod alter;
 mod alter_property;
 mod api;

@@ -1,0 +1,542 @@
+//! Accounts of a server: who may do what over every route and statement, how tokens begin and end, what of it is kept,
+//! and what ends with a right.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
+use std::process::Output;
+use std::sync::Arc;
+
+use rivulet::api;
+use rivulet::engine::Engine;
+use rivulet::service::{Caller, Credentials, ErrorKind, Service};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::callers::{APPLICATION, Mqtt, ask};
+use super::cli::command;
+use super::engine::{configuration, open};
+use super::server::{Server, free_port};
+use super::support::{AsOperator, TestServer, WAIT_MAX, request, wait_until};
+
+/// A server with an administrator, and the administrator's token.
+struct Fixture {
+    folder: TempDir,
+    engine: Arc<Engine>,
+    server: TestServer,
+    admin: String,
+}
+
+impl Fixture {
+    fn new() -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let engine = open(folder.path());
+        run(&engine, "CREATE USER admin ADMIN");
+        let admin = token(&engine.operator().execute("CREATE TOKEN FOR admin"));
+        let server = TestServer::start(engine.clone());
+        Self { folder, engine, server, admin }
+    }
+
+    fn sql(&self, token: &str, script: &str) -> (u16, Value) {
+        ask(&self.server, token, "POST", "/api/v1/sql", script)
+    }
+
+    /// Runs a script as the administrator, and returns the rows of its last statement.
+    fn done(&self, script: &str) -> Value {
+        let (status, answer) = self.sql(&self.admin, script);
+        assert_eq!(status, 200, "{script}: {answer}");
+        answer["results"].as_array().and_then(|results| results.last()).expect("a result")["rows"].clone()
+    }
+
+    /// A user with these rights, and its token.
+    fn user(&self, name: &str, rights: &[&str]) -> String {
+        self.done(&format!("CREATE USER {name}"));
+        rights.iter().for_each(|rights| drop(self.done(&format!("GRANT {rights} TO {name}"))));
+        self.token(name)
+    }
+
+    fn token(&self, name: &str) -> String {
+        self.done(&format!("CREATE TOKEN FOR {name}"))[0][0].as_str().expect("a token").to_owned()
+    }
+
+    fn broker(&self) -> SocketAddr {
+        self.engine.embedded_broker_address().expect("a broker")
+    }
+}
+
+fn run(engine: &Arc<Engine>, script: &str) {
+    for answer in engine.operator().execute(script) {
+        answer.unwrap_or_else(|error| panic!("{script}: {error}"));
+    }
+}
+
+fn token(answers: &[Result<rivulet::service::StatementResult, rivulet::service::ServiceError>]) -> String {
+    let answer = answers.last().expect("an answer").as_ref().expect("a token");
+    answer.rows[0][0].as_str().expect("text").to_owned()
+}
+
+/// The right that each operation of the API needs: an action and a kind, `everything` of the server, or `accounts`.
+const OPERATIONS: &[(&str, &str)] = &[
+    ("POST /api/v1/sql", "read table"),
+    ("GET /api/v1/applications", "read application"),
+    ("POST /api/v1/applications", "change application"),
+    ("GET /api/v1/applications/{name}", "read application"),
+    ("DELETE /api/v1/applications/{name}", "change application"),
+    ("GET /api/v1/applications/{name}/explain", "read application"),
+    ("GET /api/v1/tables", "read table"),
+    ("POST /api/v1/tables", "change table"),
+    ("GET /api/v1/tables/{name}", "read table"),
+    ("DELETE /api/v1/tables/{name}", "change table"),
+    ("POST /api/v1/tables/{name}/refresh", "change table"),
+    ("GET /api/v1/queries", "read query"),
+    ("POST /api/v1/queries", "change query"),
+    ("POST /api/v1/queries/bulk", "change query"),
+    ("GET /api/v1/big-queries", "read query"),
+    ("POST /api/v1/big-queries", "change query"),
+    ("GET /api/v1/queries/{name}", "read query"),
+    ("PATCH /api/v1/queries/{name}", "change query"),
+    ("DELETE /api/v1/queries/{name}", "change query"),
+    ("POST /api/v1/queries/{name}/pause", "change query"),
+    ("POST /api/v1/queries/{name}/resume", "change query"),
+    ("GET /api/v1/queries/{name}/results", "subscribe query"),
+    ("POST /api/v1/select", "subscribe source"),
+    ("GET /api/v1/tenants", "everything"),
+    ("POST /api/v1/tenants", "everything"),
+    ("DELETE /api/v1/tenants/{name}", "everything"),
+    ("GET /api/v1/users", "accounts"),
+    ("POST /api/v1/users", "accounts"),
+    ("DELETE /api/v1/users/{name}", "accounts"),
+    ("GET /api/v1/tokens", "accounts"),
+    ("POST /api/v1/tokens", "accounts"),
+    ("DELETE /api/v1/tokens/{name}", "accounts"),
+    ("POST /api/v1/tokens/{name}/rotate", "accounts"),
+    ("GET /api/v1/grants", "accounts"),
+    ("POST /api/v1/grants", "accounts"),
+    ("POST /api/v1/grants/revoke", "accounts"),
+    ("GET /api/v1/status", "read server"),
+    ("POST /api/v1/checkpoint", "administer server"),
+    ("POST /api/v1/backup", "administer server"),
+    ("GET /metrics", "read server"),
+];
+
+/// Whether a client may publish to a topic, with or without a subscriber to it.
+fn sends(client: &mut Mqtt, topic: &str) -> bool {
+    client.publish(topic, "1") < 0x80
+}
+
+/// A body with which an operation is not refused for its form before its right is asked for.
+fn body(operation: &str) -> &'static str {
+    match operation {
+        "POST /api/v1/sql" => "SHOW TABLES",
+        "POST /api/v1/applications" => APPLICATION,
+        "POST /api/v1/queries" | "POST /api/v1/queries/bulk" => r#"{"name":"r","application":"none"}"#,
+        "PATCH /api/v1/queries/{name}" => "{}",
+        "POST /api/v1/tenants" | "POST /api/v1/users" => r#"{"name":"?"}"#,
+        "POST /api/v1/tokens" => r#"{"user":"?"}"#,
+        "POST /api/v1/grants" | "POST /api/v1/grants/revoke" => r#"{"user":"?","actions":["all"]}"#,
+        "POST /api/v1/tables" => "CREATE TABLE t (id TEXT) FROM 'file:none.csv' FORMAT CSV",
+        "POST /api/v1/big-queries" => "CREATE QUERY b AS SELECT v FROM none INTO nowhere",
+        _ => "",
+    }
+}
+
+#[test]
+fn every_operation_asks_for_its_right_and_for_no_other() {
+    let fixture = Fixture::new();
+    let document = serde_json::to_value(api::openapi()).expect("a document");
+    let mut operations: Vec<String> = Vec::new();
+    for (path, methods) in document["paths"].as_object().expect("paths") {
+        operations
+            .extend(methods.as_object().expect("methods").keys().map(|one| format!("{} {path}", one.to_uppercase())));
+    }
+    operations.retain(|operation| !operation.contains(" /health/"));
+    let known: BTreeMap<&str, &str> = OPERATIONS.iter().copied().collect();
+    for operation in &operations {
+        assert!(known.contains_key(operation.as_str()), "{operation} is new: say here which right it needs");
+    }
+    assert_eq!(known.len(), operations.len(), "an operation of the table is gone");
+    fixture.done("CREATE TENANT acme; CREATE USER acme.boss ADMIN");
+    let boss = fixture.token("acme.boss");
+    // Each right alone, and who has all of them.
+    let mut rights: Vec<&str> = known.values().copied().filter(|right| right.contains(' ')).collect();
+    rights.sort_unstable();
+    rights.dedup();
+    let mut callers: Vec<(String, String)> = vec![
+        ("none".into(), fixture.user("none", &[])),
+        ("boss".into(), boss),
+        ("admin".into(), fixture.admin.clone()),
+    ];
+    for right in rights {
+        let (action, kind) = right.split_once(' ').expect("two words");
+        let name = right.replace(' ', "_");
+        callers.push((right.to_owned(), fixture.user(&name, &[&format!("{action} ON {kind}")])));
+    }
+    for (operation, right) in OPERATIONS {
+        let (method, path) = operation.split_once(' ').expect("two words");
+        let path = path.replace("{name}", "nothing");
+        for (has, token) in &callers {
+            let may = match has.as_str() {
+                "admin" => true,
+                "boss" => !["everything", "administer server"].contains(right),
+                has => has == *right,
+            };
+            let (status, answer) = match *operation {
+                // Its answer is an archive and no text.
+                "POST /api/v1/backup" if may => (200, Value::Null),
+                _ => ask(&fixture.server, token, method, &path, body(operation)),
+            };
+            let is_refused = status == 403 || answer["kind"] == "forbidden";
+            assert_eq!(is_refused, !may, "{operation} by one who has {has}: {status} {answer}");
+            assert!(status != 401 && status != 429, "{operation} by one who has {has}: {status}");
+        }
+        assert_eq!(ask(&fixture.server, "", method, &path, body(operation)).0, 401, "{operation}");
+    }
+}
+
+#[test]
+fn every_statement_about_accounts_is_for_administrators_of_the_tenant_it_speaks_of() {
+    let fixture = Fixture::new();
+    fixture.done("CREATE TENANT acme; CREATE USER acme.boss ADMIN; CREATE USER acme.ann; CREATE USER bob");
+    let (boss, bob) = (fixture.token("acme.boss"), fixture.token("bob"));
+    let own = fixture.done("SHOW TOKENS FOR admin")[0][2].as_str().expect("an id").to_owned();
+    for (statement, of_boss) in [
+        ("CREATE TENANT t", 403),
+        ("DROP TENANT acme", 403),
+        ("SHOW TENANTS", 403),
+        ("CREATE USER default.x", 403),
+        ("CREATE USER other.x", 403),
+        ("DROP USER default.admin", 403),
+        ("CREATE TOKEN FOR default.admin", 403),
+        ("GRANT ALL TO default.bob", 403),
+        ("REVOKE ALL FROM default.bob", 403),
+        ("SHOW TOKENS FOR default.admin", 403),
+        ("SHOW GRANTS FOR default.bob", 403),
+        (&format!("DROP TOKEN '{own}'"), 404),
+        (&format!("ALTER TOKEN '{own}' ROTATE"), 404),
+        ("DROP USER admin", 404),
+        ("CREATE TOKEN FOR bob", 404),
+        ("GRANT administer ON SERVER TO ann", 400),
+        ("GRANT publish ON TOPIC 'home/#' TO ann", 400),
+        ("GRANT publish ON TOPIC '+/home' TO ann", 400),
+        ("GRANT publish ON TOPIC TO ann", 400),
+        ("GRANT publish ON TOPIC 'acme/home/#' TO ann", 200),
+        ("GRANT publish ON TOPIC 'acme/home/#' TO acme.ann", 200),
+        ("CREATE USER eve; SHOW USERS; SHOW TOKENS; SHOW GRANTS; DROP USER eve", 200),
+    ] {
+        let (status, answer) = fixture.sql(&boss, statement);
+        assert_eq!(status, of_boss, "{statement}: {answer}");
+        assert_eq!(fixture.sql(&bob, statement).0, 403, "{statement}");
+        assert_eq!(fixture.sql("", statement).0, 401, "{statement}");
+    }
+    // Nothing of another tenant is in a list.
+    for statement in ["SHOW USERS", "SHOW TOKENS", "SHOW GRANTS"] {
+        let shown = fixture.sql(&boss, statement).1.to_string();
+        assert!(shown.contains("acme") && !shown.contains("default") && !shown.contains("bob"), "{shown}");
+        assert!(fixture.sql(&fixture.admin, statement).1.to_string().contains("acme"));
+    }
+    // A refused statement says where it is refused.
+    let (_, error) = fixture.sql(&bob, "SHOW QUERIES;\n  CREATE USER eve");
+    assert_eq!((&error["message"], &error["line"]), (&json!("'bob' may not read queries"), &json!(1)));
+    let (_, error) = fixture.sql(&boss, "SHOW USERS;\n  GRANT publish ON SINK 's' TO ann");
+    assert_eq!((&error["line"], &error["column"]), (&json!(2), &json!(9)), "{error}");
+    assert_eq!(error["message"], "there is no right to publish a sink");
+    assert_eq!(error["hint"], "rights over a sink are read and change and subscribe");
+}
+
+#[test]
+fn there_is_always_an_administrator_who_can_log_in() {
+    let fixture = Fixture::new();
+    let id = fixture.done("SHOW TOKENS")[0][2].as_str().expect("an id").to_owned();
+    let last = ["DROP USER admin".to_owned(), "REVOKE ALL FROM admin".to_owned(), format!("DROP TOKEN '{id}'")];
+    for statement in &last {
+        let (status, error) = fixture.sql(&fixture.admin, statement);
+        assert_eq!((status, &error["kind"]), (409, &json!("conflict")), "{statement}: {error}");
+        assert!(error["hint"].as_str().is_some_and(|hint| hint.contains("CREATE TOKEN FOR")), "{error}");
+    }
+    // One who cannot log in does not count, and neither does the administrator of a tenant.
+    fixture
+        .done("CREATE USER second ADMIN; CREATE TENANT acme; CREATE USER acme.boss ADMIN; CREATE TOKEN FOR acme.boss");
+    assert_eq!(fixture.sql(&fixture.admin, &last[0]).0, 409);
+    let second = fixture.token("second");
+    assert_eq!(fixture.sql(&fixture.admin, &last[0]).0, 200);
+    assert_eq!(fixture.sql(&fixture.admin, "SHOW USERS").0, 401);
+    assert_eq!(fixture.sql(&second, "SHOW USERS").0, 200);
+    assert_eq!(fixture.sql("", "SHOW USERS").0, 401, "every door goes on asking");
+}
+
+#[test]
+fn tokens_end_when_they_expire_are_rotated_or_dropped() {
+    let fixture = Fixture::new();
+    let first = fixture.user("ann", &["read ON QUERY"]);
+    let show = |token: &str| fixture.sql(token, "SHOW QUERIES").0;
+    let id_of = |token: &str| token[4..20].to_owned();
+    assert_eq!(show(&first), 200);
+    let listed = fixture.done("SHOW TOKENS FOR ann");
+    assert!(listed[0][5].is_string(), "its last use: {listed}");
+    assert!(!listed.to_string().contains(&first[20..]), "the secret is shown once");
+    let rotated = fixture.done(&format!("ALTER TOKEN '{}' ROTATE", id_of(&first)));
+    let second = rotated[0][0].as_str().expect("a token").to_owned();
+    assert_eq!((show(&first), show(&second)), (401, 200));
+    let rotated = fixture.done(&format!("ALTER TOKEN '{}' ROTATE GRACE INTERVAL '1 hour'", id_of(&second)));
+    let third = rotated[0][0].as_str().expect("a token").to_owned();
+    assert_eq!((show(&second), show(&third)), (200, 200));
+    fixture.done(&format!("DROP TOKEN '{}'", id_of(&second)));
+    assert_eq!((show(&second), show(&third)), (401, 200));
+    let short = fixture.done("CREATE TOKEN FOR ann EXPIRES IN INTERVAL '1 second'")[0][0].as_str().unwrap().to_owned();
+    wait_until("the end of the token", || {
+        let refused = fixture.engine.access().authenticate(&Credentials { user: None, secret: Some(short.as_bytes()) });
+        refused.is_err_and(|error| error.hint.is_some_and(|hint| hint.contains("expired")))
+    });
+    let shown = fixture.done("SHOW TOKENS FOR ann").to_string();
+    assert!(shown.contains("(expired)"), "{shown}");
+    let (_, error) = ask(&fixture.server, &third[..90], "GET", "/api/v1/queries", "");
+    assert!(error["hint"].as_str().is_some_and(|hint| hint.contains("missing or wrong")), "{error}");
+    // Another secret with the id of a token that is there, and a right check sum, is no token.
+    fixture.done("DROP USER ann");
+    assert_eq!(show(&third), 401);
+    fixture.done("CREATE USER ann");
+    assert_eq!(show(&third), 401, "a user of the same name is another one");
+}
+
+#[test]
+fn who_guesses_tokens_has_to_wait() {
+    let fixture = Fixture::new();
+    let wrong = fixture.user("ann", &[]);
+    fixture.done("DROP USER ann");
+    let refused = (0..30).find_map(|_| Some(fixture.sql(&wrong, "SHOW QUERIES")).filter(|(status, _)| *status != 401));
+    assert_eq!(refused.expect("a pause").0, 429);
+    // MQTT counts for itself: `busy` after the guesses, also for one who knows the token.
+    let codes: Vec<u8> = (0..30).map(|_| Mqtt::connect(fixture.broker(), 5, &wrong, "d", None).1).collect();
+    assert!(codes.starts_with(&[0x86, 0x86]) && codes.contains(&0x97), "{codes:x?}");
+}
+
+#[test]
+fn accounts_are_kept_by_restarts() {
+    let fixture = Fixture::new();
+    fixture.done("CREATE TENANT acme");
+    let ann = fixture.user("acme.ann", &["read ON QUERY 'home-7-%'", "read ON SERVER"]);
+    let Fixture { folder, engine, server, admin } = fixture;
+    drop(server);
+    AsOperator::shutdown(&*engine);
+    drop(engine);
+    let engine = open(folder.path());
+    let server = TestServer::start(engine.clone());
+    assert_eq!(ask(&server, "", "GET", "/api/v1/status", "").0, 401);
+    assert_eq!(ask(&server, &ann, "GET", "/api/v1/status", "").0, 200);
+    assert_eq!(ask(&server, &ann, "GET", "/api/v1/queries/home-7-a", "").0, 404);
+    assert_eq!(ask(&server, &ann, "GET", "/api/v1/queries/home-8-a", "").0, 403);
+    let (_, tokens) = ask(&server, &admin, "GET", "/api/v1/tokens?user=ann&tenant=acme", "");
+    assert!(tokens["tokens"][0]["last_used_s"].is_u64(), "{tokens}");
+    drop(server);
+    AsOperator::shutdown(&*engine);
+}
+
+#[test]
+fn streams_end_with_the_token_and_with_the_right() {
+    let fixture = Fixture::new();
+    fixture.done(&format!("{APPLICATION}; CREATE QUERY q FROM APPLICATION doubled WITH (home => 'a')"));
+    for (number, ending) in
+        ["DROP USER ann0", "REVOKE subscribe ON QUERY 'q' FROM ann1", "REVOKE ALL FROM ann2"].into_iter().enumerate()
+    {
+        let ann = fixture.user(&format!("ann{number}"), &["subscribe ON QUERY 'q'"]);
+        let mut socket = TcpStream::connect(fixture.server.address).expect("a connection");
+        socket.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
+        let head = format!("authorization: Bearer {ann}\r\n");
+        socket.write_all(request("GET", "/api/v1/queries/q/results", &head, "").as_bytes()).expect("a request");
+        let mut lines = BufReader::new(socket).lines();
+        assert!(lines.next().expect("a line").expect("text").starts_with("HTTP/1.1 200"));
+        // A right more ends nothing.
+        fixture.done(&format!("GRANT read ON QUERY TO ann{number}"));
+        fixture.done(ending);
+        let end = lines.map_while(Result::ok).find(|line| line.starts_with("data:"));
+        assert_eq!(end.as_deref(), Some("data: forbidden"), "{ending}");
+    }
+}
+
+#[test]
+fn clients_of_the_broker_use_their_topics_until_their_token_or_right_ends() {
+    let fixture = Fixture::new();
+    let broker = fixture.broker();
+    fixture.done("CREATE TENANT acme; CREATE USER acme.boss ADMIN");
+    let device = fixture
+        .user("d1", &["publish ON TOPIC 'home/%u/#'", "subscribe ON TOPIC 'to/%c/+'", "subscribe ON TOPIC 'all'"]);
+    assert_eq!(Mqtt::connect(broker, 5, "", "c1", None).1, 0x86, "nobody comes in without a token");
+    let (mut one, code) = Mqtt::connect(broker, 5, &device, "c1", None);
+    assert_eq!(code, 0);
+    assert_eq!(
+        [sends(&mut one, "home/d1/t"), sends(&mut one, "home/d2/t"), sends(&mut one, "other")],
+        [true, false, false]
+    );
+    assert_eq!(one.subscribe(["to/c1/x", "to/c2/x"]), [0, 0x87]);
+    assert_eq!(one.subscribe(["to/#", "#"]), [0x87, 0x87]);
+    assert_eq!(one.subscribe(["to/+/x", "all"]), [0x87, 0]);
+    let (mut admin, code) = Mqtt::connect(broker, 5, &fixture.admin, "c1", None);
+    assert_eq!((code, admin.subscribe(["#", "home/+/t"])), (0, [0, 0]), "another session with the same id");
+    let (mut boss, code) = Mqtt::connect(broker, 5, &fixture.token("acme.boss"), "c1", None);
+    assert_eq!((code, boss.subscribe(["acme/x/#", "#"])), (0, [0, 0x87]));
+    assert_eq!([sends(&mut boss, "acme/t"), sends(&mut boss, "home/d1/t")], [true, false]);
+    // More rights count at once, and end no connection.
+    fixture.done("GRANT publish ON TOPIC 'more' TO d1");
+    assert_eq!([sends(&mut one, "more"), sends(&mut one, "home/d1/t")], [true, true]);
+    // Fewer end it; with the next one a session has no subscriptions that are not allowed any more.
+    fixture.done("REVOKE subscribe ON TOPIC 'all' FROM d1");
+    assert!(one.is_closed());
+    let (mut one, code) = Mqtt::connect(broker, 5, &device, "c1", None);
+    assert_eq!((code, one.subscribe(["to/c1/x", "all"])), (0, [0, 0x87]));
+    fixture.done("DROP USER d1");
+    assert!(one.is_closed());
+    assert_eq!(Mqtt::connect(broker, 5, &device, "c1", None).1, 0x86);
+    let (mut other, _) = Mqtt::connect(broker, 5, &fixture.admin, "c2", None);
+    assert!(sends(&mut other, "home/d1/t"), "others go on");
+}
+
+#[test]
+fn the_first_account_closes_the_door_behind_those_who_came_in_without_one() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    let broker = engine.embedded_broker_address().expect("a broker");
+    let server = TestServer::start(engine.clone());
+    let (mut anonymous, code) = Mqtt::connect(broker, 5, "", "c1", None);
+    assert_eq!((code, sends(&mut anonymous, "any")), (0, true));
+    run(&engine, "CREATE USER admin ADMIN");
+    assert!(sends(&mut anonymous, "any"), "nobody could log in yet");
+    assert_eq!(ask(&server, "", "GET", "/api/v1/users", "").0, 200);
+    run(&engine, "CREATE TOKEN FOR admin");
+    assert!(anonymous.is_closed());
+    assert_eq!(ask(&server, "", "GET", "/api/v1/users", "").0, 401);
+    let refused = engine.operator().execute("SHOW USERS").pop().expect("an answer").expect_err("no operator any more");
+    assert_eq!(refused.kind, ErrorKind::Forbidden);
+    assert!(
+        !engine.access().authenticate(&Credentials::default()).is_ok_and(|caller| caller == Caller::local_operator())
+    );
+}
+
+#[test]
+fn the_user_in_the_configuration_goes_on_using_every_topic() {
+    let folder = TempDir::new().expect("a folder");
+    let mut config = configuration(folder.path());
+    let credentials = rivulet::config::load(&rivulet::config::Sources {
+        environment: vec![
+            ("RIVULET_MQTT_EMBEDDED_USERNAME".into(), "user".into()),
+            ("RIVULET_MQTT_EMBEDDED_PASSWORD".into(), "rose".into()),
+        ],
+        ..Default::default()
+    });
+    let embedded = credentials.expect("a configuration").config.embedded.expect("a broker");
+    config.embedded.as_mut().expect("a broker").credentials = embedded.credentials;
+    let engine = Engine::open(config).expect("an engine");
+    let broker = engine.embedded_broker_address().expect("a broker");
+    let codes = |password: &str| Mqtt::connect(broker, 5, password, "c", None).1;
+    assert_eq!((codes("rose"), codes("tulip"), codes("")), (0, 0x86, 0x86));
+    run(&engine, "CREATE USER admin ADMIN");
+    let admin = token(&engine.operator().execute("CREATE TOKEN FOR admin"));
+    assert_eq!((codes("rose"), codes(&admin), codes("")), (0, 0, 0x86));
+    let (mut configured, _) = Mqtt::connect(broker, 5, "rose", "c", None);
+    assert_eq!((sends(&mut configured, "any"), configured.subscribe(["#", "a"])), (true, [0, 0]));
+}
+
+/// Runs the program, with this token if there is one.
+fn rivulet(arguments: &[&str], server: &str, token: &str) -> Output {
+    let mut command = command(arguments);
+    if !token.is_empty() {
+        command.env("RIVULET_TOKEN", token);
+    }
+    command.env("RIVULET_SERVER", server).output().expect("the program")
+}
+
+fn out(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).expect("text").trim().to_owned()
+}
+
+/// The two commands that make the first administrator of a stopped server; the token.
+fn first_administrator(data: &Path) -> String {
+    let data = data.to_str().expect("a path");
+    out(&rivulet(&["user", "create", "admin", "--admin", "--data-dir", data], "http://127.0.0.1:9", ""));
+    out(&rivulet(&["token", "create", "admin", "--data-dir", data], "http://127.0.0.1:9", ""))
+}
+
+#[test]
+fn a_server_for_other_machines_starts_with_an_administrator_only() {
+    let folder = TempDir::new().expect("a folder");
+    let data = folder.path().join("data");
+    for setting in [("RIVULET_HTTP_ADDRESS", "0.0.0.0:0"), ("RIVULET_MQTT_EMBEDDED_ADDRESS", "0.0.0.0:0")] {
+        let mut command = command(&["serve"]);
+        command.current_dir(folder.path()).env("RIVULET_DATA_DIR", &data);
+        command.env("RIVULET_HTTP_ADDRESS", "127.0.0.1:0").env("RIVULET_MQTT_EMBEDDED_ADDRESS", "127.0.0.1:0");
+        let output = command.env(setting.0, setting.1).output().expect("the program");
+        let said = String::from_utf8(output.stderr).expect("text");
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        for hint in
+            ["nobody has to log in", "rivulet user create admin --admin --data-dir", "rivulet token create admin"]
+        {
+            assert!(said.contains(hint), "{said}");
+        }
+    }
+    let admin = first_administrator(&data);
+    let mqtt = free_port();
+    let settings =
+        [("RIVULET_MQTT_EMBEDDED_ADDRESS", format!("0.0.0.0:{}", mqtt.port())), ("RIVULET_HTTP_HOSTS", "*".to_owned())];
+    let server = Server::spawn(folder.path(), mqtt, &settings);
+    server.wait_until_ready();
+    let url = server.url();
+    assert!(!rivulet(&["status"], &url, "").status.success());
+    out(&rivulet(&["status"], &url, &admin));
+    // The data folder is the server's as long as it runs.
+    let data = data.to_str().expect("a path");
+    let locked = rivulet(&["user", "list", "--data-dir", data], &url, "");
+    assert!(String::from_utf8_lossy(&locked.stderr).contains("leave out --data-dir"), "{locked:?}");
+}
+
+#[test]
+fn commands_change_accounts_and_a_backup_has_them() {
+    let folder = TempDir::new().expect("a folder");
+    let admin = first_administrator(&folder.path().join("data"));
+    let server = Server::start(folder.path());
+    let url = server.url();
+    let run = |arguments: &[&str]| rivulet(arguments, &url, &admin);
+    out(&run(&["tenant", "create", "acme"]));
+    out(&run(&["user", "create", "ann", "--tenant", "acme"]));
+    out(&run(&["grant", "add", "ann", "read,subscribe", "query", "home-%", "--tenant", "acme"]));
+    let grants = out(&run(&["--json", "grant", "list", "--user", "ann", "--tenant", "acme"]));
+    let expected = json!([{"user": "ann", "tenant": "acme", "actions": ["read", "subscribe"], "kind": "query",
+                           "pattern": "home-%"}]);
+    assert_eq!(serde_json::from_str::<Value>(&grants).expect("JSON"), expected);
+    let made = out(&run(&["--json", "token", "create", "ann", "--tenant", "acme", "--expires", "90d"]));
+    let made: Value = serde_json::from_str(&made).expect("JSON");
+    let (ann, id) = (made["token"].as_str().expect("a token"), made["info"]["id"].as_str().expect("an id"));
+    assert_eq!(made["info"]["expires_s"].as_u64().unwrap() - made["info"]["created_s"].as_u64().unwrap(), 90 * 86_400);
+    let file = folder.path().join("token");
+    std::fs::write(&file, format!("{ann}\n")).expect("a file");
+    let file = file.to_str().expect("a path");
+    let asked = rivulet(&["query", "show", "home-1", "--token-file", file], &url, "");
+    assert!(String::from_utf8_lossy(&asked.stderr).contains("home-1"), "it is looked for: {asked:?}");
+    let asked = rivulet(&["query", "list", "--token-file", file], &url, "");
+    assert!(String::from_utf8_lossy(&asked.stderr).contains("may not read queries"), "{asked:?}");
+    let mistyped = rivulet(&["query", "list"], &url, &ann[..80]);
+    assert!(String::from_utf8_lossy(&mistyped.stderr).contains("are missing or wrong"), "{mistyped:?}");
+    let table = out(&run(&["token", "list"]));
+    assert!(table.contains(id) && !table.contains(&ann[20..]), "{table}");
+    let backup = folder.path().join("all.backup");
+    let backup = backup.to_str().expect("a path");
+    assert!(!rivulet(&["backup", backup, "--server", &url], &url, ann).status.success());
+    out(&run(&["backup", backup, "--server", &url]));
+    out(&run(&["token", "rotate", id]));
+    assert!(!rivulet(&["query", "show", "home-1"], &url, ann).status.success());
+    out(&run(&["grant", "remove", "ann", "read,subscribe", "query", "home-%", "--tenant", "acme"]));
+    out(&run(&["user", "drop", "ann", "--tenant", "acme"]));
+    out(&run(&["tenant", "drop", "acme"]));
+    assert_eq!(out(&run(&["--json", "tenant", "list"])), r#"["default"]"#);
+    drop(server);
+    // What was saved before all that has the user, the right and the token.
+    let other = TempDir::new().expect("a folder");
+    let data = other.path().join("data");
+    out(&rivulet(&["restore", backup, "--data-dir", data.to_str().expect("a path")], &url, ""));
+    let server = Server::start(other.path());
+    let url = server.url();
+    assert_eq!(out(&rivulet(&["--json", "tenant", "list"], &url, &admin)), r#"["default","acme"]"#);
+    let asked = rivulet(&["query", "show", "home-1"], &url, ann);
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(said.contains("there is no query"), "{said}");
+}
