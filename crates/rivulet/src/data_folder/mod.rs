@@ -10,6 +10,7 @@
 //! mqtt/           sessions and retained messages of the embedded broker
 //! backup.partial/ what a backup needs, while one is written of a running server
 //! files/          what statements read and write, unless files.allow names other folders
+//! tenants/        the same of tenants but the default one, in a folder for each
 //! ```
 
 pub(crate) mod lines;
@@ -23,6 +24,12 @@ const BACKUP: &str = "backup.partial";
 
 /// The folder of files that statements read and write in a data folder, unless it is configured otherwise.
 pub const FILES: &str = "files";
+
+/// The folder in a data folder with a folder for each tenant but the default one.
+pub const TENANTS: &str = "tenants";
+
+/// The file of secrets in a data folder.
+pub const SECRETS: &str = "secrets";
 
 /// The folder of the log of events in a data folder.
 pub const LOG: &str = "log";

@@ -34,7 +34,7 @@
 //! `resting` (groups that rest meanwhile), `tables` (reference tables), `companion` (what accompanies queries outside),
 //! `offer` (the trait) and `statements` with `texts` and `answers` (SQL), `output` (the sink of a task), `taps` (live
 //! results), `addresses`, `outlet` and `outlets` (where rows go that are not messages), `outside` (waiting for files,
-//! brokers and other servers), `messaging` (broker or client) with `broker_journal` (sessions on disk), `memory`
+//! brokers and other servers), `permitted` (what statements may reach there), `messaging` (broker or client) with `broker_journal` (sessions on disk), `memory`
 //! (limits of memory), `checkpoints`, `backup` and `event_log` (what outlives the process), `attempts` and `threads`
 //! (work that is repeated), `reserve` (a start on a full disk), `status` and `exposition` (counters), `warnings` (what
 //! an owner should know), [`stepped`] (for simulations and trials).
@@ -62,6 +62,7 @@ mod outlet;
 mod outlets;
 mod output;
 mod outside;
+mod permitted;
 mod prepare;
 mod queries;
 mod registry;
@@ -89,8 +90,6 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 use rivulet_connectors::clock::SystemClock;
-use rivulet_connectors::connector::Host;
-use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Clock, LogPosition, QueryId};
 use rivulet_runtime::{InboxLimits, Spill, Workers};
 
@@ -98,7 +97,7 @@ use crate::accounts::{self, Accounts};
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::data_folder::archive::Copies;
-use crate::data_folder::{CHECKPOINTS, FILES, LOG};
+use crate::data_folder::{CHECKPOINTS, LOG};
 use crate::service::{Access, ErrorKind, ServiceError};
 use applications::Applications;
 use backup::Backups;
@@ -113,6 +112,7 @@ pub(crate) use messaging::client_options;
 use messaging::{Messaging, Network};
 use outlets::Outlets;
 use outside::Outside;
+use permitted::Permitted;
 use prepare::Preparation;
 use queries::Queries;
 use queries::lifecycle_log::Loading;
@@ -277,13 +277,6 @@ impl Engine {
                 )
             })?);
         }
-        if config.files.allow.is_empty() {
-            let folder = config.data_dir.join(FILES);
-            std::fs::create_dir_all(&folder).map_err(|error| {
-                let message = format!("cannot make the folder {}: {error}", folder.display());
-                ServiceError::new(ErrorKind::Unavailable, message)
-            })?;
-        }
         let event_log = EventLog::open(&config.data_dir, &config.durability, clock)?;
         messaging.keep_sessions(&config)?;
         let starts = Starts::open(&config.data_dir, Path::new("/"));
@@ -306,9 +299,9 @@ impl Engine {
         let Parts { doors, extensions, messaging, catalog, workers, memory, checkpoints, event_log, starts } = parts;
         let Doors { access, accounts } = doors;
         let Extensions { languages, access: _, companion, network: _ } = extensions;
-        let files = files_of(&config)?;
         let server_id = format!("{:016x}", catalog.server_id()?);
         let config = Arc::new(config);
+        let permitted = Arc::new(Permitted::new(&config)?);
         let (workers, messaging, event_log) = (Arc::new(workers), Arc::new(messaging), Arc::new(event_log));
         let blocked = Arc::downgrade(&workers);
         messaging.publisher().on_room(Arc::new(move || {
@@ -317,7 +310,7 @@ impl Engine {
         let taps = Arc::new(Taps::new(config.http.results_bytes_max));
         let (outside, is_stopped) = (Arc::<Outside>::default(), Arc::<AtomicBool>::default());
         let reader = tables::Reader {
-            files: files.clone(),
+            permitted: permitted.clone(),
             bytes_max: AtomicUsize::new(config.table_bytes_max),
             outside: outside.clone(),
             is_stopped: is_stopped.clone(),
@@ -328,8 +321,8 @@ impl Engine {
             bytes_max: config.inbox_bytes_max,
             ..InboxLimits::default()
         };
-        let host = Host { files: files.clone(), server: server_id.clone(), ..Host::default() };
-        let sources = Arc::new(Sources::new(messaging.router().clone(), host.clone()));
+        let sources = Sources::new(messaging.router().clone(), permitted.clone(), server_id.clone());
+        let sources = Arc::new(sources);
         let routing = Routing::new(messaging.clone(), event_log.clone(), sources, workers.clone(), limits);
         let routing = Arc::new(routing);
         let preparation = Preparation {
@@ -339,8 +332,7 @@ impl Engine {
             catalog: catalog.clone(),
             taps: taps.clone(),
             server_id: server_id.clone(),
-            host,
-            files: files.clone(),
+            permitted: permitted.clone(),
         };
         let outlets = Arc::<Outlets>::default();
         let applications =
@@ -364,7 +356,7 @@ impl Engine {
         });
         let opener = Opener::new(
             config.clone(),
-            files,
+            permitted,
             messaging.clone(),
             workers.clone(),
             outside,
@@ -559,15 +551,6 @@ impl Engine {
         Err(ServiceError::new(ErrorKind::Unavailable, message)
             .with_hint("stop the server when the sinks of its big queries work: `rivulet status` says so"))
     }
-}
-
-/// The files that statements may name.
-fn files_of(config: &Config) -> Result<Files, ServiceError> {
-    let kept: Vec<_> = std::iter::once(&config.data_dir).chain(&config.files.kept).cloned().collect();
-    let folder = config.data_dir.join(FILES);
-    Files::below(&config.files.allow, &kept, &folder).map_err(|error| {
-        ServiceError::new(ErrorKind::Unavailable, format!("a folder of files.allow cannot be used: {error}"))
-    })
 }
 
 /// Fails if there is saved state of queries that a new catalog would not know: that state would be taken for the state

@@ -10,7 +10,6 @@ use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
 use rivulet_connectors::connector::{ConnectorError, Host, OutputRows, SinkSpec, publish_options};
 use rivulet_connectors::feed::FeedLayout;
-use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{Format, FormatError, InputFormat, Times, several_inputs};
 use rivulet_connectors::mqtt::PublishOptions;
 use rivulet_dataflow::{Cut, Decoder};
@@ -22,6 +21,7 @@ use super::languages::Languages;
 use super::messaging::Messaging;
 use super::outlet::Outlet;
 use super::output::{Outputs, Target, TaskSink};
+use super::permitted::Permitted;
 use super::running::{InputShape, Prepared};
 use super::sources;
 use super::taps::Taps;
@@ -41,10 +41,8 @@ pub(super) struct Preparation {
     pub(super) taps: Arc<Taps>,
     /// Distinguishes this server from others.
     pub(super) server_id: String,
-    /// What sources of inputs find in this process.
-    pub(super) host: Host,
-    /// The files that statements may name.
-    pub(super) files: Files,
+    /// What statements may reach.
+    pub(super) permitted: Arc<Permitted>,
 }
 
 impl Preparation {
@@ -58,7 +56,7 @@ impl Preparation {
         };
         let name = tenant.named(&application.name);
         let topics = Topics::new(&application, &name, |input| self.is_logged(input), sink)?;
-        application.inputs.iter().try_for_each(|input| sources::check(input, &self.host))?;
+        application.inputs.iter().try_for_each(|input| sources::check(input, &host))?;
         let is_checkpointed = self.config.checkpoint.is_some()
             && application.inputs.iter().any(|input| self.config.durability.of(input) != Durability::None);
         let mut inputs = Vec::with_capacity(application.inputs.len());
@@ -179,11 +177,9 @@ impl Preparation {
     /// routes.
     fn host_of(&self, tenant: &Tenant, application: &Application) -> Host {
         Host {
-            files: self.files.clone(),
-            reach: self.config.reach.clone(),
             server: self.server_id.clone(),
             query: format!("application {}", tenant.named(&application.name).in_log()),
-            ..Host::default()
+            ..self.permitted.host(tenant)
         }
     }
 

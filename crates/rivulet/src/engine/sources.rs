@@ -18,6 +18,7 @@ use rivulet_connectors::mqtt::{Received, Router};
 use rivulet_operators::application::{Application, Input, SourceInput};
 use xxhash_rust::xxh3::xxh3_64;
 
+use super::permitted::Permitted;
 use super::running::Running;
 use super::source_reader::Reader;
 use crate::catalog::ApplicationNumber;
@@ -34,7 +35,8 @@ pub(super) type Positions = BTreeMap<String, Vec<Option<String>>>;
 /// The sources of all inputs.
 pub(super) struct Sources {
     router: Arc<Router>,
-    host: Host,
+    permitted: Arc<Permitted>,
+    server_id: String,
     readers: Mutex<BTreeMap<(ApplicationNumber, String), Arc<Reader>>>,
     /// The positions of sources whose application has not been opened since the start.
     saved: Mutex<Positions>,
@@ -74,10 +76,11 @@ fn spec_of(input: &Input, source: &SourceInput, host: &Host) -> SourceSpec {
 
 impl Sources {
     /// Without any sources yet.
-    pub(super) fn new(router: Arc<Router>, host: Host) -> Self {
+    pub(super) fn new(router: Arc<Router>, permitted: Arc<Permitted>, server_id: String) -> Self {
         Self {
             router,
-            host,
+            permitted,
+            server_id,
             readers: Mutex::default(),
             saved: Mutex::default(),
             logged: Mutex::default(),
@@ -221,7 +224,8 @@ impl Sources {
             query: format!("{}-{}", name.in_log(), input.name),
             confirms: is_logged,
             health: health.clone(),
-            ..self.host.clone()
+            server: self.server_id.clone(),
+            ..self.permitted.host(&name.tenant)
         };
         let address = input.address.to_string();
         let id = format!("{}/{:016x}", running.number, xxh3_64(format!("{}\0{address}", input.name).as_bytes()));

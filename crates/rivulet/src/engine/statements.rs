@@ -328,7 +328,7 @@ impl Engine {
             Statement::DescribeSink(name) => self.describe_declared_statement(Declared::Sink, tenant, &name),
             Statement::DescribeView(name) => self.describe_declared_statement(Declared::View, tenant, &name),
             Statement::DescribeFile { path, position } => {
-                Ok(lines("statement", &self.big_queries.describe_file(&path, position)?))
+                Ok(lines("statement", &self.big_queries.describe_file(tenant, &path, position)?))
             }
             Statement::ExplainApplication(name) => {
                 Ok(lines("plan", &self.explain_application(&full(&name)).map_err(|error| at(error, &name))?))

@@ -17,6 +17,7 @@ use rivulet_operators::application::{Literal, TableUse, Tables};
 use rivulet_sql::{CreateTable, Scope, type_name};
 
 use super::outside::{OPEN_MAX, Outside};
+use super::permitted::Permitted;
 use super::texts::{format_error, stored_table};
 use crate::catalog::Catalog;
 use crate::inline_rows;
@@ -34,7 +35,7 @@ pub(super) struct ReferenceTables {
 
 /// Reads the files of tables.
 pub(super) struct Reader {
-    pub(super) files: Files,
+    pub(super) permitted: Arc<Permitted>,
     /// Most bytes of a table, in its file and in memory.
     pub(super) bytes_max: AtomicUsize,
     pub(super) outside: Arc<Outside>,
@@ -87,9 +88,10 @@ impl ReferenceTables {
                 outdated.iter().for_each(|one| tracing::warn!(table = name, "{one}"));
                 create
             });
-            let loaded = create.clone().and_then(|create| self.reader.read("the table", create, read_table_in_part));
-            let mut known = self.known.lock();
             let FullName { tenant, name: own_name } = full_name;
+            let read = |create| self.reader.read(&tenant, "the table", create, read_table_in_part);
+            let loaded = create.clone().and_then(read);
+            let mut known = self.known.lock();
             let known = known.entry(tenant).or_default();
             let loaded = loaded.and_then(|(rows, fault)| match fault {
                 // The rows of the previous process are gone, and most of the rows are better than none.
@@ -123,7 +125,7 @@ impl ReferenceTables {
         if of(&self.known.lock(), tenant).has(&create)? {
             return Ok(None);
         }
-        let rows = self.read(&create)?;
+        let rows = self.read(tenant, &create)?;
         let mut known = self.known.lock();
         let known = known.entry(tenant.clone()).or_default();
         if known.has(&create)? {
@@ -142,7 +144,7 @@ impl ReferenceTables {
     fn replace(&self, full_name: &FullName, create: CreateTable) -> Result<usize, ServiceError> {
         let FullName { tenant, name } = full_name;
         of(&self.known.lock(), tenant).check_columns(&create)?;
-        let rows = self.read(&create)?;
+        let rows = self.read(tenant, &create)?;
         let mut known = self.known.lock();
         let known = known.entry(tenant.clone()).or_default();
         known.check_columns(&create)?;
@@ -171,7 +173,7 @@ impl ReferenceTables {
         }
         // Without the lock: applications can be planned while a large file is read. The positions in the error would be
         // those of another statement.
-        let rows = self.read(&create).map_err(|error| ServiceError { line: None, column: None, ..error })?;
+        let rows = self.read(tenant, &create).map_err(|error| ServiceError { line: None, column: None, ..error })?;
         let count = rows.num_rows();
         let mut known = self.known.lock();
         let known = known.entry(tenant.clone()).or_default();
@@ -265,8 +267,8 @@ impl ReferenceTables {
     }
 
     /// The rows in the file of a table.
-    fn read(&self, create: &CreateTable) -> Result<RecordBatch, ServiceError> {
-        self.reader.read(&format!("the table '{}'", create.name), create.clone(), read_table)
+    fn read(&self, tenant: &Tenant, create: &CreateTable) -> Result<RecordBatch, ServiceError> {
+        self.reader.read(tenant, &format!("the table '{}'", create.name), create.clone(), read_table)
     }
 }
 
@@ -274,11 +276,12 @@ impl Reader {
     /// Reads the file of a table with `read`, which waits for a file system.
     fn read<T: Send + 'static>(
         &self,
+        tenant: &Tenant,
         table: &str,
         create: CreateTable,
         read: fn(&CreateTable, usize, &Files) -> Result<T, ServiceError>,
     ) -> Result<T, ServiceError> {
-        let (bytes_max, files) = (self.bytes_max.load(Ordering::Relaxed), self.files.clone());
+        let (bytes_max, files) = (self.bytes_max.load(Ordering::Relaxed), self.permitted.files(tenant));
         let what = format!("reading the file of {table}");
         self.outside.call(&what, OPEN_MAX, &self.is_stopped, move || read(&create, bytes_max, &files))
     }

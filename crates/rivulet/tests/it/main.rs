@@ -52,6 +52,7 @@ mod kill_kafka;
 mod kill_mqtt;
 mod kill_sessions;
 mod parts;
+mod permitted;
 mod patterns;
 mod prompt;
 mod reference;

@@ -277,7 +277,7 @@ impl BigQueries {
         if let Some(is_there) = exists()? {
             return Ok(is_there);
         }
-        let ready = self.ready(&statement, true, OPEN_MAX)?;
+        let ready = self.ready(tenant, &statement, true, OPEN_MAX)?;
         let _changing = self.changing.lock();
         if let Some(is_there) = exists()? {
             return Ok(is_there);
@@ -293,12 +293,17 @@ impl BigQueries {
     }
 
     /// The declaration of a statement, checked if it is new.
-    pub(super) fn ready(&self, statement: &Statement, is_new: bool, limit: Duration) -> Result<Ready, ServiceError> {
+    pub(super) fn ready(
+        &self,
+        tenant: &Tenant,
+        statement: &Statement,
+        is_new: bool,
+        limit: Duration,
+    ) -> Result<Ready, ServiceError> {
         if !is_new && !matches!(statement, Statement::CreateSource(_)) {
-            return Ready::of(statement, &self.opener.files);
+            return Ready::of(statement, &Files::default());
         }
-        let (files, reach) = (self.opener.files.clone(), self.opener.reach());
-        let host = Host { files, reach, ..Host::default() };
+        let host = self.opener.permitted.host(tenant);
         let statement = statement.clone();
         self.opener.call("looking at what is declared", limit, move || {
             let ready = Ready::of(&statement, &host.files)?;
@@ -336,7 +341,7 @@ impl BigQueries {
         is_tried_again: bool,
         limit: Duration,
     ) -> Result<bool, ServiceError> {
-        let ready = self.ready(statement, false, limit);
+        let ready = self.ready(tenant, statement, false, limit);
         let _changing = self.changing.lock();
         if !self.known.lock().remembered.contains_key(&number) {
             return Ok(false);

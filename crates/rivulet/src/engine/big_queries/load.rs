@@ -131,7 +131,7 @@ impl BigQueries {
         });
         match loaded {
             Ok(()) => one.look_for_result(name, |file| {
-                let files = self.opener.files.clone();
+                let files = self.opener.permitted.files(&name.tenant);
                 let look = move || Ok(files.locate(file).is_ok_and(|path| path.exists()));
                 // If the file system does not answer, the result may well be there.
                 self.opener.call("looking for a result", self.opener.limit(), look).unwrap_or(true)

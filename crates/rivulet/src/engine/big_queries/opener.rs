@@ -7,8 +7,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use rivulet_connectors::connector::Host;
-use rivulet_connectors::files::Files;
-use rivulet_connectors::reach::Reach;
 use rivulet_dataflow::Snapshot;
 use rivulet_runtime::{Tap, Workers};
 use rivulet_sql::QueryPlan;
@@ -17,6 +15,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::config::Config;
 use crate::engine::messaging::Messaging;
 use crate::engine::outside::{OPEN_MAX, Outside, START_MAX, START_MIN};
+use crate::engine::permitted::Permitted;
 use crate::run::results::Results;
 use crate::run::{self, Given, Opened, RunOptions};
 use crate::service::{ErrorKind, FullName, ServiceError};
@@ -24,8 +23,8 @@ use crate::service::{ErrorKind, FullName, ServiceError};
 /// What is needed to open sources and sinks.
 pub(in crate::engine) struct Opener {
     config: Arc<Config>,
-    /// The files that statements may name.
-    pub(super) files: Files,
+    /// What statements may reach.
+    pub(super) permitted: Arc<Permitted>,
     messaging: Arc<Messaging>,
     workers: Arc<Workers>,
     outside: Arc<Outside>,
@@ -40,7 +39,7 @@ pub(in crate::engine) struct Opener {
 impl Opener {
     pub(in crate::engine) fn new(
         config: Arc<Config>,
-        files: Files,
+        permitted: Arc<Permitted>,
         messaging: Arc<Messaging>,
         workers: Arc<Workers>,
         outside: Arc<Outside>,
@@ -48,7 +47,7 @@ impl Opener {
         is_stopped: Arc<AtomicBool>,
     ) -> Self {
         let (start_ends, has_started) = (OnceLock::new(), AtomicBool::new(false));
-        Self { config, files, messaging, workers, outside, server_id, is_stopped, start_ends, has_started }
+        Self { config, permitted, messaging, workers, outside, server_id, is_stopped, start_ends, has_started }
     }
 
     /// Whether the server is stopping.
@@ -94,11 +93,6 @@ impl Opener {
         self.outside.call(what, limit, &self.is_stopped, call)
     }
 
-    /// The hosts to which sinks may post.
-    pub(super) fn reach(&self) -> Reach {
-        self.config.reach.clone()
-    }
-
     /// What a query finds in this process. To the world outside each tenant looks like a server of its own, so that
     /// queries of the same name do not use the same name there.
     pub(super) fn host_of(&self, FullName { tenant, name }: &FullName) -> Host {
@@ -106,8 +100,8 @@ impl Opener {
             true => self.server_id.clone(),
             false => format!("{:016x}", xxh3_64(format!("{}\0{tenant}", self.server_id).as_bytes())),
         };
-        let (files, reach) = (self.files.clone(), self.reach());
-        Host { files, reach, server, query: name.clone(), ..self.messaging.host() }
+        let Host { mqtt, .. } = self.messaging.host();
+        Host { mqtt, server, query: name.clone(), ..self.permitted.host(tenant) }
     }
 
     /// Opens the sources and sinks of a query and starts it, from a snapshot or from the start. `tap` gets its results.

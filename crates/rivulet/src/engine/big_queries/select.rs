@@ -12,7 +12,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rivulet_connectors::connector::Host;
 use rivulet_dataflow::{Batch, Reason};
 use rivulet_runtime::Tap;
 use rivulet_sql::{Position, QueryPlan, Statement, plan_look};
@@ -152,8 +151,13 @@ impl BigQueries {
     }
 
     /// A `CREATE SOURCE` statement for a file that the server may read, as the file appears.
-    pub(in crate::engine) fn describe_file(&self, path: &str, position: Position) -> Result<String, ServiceError> {
-        create_source(path, position, &self.opener.files)
+    pub(in crate::engine) fn describe_file(
+        &self,
+        tenant: &Tenant,
+        path: &str,
+        position: Position,
+    ) -> Result<String, ServiceError> {
+        create_source(path, position, &self.opener.permitted.files(tenant))
     }
 
     /// Runs a SELECT of a tenant for as long as the caller holds the returned value.
@@ -173,7 +177,7 @@ impl BigQueries {
                 .at(position.line, position.column)
                 .with_hint("leave INTO out, or write CREATE QUERY name AS ... to have it run"));
         }
-        let host = Host { files: self.opener.files.clone(), ..Host::default() };
+        let host = self.opener.permitted.host(tenant);
         let mut scope = with_files(&query, &self.scope(tenant), &host)?;
         self.add_looked_at(tenant, &query, &mut scope, may)?;
         let plan = plan_look(&query, &scope).map_err(|error| self.refused_look(tenant, &query, error.into()))?;

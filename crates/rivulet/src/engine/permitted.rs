@@ -1,0 +1,120 @@
+//! What statements of a tenant may reach outside of the process: files and hosts.
+//!
+//! What must hold: every [`Host`] that the engine gives to a connector is made here, so no statement has more rights
+//! than its tenant. Tenants other than the default one share no folder unless the configuration names one for all.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rivulet_connectors::connector::Host;
+use rivulet_connectors::files::Files;
+
+use crate::config::Config;
+use crate::data_folder::{FILES, TENANTS};
+use crate::service::{ErrorKind, ServiceError, Tenant};
+
+/// What stands in `files.allow` for the name of the tenant.
+const TENANT: &str = "{tenant}";
+
+/// The rights of statements.
+pub(super) struct Permitted {
+    config: Arc<Config>,
+    /// The files of tenants that have named any. Folders are resolved once.
+    files: Mutex<HashMap<Tenant, Files>>,
+}
+
+impl Permitted {
+    /// Fails if the folders of the default tenant cannot be used.
+    pub(super) fn new(config: &Arc<Config>) -> Result<Self, ServiceError> {
+        let permitted = Self { config: config.clone(), files: Mutex::default() };
+        let own = Tenant::default();
+        let files = permitted.files_of(&own)?;
+        permitted.files.lock().insert(own, files);
+        Ok(permitted)
+    }
+
+    /// What connectors find in this process for a tenant.
+    pub(super) fn host(&self, tenant: &Tenant) -> Host {
+        Host { files: self.files(tenant), reach: self.config.reach.clone(), ..Host::default() }
+    }
+
+    /// The files that statements of a tenant may name; none if its folder cannot be used.
+    pub(super) fn files(&self, tenant: &Tenant) -> Files {
+        if let Some(files) = self.files.lock().get(tenant) {
+            return files.clone();
+        }
+        match self.files_of(tenant) {
+            Ok(files) => self.files.lock().entry(tenant.clone()).or_insert(files).clone(),
+            Err(error) => {
+                tracing::error!(tenant = tenant.as_str(), "statements of a tenant may name no files: {error}");
+                Files::default()
+            }
+        }
+    }
+
+    fn files_of(&self, tenant: &Tenant) -> Result<Files, ServiceError> {
+        let Config { data_dir, files, .. } = &*self.config;
+        let folder = match tenant.is_default() {
+            true => data_dir.join(FILES),
+            false => data_dir.join(TENANTS).join(as_file_name(tenant)).join(FILES),
+        };
+        let allowed: Vec<PathBuf> = files.allow.iter().map(|path| of_tenant(path, tenant)).collect();
+        let made = allowed.iter().zip(&files.allow).filter(|(path, written)| path != written).map(|(path, _)| path);
+        for folder in made.chain(allowed.is_empty().then_some(&folder)) {
+            fs::create_dir_all(folder).map_err(|error| {
+                let message = format!("cannot make the folder {}: {error}", folder.display());
+                ServiceError::new(ErrorKind::Unavailable, message)
+            })?;
+        }
+        let kept: Vec<_> = std::iter::once(data_dir).chain(&files.kept).cloned().collect();
+        Files::below(&allowed, &kept, &folder).map_err(|error| {
+            ServiceError::new(ErrorKind::Unavailable, format!("a folder of files.allow cannot be used: {error}"))
+        })
+    }
+}
+
+/// A folder of `files.allow`, for a tenant.
+fn of_tenant(path: &Path, tenant: &Tenant) -> PathBuf {
+    match path.to_str().filter(|path| path.contains(TENANT)) {
+        Some(path) => path.replace(TENANT, &as_file_name(tenant)).into(),
+        None => path.to_owned(),
+    }
+}
+
+/// A tenant's name as the name of a folder. Different tenants have different folders, also where names of files ignore
+/// case, and none leads out of its folder.
+fn as_file_name(tenant: &Tenant) -> String {
+    let mut name = String::new();
+    for byte in tenant.as_str().bytes() {
+        match byte {
+            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => name.push(char::from(byte)),
+            // Writing to a text does not fail.
+            _ => _ = write!(name, "%{byte:02x}"),
+        }
+    }
+    if name.is_empty() { "%".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_of_a_tenant_is_its_own() {
+        let name = |tenant: &str| as_file_name(&Tenant::new(tenant));
+        assert_eq!(name("acme-2_x"), "acme-2_x");
+        let names = ["..", ".", "", "a/b", "a%2fb", "A", "a", "\0", "%", "%25"].map(name);
+        for (number, one) in names.iter().enumerate() {
+            let path = Path::new(one);
+            assert_eq!(path.file_name().and_then(|name| name.to_str()), Some(one.as_str()), "{one}");
+            assert!(!names[..number].contains(one) && one.to_lowercase() == *one, "{one}");
+        }
+        let path = |path: &str| of_tenant(Path::new(path), &Tenant::new("a/b"));
+        assert_eq!(path("/srv/{tenant}/in"), Path::new("/srv/a%2fb/in"));
+        assert_eq!(path("/srv/all"), Path::new("/srv/all"));
+    }
+}
