@@ -1,22 +1,48 @@
-//! The hosts that the server may post to when statements and parameters of queries name the receiver.
+//! The hosts that the server may connect to when statements and parameters of queries name them.
 //!
 //! What must hold: the address is checked when it is connected to, after the name was resolved, because a name may lead
 //! to another address by then.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+
+/// The hosts that statements may reach, by what they do there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// Receivers of HTTP sinks and outputs. Queries may name them by their parameters.
+    pub posts: AllowedHosts,
+    /// Brokers of Kafka and MQTT.
+    pub brokers: AllowedHosts,
+}
+
+impl Reach {
+    /// All hosts, with the rights of the user of this process.
+    pub fn everything() -> Self {
+        Self { posts: AllowedHosts::everything(), brokers: AllowedHosts::everything() }
+    }
+}
 
 /// The hosts that may be reached. By default all but this machine, link-local addresses (where clouds have their
 /// metadata) and addresses that belong to no host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reach(Rules);
+pub struct AllowedHosts(Rules);
 
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Rules {
-    #[default]
-    Others,
+    Others {
+        /// Whether the loopback addresses of this machine are among them.
+        loopback: bool,
+    },
     Everything,
-    Listed(Arc<[Entry]>),
+    /// A list, and the configuration key that has it.
+    Listed(Arc<[Entry]>, &'static str),
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self::Others { loopback: false }
+    }
 }
 
 /// An entry of a list.
@@ -32,40 +58,55 @@ enum Entry {
 
 /// A host that may not be reached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the server does not post to '{host}': {why}\nhint: {hint}")]
+#[error("the server does not connect to '{host}': {why}\nhint: {hint}")]
 pub struct OutOfReach {
     /// The host.
     pub host: String,
     /// Why not.
-    pub why: &'static str,
+    pub why: String,
     /// What to do about it.
-    pub hint: &'static str,
+    pub hint: String,
 }
 
-const NOT_LISTED: &str = "sink.http_allow does not have it";
+/// The configuration key with the hosts that statements may reach.
+pub const KEY: &str = "hosts.allow";
+
 const IS_NEAR: &str = "it is this machine, a link-local address, or one of nobody";
-const HINT: &str = "list it in sink.http_allow in the server's configuration, with all other hosts that may be posted to \
-                    (http_allow = \"127.0.0.1, hooks.example.org\"), and start the server again";
 
-/// Metadata services that have other addresses than link-local ones.
-const METADATA: [IpAddr; 2] =
-    [IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)), IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200))];
+/// Metadata services of clouds that have other addresses than link-local ones: of AWS, Google, Alibaba, Azure, Oracle.
+const METADATA: [IpAddr; 5] = [
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
+    IpAddr::V4(Ipv4Addr::new(100, 100, 100, 200)),
+    IpAddr::V4(Ipv4Addr::new(168, 63, 129, 16)),
+    IpAddr::V4(Ipv4Addr::new(192, 0, 0, 192)),
+];
 
-impl Reach {
+impl AllowedHosts {
     /// All hosts, with the rights of the user of this process.
     pub fn everything() -> Self {
         Self(Rules::Everything)
     }
 
+    /// The default, and the loopback addresses of this machine.
+    pub fn with_loopback() -> Self {
+        Self(Rules::Others { loopback: true })
+    }
+
     /// The hosts of a list with commas between: names, `*.example.org` for the names below one, addresses, networks
-    /// (`10.0.0.0/8`), or `*` for all.
+    /// (`10.0.0.0/8`), or `*` for all. `key` is the configuration key that has the list.
     ///
     /// # Errors
     /// The entry that is none of these.
-    pub fn listed(list: &str) -> Result<Self, String> {
+    pub fn listed(list: &str, key: &'static str) -> Result<Self, String> {
         let entries = list.split(',').map(str::trim).filter(|entry| !entry.is_empty());
         let entries = entries.map(|text| Entry::parse(text).ok_or_else(|| text.to_owned()));
-        Ok(Self(Rules::Listed(entries.collect::<Result<_, _>>()?)))
+        Ok(Self(Rules::Listed(entries.collect::<Result<_, _>>()?, key)))
+    }
+
+    /// Whether they are those of the default, without this machine.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
     }
 
     /// Checks that a host may be reachable, before its name is resolved.
@@ -77,13 +118,12 @@ impl Reach {
         if let Ok(address) = host.parse() {
             return self.check(host, address);
         }
-        let refused = |why| Err(OutOfReach { host: host.to_owned(), why, hint: HINT });
         match &self.0 {
-            Rules::Others if is_local_name(host) => refused(IS_NEAR),
-            Rules::Others | Rules::Everything => Ok(()),
-            Rules::Listed(entries) => {
+            Rules::Others { loopback: false } if is_local_name(host) => Err(self.refused(host)),
+            Rules::Others { .. } | Rules::Everything => Ok(()),
+            Rules::Listed(entries, _) => {
                 let may_be = |entry: &Entry| matches!(entry, Entry::Network(..)) || entry.has_name(host);
-                if entries.iter().any(may_be) { Ok(()) } else { refused(NOT_LISTED) }
+                if entries.iter().any(may_be) { Ok(()) } else { Err(self.refused(host)) }
             }
         }
     }
@@ -93,23 +133,57 @@ impl Reach {
     /// # Errors
     /// It may not.
     pub fn check(&self, host: &str, address: IpAddr) -> Result<(), OutOfReach> {
-        let (host, address) = (plain(host), address.to_canonical());
-        let refused = |why| Err(OutOfReach { host: host.to_owned(), why, hint: HINT });
-        match &self.0 {
-            Rules::Everything => Ok(()),
-            Rules::Others if is_near(address) => refused(IS_NEAR),
-            Rules::Others => Ok(()),
-            Rules::Listed(entries) => {
-                let has = |entry: &Entry| entry.has_name(host) || entry.has_address(address);
-                if entries.iter().any(has) { Ok(()) } else { refused(NOT_LISTED) }
-            }
-        }
+        let (host, address) = (plain(host), carried(address));
+        let may = match &self.0 {
+            Rules::Everything => true,
+            Rules::Others { loopback } => (*loopback && address.is_loopback()) || !is_near(address),
+            Rules::Listed(entries, _) => entries.iter().any(|entry| entry.has_name(host) || entry.has_address(address)),
+        };
+        if may { Ok(()) } else { Err(self.refused(host)) }
+    }
+
+    fn refused(&self, host: &str) -> OutOfReach {
+        let (why, key) = match &self.0 {
+            Rules::Listed(_, key) => (format!("{key} does not have it"), *key),
+            _ => (IS_NEAR.to_owned(), KEY),
+        };
+        let hint = format!(
+            "list it in {key} in the server's configuration, with all other hosts that statements may reach ({key} = \
+             \"127.0.0.1, hooks.example.org\"), and start the server again"
+        );
+        OutOfReach { host: host.to_owned(), why, hint }
+    }
+}
+
+impl From<OutOfReach> for io::Error {
+    fn from(error: OutOfReach) -> Self {
+        Self::new(io::ErrorKind::PermissionDenied, error)
     }
 }
 
 /// The host of an address without the brackets of an address of version 6, and without the dot at its end.
 fn plain(host: &str) -> &str {
-    host.trim_start_matches('[').trim_end_matches(']').trim_end_matches('.')
+    host.trim_end_matches('.').trim_start_matches('[').trim_end_matches(']')
+}
+
+/// The address that a packet to this address ends at: gateways translate some addresses of version 6 to the address of
+/// version 4 in them (mapped and compatible ones, NAT64, 6to4, Teredo).
+fn carried(address: IpAddr) -> IpAddr {
+    let IpAddr::V6(v6) = address.to_canonical() else { return address.to_canonical() };
+    let segments = v6.segments();
+    let v4 = |high: u16, low: u16| IpAddr::V4(Ipv4Addr::from_bits((u32::from(high) << 16) | u32::from(low)));
+    match segments {
+        // `::` and `::1` are addresses of their own.
+        [0, 0, 0, 0, 0, 0, 0, 0 | 1] => address,
+        [0, 0, 0, 0, 0, 0, high, low]
+        | [0, 0, 0, 0, 0xffff, 0, high, low]
+        | [0x64, 0xff9b, 0, 0, 0, 0, high, low]
+        | [0x2002, high, low, ..] => v4(high, low),
+        // The local prefix of NAT64 has the address in the last bits, as it is mostly configured.
+        [0x64, 0xff9b, 1, .., high, low] => v4(high, low),
+        [0x2001, 0, .., high, low] => v4(!high, !low),
+        _ => address,
+    }
 }
 
 fn is_local_name(host: &str) -> bool {
@@ -180,13 +254,13 @@ impl Entry {
 mod tests {
     use super::*;
 
-    fn reaches(reach: &Reach, host: &str, address: &str) -> bool {
+    fn reaches(reach: &AllowedHosts, host: &str, address: &str) -> bool {
         reach.check_host(host).is_ok() && reach.check(host, address.parse().unwrap()).is_ok()
     }
 
     #[test]
     fn this_machine_and_metadata_are_out_of_reach_whatever_they_are_called() {
-        let reach = Reach::default();
+        let reach = AllowedHosts::default();
         for near in [
             "127.0.0.1",
             "127.9.9.9",
@@ -202,22 +276,48 @@ mod tests {
             "224.0.0.1",
             "255.255.255.255",
             "0.1.2.3",
+            "168.63.129.16",
+            "192.0.0.192",
+            "fd20:ce::254",
+            "::127.0.0.1",
+            "::ffff:0:127.0.0.1",
+            "64:ff9b::169.254.169.254",
+            "64:ff9b:1::7f00:1",
+            "2002:7f00:1::1",
+            "2001:0:102:304:0:1:80ff:fffe",
         ] {
             assert!(!reaches(&reach, near, near), "{near}");
             assert!(!reaches(&reach, "hooks.example.org", near), "a name that leads to {near}");
         }
-        for far in ["93.184.216.34", "10.0.0.7", "192.168.1.1", "2606:2800:220::1", "fd12::1"] {
+        for far in [
+            "64:ff9b::93.184.216.34",
+            "2002:5db8:d822::1",
+            "93.184.216.34",
+            "10.0.0.7",
+            "192.168.1.1",
+            "2606:2800:220::1",
+            "fd12::1",
+        ] {
             assert!(reaches(&reach, far, far) && reaches(&reach, "hooks.example.org", far), "{far}");
         }
-        for name in ["localhost", "LOCALHOST.", "a.localhost", "[::1]"] {
+        for name in ["localhost", "LOCALHOST.", "a.localhost", "[::1]", "[::1].", "127.0.0.1."] {
             assert!(reach.check_host(name).is_err(), "{name}");
         }
-        assert!(reaches(&Reach::everything(), "localhost", "127.0.0.1"));
+        assert!(reaches(&AllowedHosts::everything(), "localhost", "127.0.0.1"));
+        // Loopback alone may be allowed.
+        let loopback = AllowedHosts::with_loopback();
+        for near in ["127.0.0.1", "::1", "::ffff:127.0.0.1"] {
+            assert!(reaches(&loopback, "localhost", near) && reaches(&loopback, near, near), "{near}");
+        }
+        for near in ["169.254.169.254", "0.0.0.0", "fe80::1", "fd00:ec2::254", "::ffff:169.254.169.254"] {
+            assert!(!reaches(&loopback, "localhost", near) && !reaches(&loopback, near, near), "{near}");
+        }
     }
 
     #[test]
     fn a_list_has_names_and_networks() {
-        let reach = Reach::listed("hooks.example.org, *.hooks.net, 10.0.0.0/8, 127.0.0.1, fd00::/8").unwrap();
+        let reach =
+            AllowedHosts::listed("hooks.example.org, *.hooks.net, 10.0.0.0/8, 127.0.0.1, fd00::/8", KEY).unwrap();
         for (host, address, expected) in [
             ("hooks.example.org", "127.0.0.1", true),
             ("Hooks.Example.org.", "93.184.216.34", true),
@@ -234,11 +334,11 @@ mod tests {
         ] {
             assert_eq!(reaches(&reach, host, address), expected, "{host} {address}");
         }
-        assert!(reaches(&Reach::listed("*").unwrap(), "localhost", "127.0.0.1"));
-        assert!(reaches(&Reach::listed("0.0.0.0/0").unwrap(), "1.2.3.4", "1.2.3.4"));
-        assert!(!reaches(&Reach::listed("").unwrap(), "1.2.3.4", "1.2.3.4"), "nothing is listed");
+        assert!(reaches(&AllowedHosts::listed("*", KEY).unwrap(), "localhost", "127.0.0.1"));
+        assert!(reaches(&AllowedHosts::listed("0.0.0.0/0", KEY).unwrap(), "1.2.3.4", "1.2.3.4"));
+        assert!(!reaches(&AllowedHosts::listed("", KEY).unwrap(), "1.2.3.4", "1.2.3.4"), "nothing is listed");
         for wrong in ["a b", "http://x", "10.0.0.0/33", "*", "x/8", "a..b"] {
-            assert_eq!(Reach::listed(wrong).is_err(), wrong != "*", "{wrong}");
+            assert_eq!(AllowedHosts::listed(wrong, KEY).is_err(), wrong != "*", "{wrong}");
         }
     }
 }

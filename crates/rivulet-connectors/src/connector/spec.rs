@@ -26,7 +26,7 @@ pub struct Host {
     pub mqtt: Option<Arc<dyn MqttHost>>,
     /// The files that statements may name; none by default.
     pub files: Files,
-    /// The hosts that may be posted to; by default none of this machine.
+    /// The hosts that statements may reach; by default none of this machine.
     pub reach: Reach,
     /// Whether standard input and output belong to the user who runs the query; a server has none.
     pub has_standard_streams: bool,

@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rivulet_connectors::reach::Reach;
+use rivulet_connectors::reach::{self, AllowedHosts, Reach};
 use rivulet_connectors::tls::{ClientCertificates, NameKind, ServerTls};
 use rivulet_operators::application::Input;
 use rivulet_runtime::{Numa, WorkerSettings};
@@ -113,7 +113,7 @@ pub struct Config {
     pub outbound_bytes_max: usize,
     /// Quality of service of published results, 0 or 1.
     pub sink_qos: u8,
-    /// The hosts that HTTP sinks and outputs may post to.
+    /// The hosts that statements may reach.
     pub reach: Reach,
     /// Whether published results are retained.
     pub sink_retain: bool,
@@ -762,14 +762,19 @@ impl Values {
         }
     }
 
-    /// The hosts that may be posted to.
+    /// The hosts that statements may reach.
     fn reach(&self) -> Result<Reach, ConfigError> {
-        const KEY: &str = "sink.http_allow";
-        let Some(list) = self.text(KEY) else { return Ok(Reach::default()) };
-        Reach::listed(&list).map_err(|entry| ConfigError::Contradiction {
-            message: format!("'{entry}' in {KEY} is no host"),
-            hint: "write names, *.example.org, addresses and networks (10.0.0.0/8) with commas between, or *".into(),
-        })
+        let listed = |key: &'static str| {
+            let listed = self.text(key).map(|list| AllowedHosts::listed(&list, key));
+            listed.transpose().map_err(|entry| ConfigError::Contradiction {
+                message: format!("'{entry}' in {key} is no host"),
+                hint: "write names, *.example.org, addresses and networks (10.0.0.0/8) with commas between, or *"
+                    .into(),
+            })
+        };
+        let (all, posts) = (listed(reach::KEY)?, listed("sink.http_allow")?);
+        let brokers = all.clone().unwrap_or_default();
+        Ok(Reach { posts: posts.or(all).unwrap_or_default(), brokers })
     }
 
     /// What statements may name, and what not: all that the configuration names as the server's own, and the file

@@ -301,7 +301,7 @@ impl Engine {
         let Extensions { languages, access: _, companion, network: _ } = extensions;
         let server_id = format!("{:016x}", catalog.server_id()?);
         let config = Arc::new(config);
-        let permitted = Arc::new(Permitted::new(&config)?);
+        let permitted = Arc::new(Permitted::new(&config, &access)?);
         let (workers, messaging, event_log) = (Arc::new(workers), Arc::new(messaging), Arc::new(event_log));
         let blocked = Arc::downgrade(&workers);
         messaging.publisher().on_room(Arc::new(move || {

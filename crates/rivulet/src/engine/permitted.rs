@@ -12,10 +12,11 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rivulet_connectors::connector::Host;
 use rivulet_connectors::files::Files;
+use rivulet_connectors::reach::{AllowedHosts, Reach};
 
 use crate::config::Config;
 use crate::data_folder::{FILES, TENANTS};
-use crate::service::{ErrorKind, ServiceError, Tenant};
+use crate::service::{Access, ErrorKind, ServiceError, Tenant};
 
 /// What stands in `files.allow` for the name of the tenant.
 const TENANT: &str = "{tenant}";
@@ -23,14 +24,15 @@ const TENANT: &str = "{tenant}";
 /// The rights of statements.
 pub(super) struct Permitted {
     config: Arc<Config>,
+    access: Arc<Access>,
     /// The files of tenants that have named any. Folders are resolved once.
     files: Mutex<HashMap<Tenant, Files>>,
 }
 
 impl Permitted {
     /// Fails if the folders of the default tenant cannot be used.
-    pub(super) fn new(config: &Arc<Config>) -> Result<Self, ServiceError> {
-        let permitted = Self { config: config.clone(), files: Mutex::default() };
+    pub(super) fn new(config: &Arc<Config>, access: &Arc<Access>) -> Result<Self, ServiceError> {
+        let permitted = Self { config: config.clone(), access: access.clone(), files: Mutex::default() };
         let own = Tenant::default();
         let files = permitted.files_of(&own)?;
         permitted.files.lock().insert(own, files);
@@ -39,7 +41,7 @@ impl Permitted {
 
     /// What connectors find in this process for a tenant.
     pub(super) fn host(&self, tenant: &Tenant) -> Host {
-        Host { files: self.files(tenant), reach: self.config.reach.clone(), ..Host::default() }
+        Host { files: self.files(tenant), reach: self.reach(tenant), ..Host::default() }
     }
 
     /// The files that statements of a tenant may name; none if its folder cannot be used.
@@ -54,6 +56,18 @@ impl Permitted {
                 Files::default()
             }
         }
+    }
+
+    /// The hosts that statements of a tenant may reach.
+    fn reach(&self, tenant: &Tenant) -> Reach {
+        let mut reach = self.config.reach.clone();
+        // Without accounts, and where only this machine reaches the server, a statement is of a local user, who can
+        // reach the brokers of this machine anyway. Receivers of HTTP may be named by customers of that user.
+        let is_local = tenant.is_default() && self.config.http_address.ip().is_loopback();
+        if reach.brokers == AllowedHosts::default() && is_local && self.access.lets_everybody_do_everything() {
+            reach.brokers = AllowedHosts::with_loopback();
+        }
+        reach
     }
 
     fn files_of(&self, tenant: &Tenant) -> Result<Files, ServiceError> {

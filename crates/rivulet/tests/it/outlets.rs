@@ -184,7 +184,7 @@ fn a_server_posts_to_no_address_that_it_may_not_reach() {
     for host in ["127.0.0.1:9", "localhost", "[::1]:9", "169.254.169.254", "0.0.0.0:9"] {
         let error = refused(&engine, &application(&format!("'http://{host}/x' FORMAT JSON")));
         assert!(error.message.contains("out of reach"), "{host}: {error}");
-        assert!(error.hint.is_some_and(|hint| hint.contains("sink.http_allow")), "{host}");
+        assert!(error.hint.is_some_and(|hint| hint.contains("hosts.allow")), "{host}");
         assert_eq!(error.line, Some(2));
         let sink = refused(&engine, &format!("CREATE SINK s TO 'http://{host}/x'"));
         assert!(sink.message.contains("out of reach"), "{host}: {sink}");

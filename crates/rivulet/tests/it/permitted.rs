@@ -1,16 +1,104 @@
-//! What statements may reach: the files by tenant.
+//! What statements may reach: the hosts by where the server listens and whether it has accounts, and the files by
+//! tenant.
 
 use std::fs;
+use std::sync::Arc;
 
 use rivulet::config::{Config, FilesConfig};
-use rivulet::engine::Engine;
-use rivulet::service::{Caller, ServiceError, Session};
+use rivulet::engine::{Engine, Extensions};
+use rivulet::service::{Access, Action, Authorizer, Caller, Credentials, Refused, Resource, ServiceError, Session};
+use rivulet_connectors::reach::Reach;
 use tempfile::TempDir;
 
 use super::engine::configuration;
 
+/// Knows one token, and lets nobody in without it.
+struct OneToken;
+
+impl Authorizer for OneToken {
+    fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, Refused> {
+        match credentials.secret {
+            Some(b"token") => Ok(Caller::local_operator()),
+            _ => Err(Refused::default()),
+        }
+    }
+
+    fn may_everything(&self, _caller: &Caller) -> bool {
+        true
+    }
+
+    fn may(&self, _caller: &Caller, _action: Action, _resource: Resource<'_>) -> Result<(), Refused> {
+        Ok(())
+    }
+}
+
+fn with_accounts() -> Extensions {
+    Extensions { access: Arc::new(Access::new(Arc::new(OneToken))), ..Extensions::default() }
+}
+
 fn execute(session: &Session<'_>, statement: &str) -> Result<(), ServiceError> {
     session.execute(statement).pop().expect("an answer").map(drop)
+}
+
+/// A statement for each way to a broker.
+fn to_brokers(host: &str) -> [String; 5] {
+    let application = "CREATE APPLICATION a (id TEXT) INPUT r (n BIGINT)";
+    [
+        format!("CREATE SOURCE one (n BIGINT) FROM 'kafka:{host}:9092/x' FORMAT JSON"),
+        format!("CREATE SINK two TO 'kafka:{host}:9092/x' FORMAT JSON"),
+        format!("CREATE SOURCE three (n BIGINT) FROM 'mqtt:x' FORMAT JSON WITH (broker => 'mqtt://{host}')"),
+        format!("CREATE SINK four TO 'mqtt:x' FORMAT JSON WITH (broker => 'mqtts://{host}')"),
+        format!(
+            "{application} FROM 'mqtt:in/{{id}}' FORMAT JSON OUTPUT 'kafka:{host}:9092/x' FORMAT JSON AS SELECT n FROM r"
+        ),
+    ]
+}
+
+#[test]
+fn brokers_of_this_machine_are_for_a_server_that_only_this_machine_reaches() {
+    let all_addresses = "0.0.0.0:8080".parse().unwrap();
+    for (name, address, extensions, tenant, is_allowed) in [
+        ("the default", None, Extensions::default(), "default", true),
+        ("on a network", Some(all_addresses), Extensions::default(), "default", false),
+        ("with accounts", None, with_accounts(), "default", false),
+        ("another tenant", None, Extensions::default(), "acme", false),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let mut config = Config { reach: Reach::default(), ..configuration(folder.path()) };
+        config.http_address = address.unwrap_or(config.http_address);
+        let engine = Engine::open_with(config, extensions).unwrap();
+        let service: &dyn rivulet::service::Service = &*engine;
+        let session = service.session(Caller::new(tenant, "ann"));
+        for host in ["127.0.0.1", "localhost", "[::1]"] {
+            for statement in to_brokers(host) {
+                let done = execute(&session, &statement);
+                let is_refused = done.as_ref().is_err_and(|error| {
+                    error.message.contains("out of reach") && error.to_string().contains("hosts.allow")
+                });
+                // What is declared already is refused for that.
+                let is_there = done.as_ref().is_err_and(|error| {
+                    error.kind == ErrorKind::AlreadyExists || error.message.contains("already")
+                });
+                assert_eq!(is_refused, !is_allowed, "{name}: {statement}: {done:?}");
+                assert!(done.is_ok() || is_refused || is_there, "{name}: {statement}: {done:?}");
+            }
+        }
+        for host in ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "[fd00:ec2::254]", "0.0.0.0"] {
+            for statement in to_brokers(host) {
+                let error = execute(
+                    &session,
+                    &statement
+                        .replace("CREATE SOURCE ", "CREATE SOURCE other_")
+                        .replace("CREATE SINK ", "CREATE SINK other_")
+                        .replace("CREATE APPLICATION ", "CREATE APPLICATION other_"),
+                )
+                .expect_err(&statement);
+                assert!(error.message.contains("out of reach"), "{name}: {statement}: {error}");
+            }
+        }
+        drop(session);
+        rivulet::service::Service::shutdown(&*engine).unwrap();
+    }
 }
 
 #[test]

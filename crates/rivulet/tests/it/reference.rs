@@ -39,7 +39,7 @@ fn example(key: &Key) -> String {
         (_, Kind::Paths, None) => return "[\"/srv/rivulet\"]".to_owned(),
         (_, Kind::BrokerUrl, None) => "mqtts://broker.example:8883",
         ("http.hosts", ..) => "rivulet.example",
-        ("sink.http_allow", ..) => "hooks.example.org, 10.0.0.0/8",
+        ("hosts.allow" | "sink.http_allow", ..) => "hooks.example.org, 10.0.0.0/8",
         ("checkpoint.folder", ..) => "s3://bucket/prefix",
         ("checkpoint.s3.endpoint", ..) => "http://127.0.0.1:9000",
         ("checkpoint.s3.region", ..) => "eu-central-1",

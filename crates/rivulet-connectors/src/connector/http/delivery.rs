@@ -17,7 +17,7 @@ use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
 use super::receivers::{Change, PAUSE_MAX, Receivers, Request, Waiting};
 use crate::connector::Health;
-use crate::reach::Reach;
+use crate::reach::AllowedHosts;
 
 /// A thread that has been idle for this long ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ pub(super) struct DeliveryOptions {
     pub(super) leaves_out: bool,
     /// Whether the query can go on from a checkpoint after a failure.
     pub(super) resumes: bool,
-    pub(super) reach: Reach,
+    pub(super) reach: AllowedHosts,
     pub(super) health: Arc<Health>,
 }
 
@@ -89,7 +89,7 @@ enum Attempt {
 #[derive(Debug)]
 struct WithinReach {
     names: DefaultResolver,
-    reach: Reach,
+    reach: AllowedHosts,
 }
 
 impl Resolver for WithinReach {
@@ -106,9 +106,7 @@ impl Resolver for WithinReach {
             }
         }
         match refused {
-            Some(why) if within.is_empty() => {
-                Err(ureq::Error::Io(io::Error::new(io::ErrorKind::PermissionDenied, why)))
-            }
+            Some(why) if within.is_empty() => Err(ureq::Error::Io(why.into())),
             _ => Ok(within),
         }
     }

@@ -256,11 +256,11 @@ fn checked_url(spec: &SinkSpec) -> Result<String, ConnectorError> {
     let uri: Uri = url.parse().map_err(|error: InvalidUri| wrong(error.to_string()))?;
     let host = uri.host().filter(|host| !host.is_empty() && !host.contains('%'));
     let host = host.ok_or_else(|| wrong("it names no host".into()))?;
-    spec.host.reach.check_host(host).map_err(|error| ConnectorError::Address {
+    spec.host.reach.posts.check_host(host).map_err(|error| ConnectorError::Address {
         connector: connector_of(spec),
         address: spec.address.clone(),
         problem: format!("is out of reach: {}", error.why),
-        hint: error.hint.into(),
+        hint: error.hint,
     })?;
     Ok(url)
 }
@@ -341,7 +341,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         has_many_receivers,
         leaves_out: spec.output.is_some(),
         resumes: spec.checkpoints.is_some(),
-        reach: spec.host.reach.clone(),
+        reach: spec.host.reach.posts.clone(),
         health: spec.host.health.clone(),
     };
     let batch_rows = options.count("batch_rows").unwrap_or(1);

@@ -31,10 +31,10 @@ use super::description::{ByRow, Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::waiting;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, FinalUpTo, Guarantee, MessagePlace, Messages,
+    ConnectorDescription, ConnectorError, DirectionDescription, FinalUpTo, Guarantee, Host, MessagePlace, Messages,
     OptionDescription, OptionKind, Options, SinkSpec, SourceSpec,
 };
-use client::{NAME, config_problem};
+use client::{NAME, Settings, config_problem};
 use producer::OpenError;
 use properties::PROPERTIES;
 use transaction::Transactions;
@@ -155,11 +155,26 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
 };
 
 fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorError> {
-    parse_address(&spec.address)?;
+    check_reach(parse_address(&spec.address)?.0, &spec.address, &spec.host)?;
     start::Start::parse(options)?;
     properties::check(options, &spec.host.files)?;
     let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?;
     metadata::Layout::new(spec, options, &format).map(drop)
+}
+
+/// Fails if a broker may not be reached, as far as its name tells. Its address is checked when it is connected to.
+fn check_reach(brokers: &str, address: &str, host: &Host) -> Result<(), ConnectorError> {
+    let is_port = |end: &str| end.bytes().all(|byte| byte.is_ascii_digit());
+    let mut hosts = brokers.split(',').map(str::trim).map(|broker| match broker.rsplit_once(':') {
+        Some((host, port)) if is_port(port) && (!host.contains(':') || host.starts_with('[')) => host,
+        _ => broker,
+    });
+    hosts.try_for_each(|name| host.reach.brokers.check_host(name)).map_err(|error| ConnectorError::Address {
+        connector: CONNECTOR.name,
+        address: address.into(),
+        problem: format!("is out of reach: {}", error.why),
+        hint: error.hint,
+    })
 }
 
 /// How topics are made from parameters.
@@ -198,7 +213,7 @@ fn address_of(spec: &SinkSpec) -> Result<(&str, &str), ConnectorError> {
 }
 
 fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
-    address_of(spec)?;
+    check_reach(address_of(spec)?.0, &spec.address, &spec.host)?;
     if spec.output.is_some() && options.text("delivery") == Some("exactly_once") {
         let hint = "leave it out: an output of an application delivers at least once";
         return Err(options.wrong("delivery", "is for sinks of big queries", hint));
@@ -217,20 +232,20 @@ fn open_source(
     let layout = metadata::Layout::new(spec, options, &format)?;
     let mut config = ClientConfig::new();
     config
-        .set("bootstrap.servers", brokers)
         .set("client.id", "rivulet")
         .set("enable.partition.eof", "true")
         .set("enable.auto.offset.store", "false")
         // The bytes that wait in the library, beside those in our queues: enough for a second at a million events.
         .set("queued.max.messages.kbytes", "16384")
         .set("fetch.message.max.bytes", "4194304");
+    let settings = Settings::new(config, brokers, &spec.host.reach.brokers);
     let resumed = spec.resumed::<start::Resumed>(CONNECTOR.name)?;
     let failed = |problem| broker_problem(spec, problem);
     let resumed = resumed.as_deref().unwrap_or_default();
     // A member of the group would take partitions from the others, and commit messages that they have not read.
     let alone = spec.host.only_looks.then(|| options.without("group"));
     let options = alone.as_ref().unwrap_or(options);
-    let plan = start::plan(topic, options, config, partitions_wanted, resumed, &spec.host.files, &failed)?;
+    let plan = start::plan(topic, options, settings, partitions_wanted, resumed, &spec.host.files, &failed)?;
     let rows = Arc::new(source::Rows { topic: topic.to_owned(), layout, format });
     let mut sources: Vec<(i32, Box<dyn Source>)> = Vec::new();
     for reading in plan {
@@ -253,11 +268,11 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     let format = format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files)?;
     let key = key::KeyEncoder::new(spec, options, format.has_changes())?;
     let failed = |error| sink_problem(spec, options, error);
-    let (config, transactions) = match (transactions(spec, options)?, &spec.checkpoints) {
+    let (settings, transactions) = match (transactions(spec, options)?, &spec.checkpoints) {
         (None, _) => (producer(spec, options)?, None),
         (Some(place), Some(prepared)) => {
             let opened = Transactions::open(&place, instance.number, instance.of, prepared).map_err(failed)?;
-            (place.config, Some(opened))
+            (place.settings, Some(opened))
         }
         (Some(_), None) => {
             let hint = "run the query on a server with checkpoint.enabled = true, or leave the option out";
@@ -272,7 +287,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     let waiting = waiting.map_err(|error| failed(OpenError::Transaction(error.0)))?;
     let schema = &spec.schema;
     let opened =
-        sink::KafkaSink::open(&config, topic, &format, schema, changes, key, output, transactions, waiting, health);
+        sink::KafkaSink::open(&settings, topic, &format, schema, changes, key, output, transactions, waiting, health);
     Ok(Box::new(opened.map_err(failed)?))
 }
 
@@ -288,7 +303,8 @@ fn transactions(spec: &SinkSpec, options: &Options) -> Result<Option<transaction
     if options.text("delivery") != Some("exactly_once") {
         return Ok(None);
     }
-    let mut config = producer(spec, options)?;
+    let mut settings = producer(spec, options)?;
+    let config = &mut settings.config;
     let own = format!("rivulet-{}-{}", spec.host.server, spec.host.query);
     let id = config.get("transactional.id").map_or(own, str::to_owned);
     config.set("transactional.id", &id);
@@ -296,14 +312,13 @@ fn transactions(spec: &SinkSpec, options: &Options) -> Result<Option<transaction
         config.set("transaction.timeout.ms", transaction::TIMEOUT_MS);
     }
     let topic = parse_address(&spec.address)?.1.to_owned();
-    Ok(Some(transaction::Place { config, id, topic, health: spec.host.health.clone() }))
+    Ok(Some(transaction::Place { settings, id, topic, health: spec.host.health.clone() }))
 }
 
 /// The settings of the producer.
-fn producer(spec: &SinkSpec, options: &Options) -> Result<ClientConfig, ConnectorError> {
+fn producer(spec: &SinkSpec, options: &Options) -> Result<Settings, ConnectorError> {
     let mut config = ClientConfig::new();
     config
-        .set("bootstrap.servers", address_of(spec)?.0)
         .set("client.id", "rivulet")
         .set("enable.idempotence", "true")
         // The same as clients in Java, so that equal keys go to one partition whichever client writes them.
@@ -316,7 +331,7 @@ fn producer(spec: &SinkSpec, options: &Options) -> Result<ClientConfig, Connecto
         config.set("message.timeout.ms", "0");
     }
     properties::set(&mut config, options, &spec.host.files)?;
-    Ok(config)
+    Ok(Settings::new(config, address_of(spec)?.0, &spec.host.reach.brokers))
 }
 
 /// The error for a sink that cannot be opened.

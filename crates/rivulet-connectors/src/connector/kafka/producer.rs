@@ -6,11 +6,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use rdkafka::Message;
 use rdkafka::client::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{DeliveryResult, ProducerContext};
 
+use super::client::{Bounded, log};
 use crate::connector::Health;
 use crate::formats::FormatError;
+use crate::reach::AllowedHosts;
 
 /// The deliveries of messages.
 #[derive(Debug, Default)]
@@ -29,6 +32,8 @@ pub(super) struct Deliveries {
     pub(super) takes_back: AtomicBool,
     pub(super) taken_back: Mutex<Vec<Held>>,
     pub(super) health: Arc<Health>,
+    /// The hosts that the producer may connect to.
+    pub(super) reach: AllowedHosts,
 }
 
 /// A message that the library does not have.
@@ -44,13 +49,14 @@ pub(super) struct Held {
 pub(super) struct Context(pub(super) Arc<Deliveries>);
 
 impl Context {
-    pub(super) fn new(health: &Arc<Health>) -> Self {
-        Self::leaving_out(health, false)
+    pub(super) fn new(health: &Arc<Health>, reach: &AllowedHosts) -> Self {
+        Self::leaving_out(health, reach, false)
     }
 
     /// For a sink that leaves out messages which the broker refuses, if `leaves_out`.
-    pub(super) fn leaving_out(health: &Arc<Health>, leaves_out: bool) -> Self {
-        Self(Arc::new(Deliveries { health: health.clone(), leaves_out, ..Deliveries::default() }))
+    pub(super) fn leaving_out(health: &Arc<Health>, reach: &AllowedHosts, leaves_out: bool) -> Self {
+        let (health, reach) = (health.clone(), reach.clone());
+        Self(Arc::new(Deliveries { health, reach, leaves_out, ..Deliveries::default() }))
     }
 
     pub(super) fn health(&self) -> &Health {
@@ -58,7 +64,17 @@ impl Context {
     }
 }
 
+impl Bounded for Context {
+    fn reach(&self) -> &AllowedHosts {
+        &self.0.reach
+    }
+}
+
 impl ClientContext for Context {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        log(level, facility, message);
+    }
+
     /// The library connects again by itself; the sink decides whether messages wait for that.
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!("Kafka: {error}: {reason}");

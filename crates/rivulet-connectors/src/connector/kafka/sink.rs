@@ -12,12 +12,11 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
-use rdkafka::ClientConfig;
-use rdkafka::config::FromClientConfigAndContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{BaseRecord, Producer, PurgeConfig, ThreadedProducer};
 use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 
+use super::client::Settings;
 use super::key::KeyEncoder;
 use super::newest::{Due, Newest};
 use super::producer::{Context, Deliveries, Held, OpenError};
@@ -70,7 +69,7 @@ struct Sender {
     deliveries: Arc<Deliveries>,
     /// With checkpoints and without transactions: how producers are made, so that messages can be taken back from one
     /// whose broker is away.
-    takes_back: Option<ClientConfig>,
+    takes_back: Option<Settings>,
     topic: String,
     /// Messages for which the library had no room, in order; tried again whenever the sink is asked for room.
     overflow: RefCell<VecDeque<Held>>,
@@ -79,7 +78,7 @@ struct Sender {
 impl KafkaSink {
     #[expect(clippy::too_many_arguments, reason = "each says another thing of the topic")]
     pub(super) fn open(
-        config: &ClientConfig,
+        settings: &Settings,
         topic: &str,
         format: &RowFormat,
         schema: &SchemaRef,
@@ -95,13 +94,12 @@ impl KafkaSink {
         let producer = match &transactions {
             Some(transactions) => transactions.producer().clone(),
             None => {
-                let made =
-                    ThreadedProducer::from_config_and_context(config, Context::leaving_out(health, output.is_some()));
-                made.map_err(OpenError::Kafka)?
+                let context = Context::leaving_out(health, &settings.reach, output.is_some());
+                settings.producer(context).map_err(OpenError::Kafka)?
             }
         };
         let deliveries = producer.context().0.clone();
-        let takes_back = waiting.is_some().then(|| config.clone());
+        let takes_back = waiting.is_some().then(|| settings.clone());
         let waiting = waiting.unwrap_or_default();
         health.hand(waiting.len());
         let held = waiting.iter().map(|message| {
@@ -113,6 +111,7 @@ impl KafkaSink {
         let (producer, topic) = (Some(producer), topic.to_owned());
         let sender = Sender { producer, transactions, deliveries, takes_back, topic, overflow };
         let (newest, columns) = ((changes && !format.has_changes()).then(Newest::default), schema.fields().len());
+        let config = &settings.config;
         let timeout_ms = config.get("message.timeout.ms").or_else(|| config.get("delivery.timeout.ms"));
         let timeout_ms = timeout_ms.and_then(|ms| ms.parse().ok()).unwrap_or(MESSAGE_TIMEOUT_MS);
         let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
@@ -246,7 +245,7 @@ impl Sender {
     /// Takes all messages on their way back from the library, in front of those that are held here; returns whether it
     /// has given them back. Some of them may have been written.
     fn take_back(&mut self) -> Result<bool, SinkError> {
-        let (Some(config), Some(producer)) = (&self.takes_back, &self.producer) else { return Ok(true) };
+        let (Some(settings), Some(producer)) = (&self.takes_back, &self.producer) else { return Ok(true) };
         if !self.deliveries.takes_back.swap(true, Ordering::AcqRel) {
             producer.purge(PurgeConfig::default().queue().inflight());
         }
@@ -254,10 +253,10 @@ impl Sender {
             return Ok(false);
         }
         // After purged messages an idempotent producer does not go on.
-        let context = Context::new(&self.deliveries.health);
+        let context = Context::new(&self.deliveries.health, &settings.reach);
         *context.0.problem.lock() = self.deliveries.problem.lock().clone();
         context.0.has_problem.store(self.deliveries.has_problem.load(Ordering::Acquire), Ordering::Release);
-        let made = ThreadedProducer::from_config_and_context(config, context).map_err(|error| self.failed(error))?;
+        let made = settings.producer(context).map_err(|error| self.failed(error))?;
         let taken_back = std::mem::take(&mut *self.deliveries.taken_back.lock());
         let mut overflow = self.overflow.borrow_mut();
         taken_back.into_iter().rev().for_each(|held| overflow.push_front(held));

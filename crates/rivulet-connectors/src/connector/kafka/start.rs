@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use rdkafka::ClientConfig;
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
+use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::RDKafkaErrorCode;
 
-use super::client::{OPEN_TIMEOUT, client, committed};
+use super::client::{OPEN_TIMEOUT, Reader, Settings, committed, consumer};
 use super::properties;
 use crate::connector::{ConnectorError, Options};
 use crate::files::Files;
@@ -24,7 +23,7 @@ const MOVES: [RDKafkaErrorCode; 3] = [
 /// What one consumer reads.
 pub(super) struct Reading {
     /// The consumer: its partitions are assigned already, or its group assigns them.
-    pub(super) consumer: Arc<BaseConsumer>,
+    pub(super) consumer: Arc<Reader>,
     pub(super) topic: String,
     /// Whether offsets are stored for the group.
     pub(super) has_group: bool,
@@ -103,7 +102,7 @@ impl Start {
 pub(super) fn plan(
     topic: &str,
     options: &Options,
-    mut config: ClientConfig,
+    mut settings: Settings,
     partitions_wanted: usize,
     resumed: &[Resumed],
     files: &Files,
@@ -112,6 +111,7 @@ pub(super) fn plan(
     let start = Start::parse(options)?;
     let is_bounded = options.boolean("bounded");
     let group = options.text("group");
+    let config = &mut settings.config;
     // For partitions without an offset, or with one that is gone.
     config.set("auto.offset.reset", if start == Start::Latest { "latest" } else { "earliest" });
     match group {
@@ -119,8 +119,8 @@ pub(super) fn plan(
         // The library requires a name even if it is not used.
         None => config.set("group.id", "rivulet").set("enable.auto.commit", "false"),
     };
-    properties::set(&mut config, options, files)?;
-    let first: BaseConsumer = client(&config, options)?;
+    properties::set(config, options, files)?;
+    let first = consumer(&settings, options)?;
     let partitions = partitions_of(&first, topic).map_err(failed)?;
     if group.is_some() && !is_bounded {
         // One member, whatever partitions it gets: all tasks take messages of them anyway.
@@ -138,7 +138,7 @@ pub(super) fn plan(
     let count = partitions_wanted.min(partitions.len());
     let mut consumers = vec![first];
     for _ in 1..count {
-        consumers.push(client(&config, options)?);
+        consumers.push(consumer(&settings, options)?);
     }
     let mut begins =
         begins(&consumers[0], topic, &partitions, start, group.is_some()).map_err(|error| failed(error.to_string()))?;
@@ -166,7 +166,7 @@ pub(super) fn plan(
 }
 
 /// The numbers of the topic's partitions.
-fn partitions_of(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>, String> {
+fn partitions_of(consumer: &Reader, topic: &str) -> Result<Vec<i32>, String> {
     let metadata = consumer.fetch_metadata(Some(topic), OPEN_TIMEOUT).map_err(|error| error.to_string())?;
     let found = metadata.topics().iter().find(|found| found.name() == topic);
     match found.map(|found| (found.error(), found.partitions())) {
@@ -182,7 +182,7 @@ fn partitions_of(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i32>, Strin
 
 /// The offset where reading begins, for each partition.
 fn begins(
-    consumer: &BaseConsumer,
+    consumer: &Reader,
     topic: &str,
     partitions: &[i32],
     start: Start,
@@ -221,7 +221,7 @@ fn begins(
 }
 
 /// Makes the group begin where a query goes on. If other members of the group are at work, they go on where they are.
-fn commit_for_group(consumer: &BaseConsumer, topic: &str, resumed: &[Resumed]) -> KafkaResult<()> {
+fn commit_for_group(consumer: &Reader, topic: &str, resumed: &[Resumed]) -> KafkaResult<()> {
     let mut offsets = TopicPartitionList::new();
     for &(partition, offset, _) in resumed {
         if let Some(offset) = offset {
@@ -236,7 +236,7 @@ fn commit_for_group(consumer: &BaseConsumer, topic: &str, resumed: &[Resumed]) -
 
 /// Makes a consumer read these partitions.
 fn assign(
-    consumer: BaseConsumer,
+    consumer: Reader,
     topic: &str,
     begins: &[(i32, Offset)],
     resumed: &[Resumed],

@@ -18,14 +18,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rdkafka::config::{ClientConfig, FromClientConfigAndContext};
-use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerGroupMetadata};
+use rdkafka::consumer::{Consumer, ConsumerGroupMetadata};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::producer::{Producer, ThreadedProducer};
 use rdkafka::{Offset, TopicPartitionList};
 use serde::{Deserialize, Serialize};
 
-use super::client::{OPEN_TIMEOUT, committed};
+use super::client::{OPEN_TIMEOUT, Reader, Settings, committed};
 use super::producer::{Context, OpenError};
 use crate::connector::instances::Instances;
 use crate::connector::{FinalUpTo, Health};
@@ -65,7 +64,7 @@ struct Note {
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     /// The settings of the producer, including its transactional identifier.
-    pub(super) config: ClientConfig,
+    pub(super) settings: Settings,
     /// The identifier, which is also the name of the marker's group.
     pub(super) id: String,
     pub(super) topic: String,
@@ -106,8 +105,8 @@ impl Place {
     /// Makes a producer, which shuts out all others of the same identifier. Their open transaction is aborted, or
     /// committed if its commit had begun.
     fn producer(&self) -> Result<ThreadedProducer<Context>, OpenError> {
-        let producer = ThreadedProducer::from_config_and_context(&self.config, Context::new(&self.health));
-        let producer: ThreadedProducer<Context> = producer.map_err(OpenError::Kafka)?;
+        let context = Context::new(&self.health, &self.settings.reach);
+        let producer = self.settings.producer(context).map_err(OpenError::Kafka)?;
         // A topic that is created when it is first requested is created now: the marker is an offset of it.
         let deadline = Instant::now() + OPEN_TIMEOUT;
         loop {
@@ -129,13 +128,13 @@ impl Place {
     }
 
     /// A consumer of the marker's group.
-    fn consumer(&self) -> Result<BaseConsumer, OpenError> {
-        let mut config = self.config.clone();
+    fn consumer(&self) -> Result<Reader, OpenError> {
+        let mut settings = self.settings.clone();
         for of_producers in PRODUCER_PROPERTIES {
-            config.remove(of_producers);
+            settings.config.remove(of_producers);
         }
-        config.set("group.id", &self.id).set("enable.auto.commit", "false");
-        config.create().map_err(OpenError::Kafka)
+        settings.config.set("group.id", &self.id).set("enable.auto.commit", "false");
+        settings.consumer().map_err(OpenError::Kafka)
     }
 
     /// The marker and its metadata, when no transaction can change it any more.

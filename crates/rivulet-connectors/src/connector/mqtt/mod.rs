@@ -165,7 +165,7 @@ fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorErr
     let format = format_of_pieces(NAME, spec.format.as_ref(), "messages", &spec.host.files)?;
     topic::Layout::new(spec, options, spec.address.trim(), &format)?;
     check_ca_file(options, &spec.host.files)?;
-    broker_of(options).map(drop)
+    check_broker(options, &spec.host)
 }
 
 fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
@@ -174,7 +174,16 @@ fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> 
     sink::topic(&spec.address, &fields.iter().map(|field| field.name().as_str()).collect::<Vec<_>>())?;
     check_ca_file(options, &spec.host.files)?;
     publish_of(options)?;
-    broker_of(options).map(drop)
+    check_broker(options, &spec.host)
+}
+
+/// Fails if the broker has no address, or may not be reached, as far as its name tells.
+fn check_broker(options: &Options, host: &Host) -> Result<(), ConnectorError> {
+    let Some(broker) = broker_of(options)? else { return Ok(()) };
+    host.reach.brokers.check_host(&broker.host).map_err(|error| {
+        let problem = format!("is out of reach: {}", error.why);
+        options.wrong(BROKER.name, problem, error.hint)
+    })
 }
 
 fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<Vec<Box<dyn Source>>, ConnectorError> {
@@ -223,6 +232,7 @@ fn host_of(host: &Host, address: &str, options: &Options) -> Result<Arc<dyn Mqtt
     };
     let mut client = ClientOptions::new(broker);
     client.qos = qos(options);
+    client.reach = host.reach.brokers.clone();
     client.tls = ClientTls { ca_file: ca_file(options, &host.files)?, ..ClientTls::default() };
     Ok(Arc::new(Link::open(client).map_err(|problem| refused(address, problem))?))
 }

@@ -12,6 +12,7 @@ use tokio_rustls::TlsConnector;
 use super::super::buffer::ReadBuffer;
 use super::super::codec::{self, CodecError, Qos, Version};
 use super::options::ClientOptions;
+use crate::reach::OutOfReach;
 use crate::sockets::keep_alive;
 
 /// Why there is no connection, or not any more.
@@ -19,6 +20,8 @@ use crate::sockets::keep_alive;
 pub(super) enum ConnectionError {
     #[error("cannot connect: {0}\nhint: is the broker running, and are host and port right?")]
     Connect(io::Error),
+    #[error(transparent)]
+    OutOfReach(OutOfReach),
     #[error(
         "cannot connect: no answer within {0} ms\nhint: is the address right, and is there no firewall in between?"
     )]
@@ -104,8 +107,7 @@ async fn connect_without_limit(
     options: &ClientOptions,
     tls: Option<&(TlsConnector, ServerName<'static>)>,
 ) -> Result<Connection, ConnectionError> {
-    let address = (options.address.host.as_str(), options.address.port);
-    let tcp = TcpStream::connect(address).await.map_err(ConnectionError::Connect)?;
+    let tcp = connect_within_reach(options).await?;
     // Results are written in one piece per activation; waiting for more would only delay them.
     tcp.set_nodelay(true)?;
     keep_alive(&tcp);
@@ -144,6 +146,23 @@ async fn connect_without_limit(
             });
         }
     }
+}
+
+/// Connects to the first address of the broker that answers, of those that may be reached.
+async fn connect_within_reach(options: &ClientOptions) -> Result<TcpStream, ConnectionError> {
+    let host = options.address.host.as_str();
+    let found = tokio::net::lookup_host((host, options.address.port)).await.map_err(ConnectionError::Connect)?;
+    let mut failed = ConnectionError::Connect(io::Error::new(io::ErrorKind::NotFound, "the host has no address"));
+    for address in found {
+        failed = match options.reach.check(host, address.ip()) {
+            Err(refused) => ConnectionError::OutOfReach(refused),
+            Ok(()) => match TcpStream::connect(address).await {
+                Ok(stream) => return Ok(stream),
+                Err(error) => ConnectionError::Connect(error),
+            },
+        };
+    }
+    Err(failed)
 }
 
 fn encode_connect(options: &ClientOptions, out: &mut Vec<u8>) -> Result<(), CodecError> {

@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::str::FromStr;
 
 use super::super::codec::{Qos, Version};
+use crate::reach::AllowedHosts;
 use crate::tls::ClientTls;
 
 /// The address of a broker: `mqtt://user:password@host:port`, or `mqtts://` for TLS.
@@ -152,6 +153,8 @@ pub struct ClientOptions {
     pub keep_alive_s: u16,
     /// The certificates to trust, with `mqtts://`.
     pub tls: ClientTls,
+    /// The hosts that the broker's name may lead to. Default: every host.
+    pub reach: AllowedHosts,
     /// How long connecting may take, up to the broker's answer, in milliseconds. Default: 10,000.
     pub connect_timeout_ms: u64,
     /// The wait before the first attempt to connect again, in milliseconds; it doubles with every failure. Default:
@@ -183,6 +186,7 @@ impl ClientOptions {
             session_expiry_s: 3600,
             keep_alive_s: 30,
             tls: ClientTls::default(),
+            reach: AllowedHosts::everything(),
             connect_timeout_ms: 10_000,
             reconnect_wait_ms_min: 100,
             reconnect_wait_ms_max: 30_000,

@@ -272,6 +272,20 @@ fn what_is_not_taken_ends_the_query() {
 }
 
 #[test]
+fn a_redirect_is_not_followed() {
+    let elsewhere = Receiver::start(&["200 OK\r\n"; 4]);
+    let to = elsewhere.address().strip_prefix("http:").unwrap().to_owned();
+    for status in ["301 Moved Permanently", "302 Found", "307 Temporary Redirect", "308 Permanent Redirect"] {
+        let moved = format!("{status}\r\nlocation: http://{}\r\n", to.trim_start_matches("//"));
+        let receiver = Receiver::start(&[moved.leak(), "200 OK\r\n"]);
+        let spec = sink(&receiver.address(), numbers(0..1).columns.schema());
+        let error = fill(&spec, &[numbers(0..1)]).unwrap_err();
+        assert!(error.contains(&format!("the receiver answers {}", &status[..3])), "{error}");
+        assert_eq!((receiver.bodies().len(), elsewhere.bodies().len()), (1, 0));
+    }
+}
+
+#[test]
 fn a_slow_receiver_leaves_no_room() {
     let receiver = Receiver::start(&["503 Service Unavailable\r\n"; 100]);
     let mut spec = sink(&receiver.address(), numbers(0..1).columns.schema());

@@ -11,6 +11,7 @@ use rivulet_connectors::connector::{Condition, Connectors, FinalUpTo, Host, Sink
 use rivulet_dataflow::{Batch, Polled, Refusals, Sink, TransactionalSink, marked_as_array};
 
 use super::kafka_broker::Broker;
+use super::reach::what_a_kafka_broker_tells_is_looked_at;
 use super::support::{
     Drained, PATIENCE, batch, drain, fill, finish, flush_until, format, options, poll_all_until, sink, sink_error,
     source, source_error,
@@ -35,7 +36,7 @@ type Part = (&'static str, fn(&str));
 fn against_a_broker() {
     let Some(mut broker) = Broker::start_or_skip() else { return };
     let topic = |name: &str| format!("kafka:{}/{name}", broker.address);
-    let side_by_side: [Part; 9] = [
+    let side_by_side: [Part; 10] = [
         ("numbers", of_one_topic),
         ("shared", groups_share_and_remember),
         ("totals", changes_are_upserts),
@@ -45,6 +46,7 @@ fn against_a_broker() {
         ("errors", errors_surface),
         ("final", transactions_become_final_with_checkpoints),
         ("shut_out", a_later_run_shuts_out_the_one_before),
+        ("told", what_a_kafka_broker_tells_is_looked_at),
     ];
     thread::scope(|scope| {
         for (name, part) in side_by_side {

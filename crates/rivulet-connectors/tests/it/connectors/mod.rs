@@ -5,6 +5,7 @@ mod http;
 mod kafka;
 mod kafka_broker;
 mod mqtt;
+mod reach;
 mod resume;
 mod support;
 mod types;
