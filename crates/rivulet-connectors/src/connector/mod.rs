@@ -12,7 +12,8 @@
 //!
 //! - [`description`]: the descriptions of connectors;
 //! - [`health`]: whether sources and sinks work, and what waits;
-//! - [`spec`]: what a statement asks for; [`options`]: its options, checked; [`error`]: what is wrong with it;
+//! - [`spec`]: what a statement asks for; [`options`]: its options, checked; [`secrets`]: values that they name;
+//!   [`error`]: what is wrong with it;
 //! - [`registry`]: all connectors by name; [`mod@reference`]: all connectors as a page;
 //! - then one connector each.
 
@@ -23,6 +24,7 @@ pub mod registry;
 mod reference;
 pub mod option;
 pub mod options;
+pub mod secrets;
 pub mod spec;
 mod given_format;
 mod intake;
@@ -46,6 +48,7 @@ pub use mqtt::{MqttHost, publish_options};
 pub use option::{Direction, OptionDescription, OptionKind};
 pub use options::Options;
 pub use registry::Connectors;
+pub use secrets::{Secrets, secret_named};
 pub use spec::{FinalUpTo, FormatText, Host, OutputRows, PayloadCheck, SinkSpec, SourceSpec};
 pub use standard::{is_reader_gone, output_failed};
 

@@ -203,7 +203,7 @@ pub(crate) fn shown<'t>(described: &'static [OptionDescription], name: &str, tex
 }
 
 /// The description of the option `name`, and the rest of the name if it is described by its beginning.
-fn find<'n>(
+pub(super) fn find<'n>(
     described: &'static [OptionDescription],
     name: &'n str,
 ) -> Option<(&'static OptionDescription, Option<&'n str>)> {

@@ -10,6 +10,7 @@ use rivulet_dataflow::{Sink, Source};
 use super::description::Instance;
 use super::health::Noted;
 use super::options::{Options, shortened, shown};
+use super::secrets::Secrets;
 use super::{
     ByRow, ConnectorDescription, ConnectorError, Direction, FinalUpTo, FormatText, Messages, OWN, SinkSpec, SourceSpec,
 };
@@ -171,12 +172,12 @@ impl Connectors {
 
     /// The connector of a source, and its checked options; the format is one that it accepts.
     fn checked_source(self, spec: &SourceSpec) -> Result<(&'static ConnectorDescription, Options), ConnectorError> {
-        self.checked(Direction::Source, &spec.connector, &spec.options, spec.format.as_ref())
+        self.checked(Direction::Source, &spec.connector, &spec.options, spec.format.as_ref(), &spec.host.secrets)
     }
 
     /// The same for a sink.
     fn checked_sink(self, spec: &SinkSpec) -> Result<(&'static ConnectorDescription, Options), ConnectorError> {
-        self.checked(Direction::Sink, &spec.connector, &spec.options, spec.format.as_ref())
+        self.checked(Direction::Sink, &spec.connector, &spec.options, spec.format.as_ref(), &spec.host.secrets)
     }
 
     fn checked(
@@ -185,9 +186,12 @@ impl Connectors {
         name: &str,
         options: &[(String, String)],
         format: Option<&FormatText>,
+        secrets: &Secrets,
     ) -> Result<(&'static ConnectorDescription, Options), ConnectorError> {
         let connector = self.find(name, direction)?;
-        let options = connector.check_options(direction, options)?;
+        let described = connector.direction(direction).map_or(&[][..], |one| one.options);
+        let options = secrets.put_into(connector.name, described, options)?;
+        let options = connector.check_options(direction, &options)?;
         check_format(connector, direction, format)?;
         Ok((connector, options))
     }

@@ -9,6 +9,7 @@ use rivulet_dataflow::carried;
 use serde::de::DeserializeOwned;
 
 use super::error::ConnectorError;
+use super::secrets::Secrets;
 use super::{Health, MqttHost};
 use crate::files::Files;
 use crate::reach::Reach;
@@ -28,6 +29,8 @@ pub struct Host {
     pub files: Files,
     /// The hosts that statements may reach; by default none of this machine.
     pub reach: Reach,
+    /// The secrets that options may name; none by default.
+    pub secrets: Secrets,
     /// Whether standard input and output belong to the user who runs the query; a server has none.
     pub has_standard_streams: bool,
     /// The identity of the server, the same after a restart; empty if there is no server.

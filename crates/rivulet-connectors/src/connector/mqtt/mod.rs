@@ -44,6 +44,13 @@ const BROKER: OptionDescription = OptionDescription {
     help: "The broker, as `mqtt://user:password@host:port`, or `mqtts://` for TLS. On a server, without it, the server's own.",
 };
 
+const PASSWORD: OptionDescription = OptionDescription {
+    name: "password",
+    kind: OptionKind::Secret,
+    default: None,
+    help: "The password of the user in `broker`, where it does not stand there: `password => SECRET name`.",
+};
+
 const CA_FILE: OptionDescription = OptionDescription {
     name: "ca_file",
     kind: OptionKind::File,
@@ -106,6 +113,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                 help: "Quality of service of the subscription, with `broker`; a server's connection has its own.",
             },
             CA_FILE,
+            PASSWORD,
         ],
     }),
     sink: Some(DirectionDescription {
@@ -148,6 +156,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                 help: "What happens with a row whose values make no topic (empty, or with `/`, `+` or `#`): the query ends, or goes on without it.",
             },
             CA_FILE,
+            PASSWORD,
         ],
     }),
     example: "CREATE SOURCE readings (home TEXT, ts TIMESTAMP EVENT TIME, value DOUBLE)\n  \
@@ -240,7 +249,15 @@ fn host_of(host: &Host, address: &str, options: &Options) -> Result<Arc<dyn Mqtt
 /// The broker that is named, if any.
 fn broker_of(options: &Options) -> Result<Option<BrokerAddress>, ConnectorError> {
     let wrong = |error: crate::mqtt::AddressError| options.wrong("broker", "is no address of a broker", error.problem);
-    options.text("broker").map(|broker| broker.parse().map_err(wrong)).transpose()
+    let broker = options.text("broker").map(|broker| broker.parse::<BrokerAddress>().map_err(wrong)).transpose()?;
+    let Some(password) = options.text(PASSWORD.name) else { return Ok(broker) };
+    let refused = |problem: &str| Err(options.wrong(PASSWORD.name, problem, "write broker => 'mqtt://user@host'"));
+    match broker {
+        Some(broker) if broker.password.is_some() => refused("is given twice, also in 'broker'"),
+        Some(broker) if broker.user.is_some() => Ok(Some(BrokerAddress { password: Some(password.into()), ..broker })),
+        Some(_) => refused("has no user in 'broker'"),
+        None => refused("is that of a broker, and none is named"),
+    }
 }
 
 /// The certificates to trust, if they are named.
@@ -282,4 +299,31 @@ fn refused(address: &str, problem: String) -> ConnectorError {
         None => (problem, "is the broker there, and may this user do that?".to_owned()),
     };
     ConnectorError::Open { connector: NAME, address: address.into(), problem, hint }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connector::Direction;
+
+    #[test]
+    fn a_password_stands_in_the_address_or_in_its_own_option() {
+        let broker = |given: &[(&str, &str)]| {
+            let given: Vec<(String, String)> =
+                given.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+            let options = CONNECTOR.check_options(Direction::Sink, &given).unwrap();
+            broker_of(&options).map_err(|error| error.to_string())
+        };
+        let address = broker(&[("broker", "mqtt://kim@h"), ("password", "rose")]).unwrap().unwrap();
+        assert_eq!((address.user.as_deref(), address.password.as_deref()), (Some("kim"), Some("rose")));
+        for given in [
+            &[("broker", "mqtt://kim:lily@h"), ("password", "rose")][..],
+            &[("broker", "mqtt://h"), ("password", "rose")],
+            &[("password", "rose")],
+        ] {
+            let error = broker(given).unwrap_err();
+            assert!(error.contains("'password'") && error.contains("hint: write broker"), "{error}");
+            assert!(!error.contains("rose") && !error.contains("lily"), "{error}");
+        }
+    }
 }
