@@ -66,7 +66,8 @@ pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};
 pub use scope::{Scope, SinkDeclaration, SourceDeclaration, View};
 pub use shown::shown_statement;
 pub use statement::{
-    AccountStatement, BigQuery, CreateApplication, CreateBigQuery, CreateSink, CreateSource, CreateTable, CreateView,
-    FormatSpec, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, Name, StateWish, Statement, UserName,
+    AccountStatement, BigQuery, CreateApplication, CreateBigQuery, CreateSecret, CreateSink, CreateSource, CreateTable,
+    CreateView, FormatSpec, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, Name, SecretValue, StateWish, Statement,
+    UserName,
 };
 pub use value::{Literal, ParamValue, column_type_name, declared_type_name, interval_text, type_name};

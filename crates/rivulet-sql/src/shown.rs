@@ -56,6 +56,8 @@ fn hidden(
 ) -> Option<(Position, String)> {
     let connector = address.split(':').next().unwrap_or_default();
     let value = match value {
+        // The statement has its name alone.
+        Literal::Secret(_) => return None,
         Literal::Text(text) => text.clone(),
         other => other.to_string(),
     };

@@ -5,6 +5,7 @@ mod parts;
 mod query;
 
 use std::collections::BTreeSet;
+use std::fmt;
 
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion_sql::sqlparser::ast;
@@ -40,6 +41,22 @@ pub enum Statement {
     },
     /// `CREATE [OR REPLACE] TABLE [IF NOT EXISTS] ...`
     CreateTable(Box<CreateTable>),
+    /// `CREATE [OR REPLACE] SECRET [IF NOT EXISTS] s AS '...'`
+    CreateSecret(CreateSecret),
+    /// `DROP SECRET [IF EXISTS] s`
+    DropSecret {
+        /// The name of the secret.
+        name: Name,
+        /// Do nothing if there is none.
+        if_exists: bool,
+    },
+    /// `SHOW SECRETS [LIKE 'pattern'] [LIMIT n]`
+    ShowSecrets {
+        /// Only names like this.
+        like: Option<String>,
+        /// At most so many.
+        limit: Option<u64>,
+    },
     /// `CREATE SOURCE [IF NOT EXISTS] ...`
     CreateSource(Box<CreateSource>),
     /// `CREATE SINK [IF NOT EXISTS] ...`
@@ -211,6 +228,52 @@ pub enum Statement {
     },
     /// About tenants, users, tokens and rights.
     Account(AccountStatement),
+}
+
+impl Statement {
+    /// The secrets that options of the statement name, with their positions.
+    pub fn secrets(&self) -> Vec<(&str, Position)> {
+        let options: Vec<&[(Name, Literal, Position)]> = match self {
+            Self::CreateSource(create) => vec![&create.options],
+            Self::CreateSink(create) => vec![&create.options],
+            Self::AlterApplication { options, .. } => vec![options],
+            Self::CreateApplication(create) | Self::ExplainCreate(create) => {
+                let inputs = create.inputs.iter().map(|input| input.options.as_slice());
+                inputs.chain(create.outputs.iter().map(|output| output.options.as_slice())).collect()
+            }
+            _ => Vec::new(),
+        };
+        let mut secrets = Vec::new();
+        for (_, value, position) in options.into_iter().flatten() {
+            if let Literal::Secret(name) = value {
+                secrets.push((name.as_str(), *position));
+            }
+        }
+        secrets
+    }
+}
+
+/// `CREATE [OR REPLACE] SECRET [IF NOT EXISTS] name AS '...'`: a value that options of other statements name.
+#[derive(Clone, Debug)]
+pub struct CreateSecret {
+    /// The name of the secret.
+    pub name: Name,
+    /// Do nothing if there is a secret of that name.
+    pub if_not_exists: bool,
+    /// Whether it replaces the value of a secret of that name.
+    pub replaces: bool,
+    /// The value.
+    pub value: SecretValue,
+}
+
+/// The value of a secret. It is not shown, in logs neither.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretValue(pub String);
+
+impl fmt::Debug for SecretValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
 }
 
 /// `CREATE [OR REPLACE] TABLE name (column TYPE [NOT NULL], ...) FROM 'address' FORMAT ...`: a reference table.

@@ -120,6 +120,8 @@ impl<'a> From<&'a Literal> for ParamValue<'a> {
             Literal::Text(value) => Self::Text(value),
             Literal::Interval(value) => Self::Interval(*value),
             Literal::Timestamp(value) => Self::Timestamp(*value),
+            // The parser makes no parameter of a secret.
+            Literal::Secret(name) => Self::Text(name),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! - [`engine`]: the trait's implementation: applications as groups, queries as slots;
 //! - [`accounts`]: users, their tokens and rights;
 //! - [`catalog`]: applications, queries and users on disk;
+//! - [`secrets`]: values that options of sources and sinks name;
 //! - [`data_folder`]: what is on disk, and a copy of it;
 //! - [`examine`]: what is on disk, looked at without a server;
 //! - [`config`]: what the server runs with, and where each value came from;
@@ -20,6 +21,7 @@ pub mod service;
 pub mod engine;
 pub mod accounts;
 pub mod catalog;
+pub mod secrets;
 pub mod data_folder;
 pub mod examine;
 pub mod config;

@@ -33,7 +33,7 @@ pub use access::{
 pub use accounts::{AccountAnswer, GrantInfo, TokenInfo, UserInfo};
 pub(crate) use activity::counted_from;
 pub use activity::{InputActivity, NullColumn, QueryActivity, QueryRefusal, StepActivity};
-pub use applications::{ApplicationInfo, ParameterInfo, QueryReplacement, Replacement, TableInfo};
+pub use applications::{ApplicationInfo, ParameterInfo, QueryReplacement, Replacement, SecretInfo, TableInfo};
 pub use error::{ErrorKind, ServiceError};
 pub(crate) use live::Waiting;
 pub use live::{LiveResult, Selection};
@@ -117,6 +117,24 @@ pub trait Service: Send + Sync + 'static {
 
     /// One reference table, by its name.
     fn table(&self, permit: &Permit, name: &str) -> Result<TableInfo, ServiceError>;
+
+    /// Every secret, by name, without its value.
+    fn secrets(&self, permit: &Permit) -> Vec<SecretInfo> {
+        let _ = permit;
+        Vec::new()
+    }
+
+    /// Gives a secret its value, also one that there is already. Sources and sinks take it when they are opened next.
+    fn put_secret(&self, permit: &Permit, name: &str, value: String) -> Result<SecretInfo, ServiceError> {
+        let _ = (permit, name, value);
+        Err(ServiceError::invalid("this server keeps no secrets"))
+    }
+
+    /// Drops a secret; it is a conflict if a source, sink or application names it.
+    fn drop_secret(&self, permit: &Permit, name: &str) -> Result<(), ServiceError> {
+        let _ = permit;
+        Err(ServiceError::not_found(format!("there is no secret '{name}'")))
+    }
 
     /// Every application, by name.
     fn applications(&self, permit: &Permit) -> Vec<ApplicationInfo>;

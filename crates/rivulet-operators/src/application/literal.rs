@@ -24,6 +24,9 @@ pub enum Literal {
     Interval(IntervalMonthDayNano),
     /// `TIMESTAMP '2026-11-21 08:30:00'`, in microseconds since the epoch, UTC.
     Timestamp(i64),
+    /// `SECRET name`: a value that the statement does not contain. Only options of sources, sinks, inputs and outputs
+    /// have such values.
+    Secret(String),
 }
 
 /// Writes the constant as SQL.
@@ -40,12 +43,13 @@ impl fmt::Display for Literal {
                 Some(time) => write!(f, "TIMESTAMP '{time}'"),
                 None => write!(f, "TIMESTAMP {value_us}"),
             },
+            Self::Secret(name) => write!(f, "SECRET \"{}\"", name.replace('"', "\"\"")),
         }
     }
 }
 
 impl Literal {
-    /// The constant as plain text: text without quotes, no value as an empty text.
+    /// The constant as plain text: text without quotes, no value as an empty text, and a secret by its name.
     pub fn plain_text(&self) -> String {
         match self {
             Self::Null => String::new(),
@@ -58,6 +62,7 @@ impl Literal {
                 let array = TimestampMicrosecondArray::from(vec![*us]);
                 array_value_to_string(&array, 0).unwrap_or_else(|_| us.to_string())
             }
+            Self::Secret(_) => self.to_string(),
         }
     }
 }

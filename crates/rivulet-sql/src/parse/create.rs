@@ -182,7 +182,7 @@ fn outputs(cursor: &mut Cursor<'_>) -> Result<(Vec<OutputDeclaration>, Vec<Optio
         cursor.expect_word("FORMAT")?;
         let format = format(cursor)?;
         let options = match cursor.eat_word("with") {
-            true => cursor.named_values("the name of an option")?,
+            true => cursor.options()?,
             false => Vec::new(),
         };
         let condition = if cursor.eat_word("when") { Some(condition(cursor)?) } else { None };
@@ -274,7 +274,7 @@ fn input(cursor: &mut Cursor<'_>) -> Result<(InputDeclaration, Vec<ComputedColum
     let format = format(cursor)?;
     let from = cursor.position();
     let (options, to) = match cursor.eat_word("with") {
-        true => (cursor.named_values("the name of an option")?, cursor.behind()),
+        true => (cursor.options()?, cursor.behind()),
         false => (Vec::new(), from),
     };
     Ok((InputDeclaration { name, columns, address, format, options, options_at: (from, to) }, computed))

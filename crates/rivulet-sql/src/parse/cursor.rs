@@ -417,8 +417,27 @@ impl<'a> Cursor<'a> {
             .hint(hint))
     }
 
+    /// Reads the name of a secret. What stands in its place may be the value, and is not shown.
+    pub(crate) fn secret_name(&mut self) -> Result<Name, SqlError> {
+        match self.peek() {
+            Token::Word(_) => self.name("the name of a secret"),
+            _ => Err(SqlError::new(self.position(), "expected the name of a secret")
+                .hint("it is a word, or stands in double quotes: SECRET kafka_password")),
+        }
+    }
+
+    /// Reads the options of a source, sink, input or output: as [`Cursor::named_values`], and a value may be a secret,
+    /// as in `password => SECRET name`.
+    pub(crate) fn options(&mut self) -> Result<Vec<(Name, Literal, Position)>, SqlError> {
+        self.values("the name of an option", true)
+    }
+
     /// Reads `( name => value, ... )`; each name at most once.
     pub(crate) fn named_values(&mut self, what: &str) -> Result<Vec<(Name, Literal, Position)>, SqlError> {
+        self.values(what, false)
+    }
+
+    fn values(&mut self, what: &str, may_be_secret: bool) -> Result<Vec<(Name, Literal, Position)>, SqlError> {
         let mut values: Vec<(Name, Literal, Position)> = Vec::new();
         self.expect(&Token::LParen)?;
         if self.eat(&Token::RParen) {
@@ -455,7 +474,18 @@ impl<'a> Cursor<'a> {
                 };
                 return Err(self.expected("'=>'").hint(hint));
             }
-            let (literal, position) = self.literal()?;
+            let position = self.position();
+            let (literal, position) = match self.is_word("secret") {
+                true if may_be_secret => {
+                    self.advance();
+                    (Literal::Secret(self.secret_name()?.text), position)
+                }
+                true => {
+                    let error = self.expected("a value");
+                    return Err(error.hint("a secret is a value of an option of a source, sink, input or output"));
+                }
+                false => self.literal()?,
+            };
             values.push((name, literal, position));
             if self.eat(&Token::RParen) {
                 return Ok(values);

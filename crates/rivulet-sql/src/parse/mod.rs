@@ -9,6 +9,7 @@ mod lookup;
 mod names;
 mod pattern;
 mod query;
+mod secret;
 mod select;
 mod select_text;
 mod source;
@@ -179,8 +180,11 @@ fn create_statement(
     let text = statement.text;
     let position = cursor.position();
     if cursor.eat_words(&["or", "replace"]) {
+        if cursor.eat_word("secret") {
+            return Ok(Statement::CreateSecret(secret::secret(cursor, true)?));
+        }
         if !["application", "query", "table"].into_iter().any(|word| cursor.is_word(word)) {
-            return Err(SqlError::new(position, "OR REPLACE is for applications, queries and tables alone")
+            return Err(SqlError::new(position, "OR REPLACE is for applications, queries, tables and secrets alone")
                 .hint("anything else is dropped first: DROP VIEW name, then CREATE VIEW name ..."));
         }
         let is_table = cursor.is_word("table");
@@ -194,14 +198,16 @@ fn create_statement(
     if account::is_next(cursor, &account::CREATED) {
         return account::create(cursor).map(Statement::Account);
     }
-    const CREATED: [&str; 9] = ["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "TENANT", "USER", "TOKEN"];
+    const CREATED: [&str; 10] =
+        ["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "SECRET", "TENANT", "USER", "TOKEN"];
     Ok(match cursor.expect_one_of(&CREATED)? {
         0 => Statement::CreateApplication(Box::new(create::application(cursor, &statement.tokens, text)?)),
         1 => create_query(cursor, &statement.tokens, text)?,
         2 => Statement::CreateTable(Box::new(create::table(cursor, &statement.tokens, text)?)),
         3 => Statement::CreateSource(Box::new(source::source(cursor, text)?)),
         4 => Statement::CreateSink(Box::new(source::sink(cursor, text)?)),
-        _ => Statement::CreateView(Box::new(source::view(cursor, text)?)),
+        5 => Statement::CreateView(Box::new(source::view(cursor, text)?)),
+        _ => Statement::CreateSecret(secret::secret(cursor, false)?),
     })
 }
 
@@ -269,7 +275,7 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     if account::is_next(cursor, &account::SHOWN) {
         return account::show(cursor).map(Statement::Account);
     }
-    const LISTS: [&str; 12] = [
+    const LISTS: [&str; 13] = [
         "APPLICATIONS",
         "QUERIES",
         "TABLES",
@@ -278,6 +284,7 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
         "VIEWS",
         "CHECKPOINTS",
         "FUNCTIONS",
+        "SECRETS",
         "TENANTS",
         "USERS",
         "TOKENS",
@@ -316,7 +323,8 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
         3 => Statement::ShowSources { like, limit },
         4 => Statement::ShowSinks { like, limit },
         5 => Statement::ShowViews { like, limit },
-        _ => Statement::ShowFunctions { like, limit },
+        7 => Statement::ShowFunctions { like, limit },
+        _ => Statement::ShowSecrets { like, limit },
     })
 }
 
@@ -341,7 +349,7 @@ fn explain(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) -> Result<S
 
 /// Reads what follows `ALTER`.
 fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
-    if ["table", "source", "sink", "view"].iter().any(|word| cursor.is_word(word)) {
+    if ["table", "source", "sink", "view", "secret"].iter().any(|word| cursor.is_word(word)) {
         return Err(cursor.expected("QUERY or APPLICATION").hint("anything else is dropped, and created anew"));
     }
     if account::is_next(cursor, &account::CREATED) {
@@ -352,7 +360,7 @@ fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
         let input = if cursor.eat_word("input") { Some(cursor.name("the name of an input")?) } else { None };
         let example = || format!("write ALTER APPLICATION {name} SET (lateness => INTERVAL '5 seconds')");
         cursor.expect_word("SET").map_err(|error| error.hint(example()))?;
-        let options = cursor.named_values("the name of an option")?;
+        let options = cursor.options()?;
         let wish = if cursor.eat_word("with") { create::state_wish(cursor)? } else { StateWish::default() };
         return Ok(Statement::AlterApplication { name, input, options, wish });
     }
@@ -380,7 +388,8 @@ fn drop_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     if account::is_next(cursor, &account::CREATED) {
         return account::drop(cursor).map(Statement::Account);
     }
-    const DROPPED: [&str; 9] = ["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "TENANT", "USER", "TOKEN"];
+    const DROPPED: [&str; 10] =
+        ["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "SECRET", "TENANT", "USER", "TOKEN"];
     let what = cursor.expect_one_of(&DROPPED)?;
     let if_exists = cursor.eat_words(&["if", "exists"]);
     Ok(match what {
@@ -393,7 +402,8 @@ fn drop_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
         2 => Statement::DropTable { name: cursor.name("the name of a table")?, if_exists },
         3 => Statement::DropSource { name: cursor.name("the name of a source")?, if_exists },
         4 => Statement::DropSink { name: cursor.name("the name of a sink")?, if_exists },
-        _ => Statement::DropView { name: cursor.name("the name of a view")?, if_exists },
+        5 => Statement::DropView { name: cursor.name("the name of a view")?, if_exists },
+        _ => Statement::DropSecret { name: cursor.secret_name()?, if_exists },
     })
 }
 

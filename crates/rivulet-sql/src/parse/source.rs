@@ -28,7 +28,7 @@ pub(super) fn source(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateSource
     }
     let (address, address_position) = cursor.string("an address in single quotes")?;
     let format = if cursor.eat_word("format") { Some(create::format(cursor)?) } else { None };
-    let options = if cursor.eat_word("with") { cursor.named_values("the name of an option")? } else { Vec::new() };
+    let options = if cursor.eat_word("with") { cursor.options()? } else { Vec::new() };
     if let Some(key) = &key
         && !format.as_ref().is_some_and(FormatSpec::has_changes)
     {
@@ -72,7 +72,7 @@ pub(super) fn sink(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateSink, Sq
     }
     let (address, address_position) = cursor.string("an address in single quotes")?;
     let format = if cursor.eat_word("format") { Some(create::format(cursor)?) } else { None };
-    let options = if cursor.eat_word("with") { cursor.named_values("the name of an option")? } else { Vec::new() };
+    let options = if cursor.eat_word("with") { cursor.options()? } else { Vec::new() };
     Ok(CreateSink {
         name,
         if_not_exists,

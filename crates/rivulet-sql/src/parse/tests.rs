@@ -154,11 +154,11 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "SHOW QUERYS",
-            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, TENANTS, USERS, TOKENS or GRANTS, found 'QUERYS'\nhint: did you mean 'QUERIES'?",
+            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, SECRETS, TENANTS, USERS, TOKENS or GRANTS, found 'QUERYS'\nhint: did you mean 'QUERIES'?",
         ),
         (
             "SHOW STREAMS",
-            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, TENANTS, USERS, TOKENS or GRANTS, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
+            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, SECRETS, TENANTS, USERS, TOKENS or GRANTS, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
         ),
         ("ALTER QUERY q", "error at line 1, column 14: expected SET or LABEL, found the end of the statement"),
         ("ALTER QUERY q SET limit => 3", "error at line 1, column 19: expected '(', found 'limit'"),
@@ -573,7 +573,7 @@ fn a_replacement_is_the_same_application() {
         ("OR REPLACE APPLICATION IF NOT EXISTS a", "contradict"),
         ("OR REPLACE APPLICATION a WITH (state => 'lose')", "'keep' or 'discard'"),
         ("OR REPLACE APPLICATION a WITH (speed => 1)", "unknown option 'speed'"),
-        ("OR REPLACE VIEW a", "for applications, queries and tables alone"),
+        ("OR REPLACE VIEW a", "for applications, queries, tables and secrets alone"),
     ] {
         let error = parse_application(&plain.replace("APPLICATION a", words)).expect_err(words).to_string();
         assert!(error.contains(message) && error.contains("hint:"), "{error}");
@@ -605,7 +605,7 @@ fn a_replacement_is_the_same_query() {
         ("CREATE OR REPLACE QUERY IF NOT EXISTS q AS SELECT v FROM t INTO s", "contradict"),
         ("CREATE OR REPLACE QUERY q WITH (state => 'lose') AS SELECT v FROM t INTO s", "'keep' or 'discard'"),
         ("CREATE OR REPLACE QUERY q FROM APPLICATION a WITH (x => 1)", "for queries that say AS SELECT"),
-        ("CREATE OR REPLACE VIEW v AS SELECT v FROM t", "for applications, queries and tables alone"),
+        ("CREATE OR REPLACE VIEW v AS SELECT v FROM t", "for applications, queries, tables and secrets alone"),
     ] {
         let error = parse_script(script).expect_err(script).to_string();
         assert!(error.contains(message) && error.contains("hint:"), "{error}");
@@ -656,5 +656,46 @@ fn secrets_do_not_stand_in_statements_that_are_shown() {
         ("CREATE SINK s TO 'x:y' WITH (token => 'rose'", "(this version does not understand the statement)"),
     ] {
         assert_eq!(shown(text), expected);
+    }
+}
+
+#[test]
+fn secrets_are_named_in_options_and_no_error_has_a_value() {
+    let one = |text: &str| parse_script(text).unwrap().remove(0).0;
+    let Statement::CreateSecret(create) = one("CREATE OR REPLACE SECRET IF NOT EXISTS \"My s\" AS 'it''s'") else {
+        panic!("another statement")
+    };
+    assert!(create.replaces && create.if_not_exists && create.name.text == "My s" && create.value.0 == "it's");
+    assert!(!format!("{create:?}").contains("it's"));
+    let application = "CREATE APPLICATION a (p TEXT) INPUT t (v BIGINT) FROM 'kafka:h/t' FORMAT JSON \
+                       WITH (key => '{p}', properties.sasl.password => SECRET one) \
+                       OUTPUT 'http:h' FORMAT JSON WITH (headers.x => Secret \"Two\") AS SELECT v FROM t";
+    for (text, expected) in [
+        (application, &["one", "Two"][..]),
+        ("CREATE SINK s TO 'http://h' WITH (headers.x => SECRET token, timeout => '1 s')", &["token"]),
+        ("CREATE SOURCE s (a TEXT) FROM 'http:h:1/x' WITH (token => SECRET token)", &["token"]),
+        ("ALTER APPLICATION a SET (token => SECRET token)", &["token"]),
+        ("CREATE SINK s TO 'http://h' WITH (headers.x => 'secret')", &[]),
+        ("SHOW SECRETS LIKE 'a%' LIMIT 2", &[]),
+        ("DROP SECRET IF EXISTS s", &[]),
+    ] {
+        let statement = one(text);
+        assert_eq!(statement.secrets().iter().map(|(name, _)| *name).collect::<Vec<_>>(), expected, "{text}");
+    }
+    for wrong in [
+        "CREATE SECRET s AS rose",
+        "CREATE SECRET s AS \"rose\"",
+        "CREATE SECRET s AS 'x' rose",
+        "CREATE SECRET s AS 'x' 'rose'",
+        "CREATE SECRET s AS ''",
+        "CREATE SECRET s 'rose'",
+        "CREATE SECRET 'rose'",
+        "CREATE QUERY q FROM APPLICATION a WITH (p => SECRET s)",
+        "CREATE SINK s TO 'file:x' FORMAT CSV (delimiter => SECRET s)",
+        "CREATE SINK s TO 'http://h' WITH (headers.x => SECRET 'rose')",
+        "SELECT a FROM t WITH (state_ttl => SECRET s)",
+    ] {
+        let error = parse_script(wrong).unwrap_err().to_string();
+        assert!(!error.contains("rose"), "{wrong}: {error}");
     }
 }

@@ -4,6 +4,7 @@
 //! ```text
 //! catalog.redb    applications and queries
 //! checkpoints/    their state
+//! secrets         values that options of sources and sinks name
 //! log/            events since, of inputs that are logged
 //! starts          big queries that have been started and have yet to show that they can run
 //! crashed         whether the last process has crashed

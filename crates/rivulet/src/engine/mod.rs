@@ -70,6 +70,7 @@ mod replace;
 mod reserve;
 mod resting;
 mod running;
+mod secrets;
 mod shared_input;
 mod source_reader;
 mod sources;
@@ -98,6 +99,7 @@ use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::data_folder::archive::Copies;
 use crate::data_folder::{CHECKPOINTS, LOG};
+use crate::secrets::Secrets;
 use crate::service::{Access, ErrorKind, ServiceError};
 use applications::Applications;
 use backup::Backups;
@@ -135,6 +137,7 @@ pub struct Engine {
     access: Arc<Access>,
     /// `None` if something else decides who gets in.
     accounts: Option<Arc<Accounts>>,
+    secrets: Arc<Secrets>,
     started: Instant,
     catalog: Arc<Catalog>,
     workers: Arc<Workers>,
@@ -301,7 +304,8 @@ impl Engine {
         let Extensions { languages, access: _, companion, network: _ } = extensions;
         let server_id = format!("{:016x}", catalog.server_id()?);
         let config = Arc::new(config);
-        let permitted = Arc::new(Permitted::new(&config, &access)?);
+        let secrets = Arc::new(Secrets::open(&config.data_dir)?);
+        let permitted = Arc::new(Permitted::new(&config, &access, &secrets)?);
         let (workers, messaging, event_log) = (Arc::new(workers), Arc::new(messaging), Arc::new(event_log));
         let blocked = Arc::downgrade(&workers);
         messaging.publisher().on_room(Arc::new(move || {
@@ -395,6 +399,7 @@ impl Engine {
             config,
             access,
             accounts,
+            secrets,
             started: Instant::now(),
             catalog,
             workers,

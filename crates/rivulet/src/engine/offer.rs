@@ -17,7 +17,7 @@ use crate::config::Config;
 use crate::service::{
     Access, AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, Caller, CheckpointInfo, ErrorKind,
     FullName, LiveResult, Permit, QueryChange, QueryFilter, QueryInfo, QueryReplacement, QueryRequest, Replacement,
-    Resource, Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo, Tenant,
+    Resource, SecretInfo, Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo, Tenant,
 };
 
 impl Service for Engine {
@@ -92,6 +92,18 @@ impl Service for Engine {
 
     fn table(&self, permit: &Permit, name: &str) -> Result<TableInfo, ServiceError> {
         self.applications.table(&permit.tenant().named(name))
+    }
+
+    fn secrets(&self, permit: &Permit) -> Vec<SecretInfo> {
+        self.secret_infos(permit.tenant())
+    }
+
+    fn put_secret(&self, permit: &Permit, name: &str, value: String) -> Result<SecretInfo, ServiceError> {
+        self.put_secret_of(&permit.tenant().named(name), value)
+    }
+
+    fn drop_secret(&self, permit: &Permit, name: &str) -> Result<(), ServiceError> {
+        self.drop_secret_of(&permit.tenant().named(name))
     }
 
     fn applications(&self, permit: &Permit) -> Vec<ApplicationInfo> {

@@ -1,4 +1,4 @@
-//! What statements of a tenant may reach outside of the process: files and hosts.
+//! What statements of a tenant may reach: files and hosts outside of the process, and secrets.
 //!
 //! What must hold: every [`Host`] that the engine gives to a connector is made here, so no statement has more rights
 //! than its tenant. Tenants other than the default one share no folder unless the configuration names one for all.
@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rivulet_connectors::connector::Host;
+use rivulet_connectors::connector::{self, Host};
 use rivulet_connectors::files::Files;
 use rivulet_connectors::reach::{AllowedHosts, Reach};
 
 use crate::config::Config;
 use crate::data_folder::{FILES, TENANTS};
+use crate::secrets::Secrets;
 use crate::service::{Access, ErrorKind, ServiceError, Tenant};
 
 /// What stands in `files.allow` for the name of the tenant.
@@ -25,14 +26,20 @@ const TENANT: &str = "{tenant}";
 pub(super) struct Permitted {
     config: Arc<Config>,
     access: Arc<Access>,
+    secrets: Arc<Secrets>,
     /// The files of tenants that have named any. Folders are resolved once.
     files: Mutex<HashMap<Tenant, Files>>,
 }
 
 impl Permitted {
     /// Fails if the folders of the default tenant cannot be used.
-    pub(super) fn new(config: &Arc<Config>, access: &Arc<Access>) -> Result<Self, ServiceError> {
-        let permitted = Self { config: config.clone(), access: access.clone(), files: Mutex::default() };
+    pub(super) fn new(
+        config: &Arc<Config>,
+        access: &Arc<Access>,
+        secrets: &Arc<Secrets>,
+    ) -> Result<Self, ServiceError> {
+        let (config, access, secrets) = (config.clone(), access.clone(), secrets.clone());
+        let permitted = Self { config, access, secrets, files: Mutex::default() };
         let own = Tenant::default();
         let files = permitted.files_of(&own)?;
         permitted.files.lock().insert(own, files);
@@ -41,7 +48,9 @@ impl Permitted {
 
     /// What connectors find in this process for a tenant.
     pub(super) fn host(&self, tenant: &Tenant) -> Host {
-        Host { files: self.files(tenant), reach: self.reach(tenant), ..Host::default() }
+        let (own, of) = (self.secrets.clone(), tenant.clone());
+        let secrets = connector::Secrets::found_by(move |name| own.value(&of.named(name)));
+        Host { files: self.files(tenant), reach: self.reach(tenant), secrets, ..Host::default() }
     }
 
     /// The files that statements of a tenant may name; none if its folder cannot be used.

@@ -29,7 +29,7 @@ use super::texts::format_error;
 use super::topics::{InputTopics, OutputAddress, Topics};
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::run::{CONNECTORS, format_text, placed_at};
+use crate::run::{CONNECTORS, format_text, option_text, placed_at};
 use crate::service::{ErrorKind, ServiceError, Tenant};
 
 /// What preparing applications needs.
@@ -251,7 +251,7 @@ fn published(output: &Output, default: PublishOptions) -> Result<PublishOptions,
 }
 
 fn options_of(output: &Output) -> Vec<(String, String)> {
-    output.options.iter().map(|option| (option.name.clone(), option.value.plain_text())).collect()
+    output.options.iter().map(|option| (option.name.clone(), option_text(&option.value))).collect()
 }
 
 /// A connector's error about an output, with the output's position.

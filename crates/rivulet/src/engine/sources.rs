@@ -22,7 +22,7 @@ use super::permitted::Permitted;
 use super::running::Running;
 use super::source_reader::Reader;
 use crate::catalog::ApplicationNumber;
-use crate::run::{CONNECTORS, placed_at};
+use crate::run::{CONNECTORS, option_text, placed_at};
 use crate::service::ServiceError;
 
 /// How long a stopping server waits for all readers. A reader that is opening a source ends later by itself, and the
@@ -59,7 +59,7 @@ pub(super) fn check(input: &Input, host: &Host) -> Result<(), ServiceError> {
 }
 
 fn spec_of(input: &Input, source: &SourceInput, host: &Host) -> SourceSpec {
-    let options = source.options.iter().map(|(name, value, _)| (name.clone(), value.plain_text()));
+    let options = source.options.iter().map(|(name, value, _)| (name.clone(), option_text(value)));
     SourceSpec {
         connector: input.address.connector.clone(),
         address: input.address.template.clone(),

@@ -402,6 +402,11 @@ impl Engine {
             statement @ (Statement::RunQuery(_) | Statement::ExplainBigQuery { analyze: true, .. }) => {
                 Err(never_runs(&statement).unwrap_or_else(|| ServiceError::invalid("this statement is not run here")))
             }
+            Statement::CreateSecret(create) => self.create_secret(tenant, create),
+            Statement::DropSecret { name, if_exists } => {
+                dropped("secret", &name, if_exists, self.drop_secret_of(&full(&name)))
+            }
+            Statement::ShowSecrets { like, limit } => Ok(self.show_secrets(tenant, like.as_deref(), limit)),
             Statement::DropSource { name, if_exists } => {
                 self.drop_statement(Declared::Source, tenant, &name, if_exists)
             }

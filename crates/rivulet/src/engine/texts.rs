@@ -59,7 +59,9 @@ fn as_written(literal: &Literal) -> ParameterValue<'_> {
         Literal::Integer(value) => ParameterValue::Int(*value),
         Literal::Float(value) => ParameterValue::Float(*value),
         Literal::Text(value) => ParameterValue::Text(Cow::Borrowed(value)),
-        Literal::Interval(_) | Literal::Timestamp(_) => ParameterValue::Text(Cow::Owned(literal.plain_text())),
+        Literal::Interval(_) | Literal::Timestamp(_) | Literal::Secret(_) => {
+            ParameterValue::Text(Cow::Owned(literal.plain_text()))
+        }
     }
 }
 

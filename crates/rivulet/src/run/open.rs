@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use rivulet_connectors::connector::{
-    ConnectorError, Connectors, Direction, EVENT_TIME_KEY, FinalUpTo, Health, Host, SinkSpec, SourceSpec,
+    ConnectorError, Connectors, Direction, EVENT_TIME_KEY, FinalUpTo, Health, Host, SinkSpec, SourceSpec, secret_named,
 };
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{PartitionState, Sink, Source};
@@ -229,7 +229,15 @@ pub(crate) fn format_text(format: &FormatSpec) -> (String, Vec<(String, String)>
 }
 
 fn options_text(options: &[(Name, Literal, Position)]) -> Vec<(String, String)> {
-    options.iter().map(|(name, value, _)| (name.text.clone(), value.plain_text())).collect()
+    options.iter().map(|(name, value, _)| (name.text.clone(), option_text(value))).collect()
+}
+
+/// The value of an option, as connectors take it.
+pub(crate) fn option_text(value: &Literal) -> String {
+    match value {
+        Literal::Secret(name) => secret_named(name),
+        other => other.plain_text(),
+    }
 }
 
 /// The connector's error with its position in the script.

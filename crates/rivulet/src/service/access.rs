@@ -151,6 +151,8 @@ pub enum ResourceKind {
     Sink,
     /// A view over sources.
     View,
+    /// A secret. To read one is to name it in an option; its value is never shown.
+    Secret,
     /// A topic of the embedded broker. To subscribe, the name is a filter, which may have wildcards.
     Topic,
     /// The server: its status, metrics, checkpoints and backups. It has no name.
@@ -170,6 +172,7 @@ impl ResourceKind {
             Self::Source => ("source", "sources"),
             Self::Sink => ("sink", "sinks"),
             Self::View => ("view", "views"),
+            Self::Secret => ("secret", "secrets"),
             Self::Topic => ("topic", "topics"),
             Self::Server => ("server", "the server"),
             Self::User => ("user", "users"),

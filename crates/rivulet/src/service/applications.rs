@@ -26,6 +26,17 @@ pub struct TableInfo {
     pub left_out: Option<String>,
 }
 
+/// A secret, without its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretInfo {
+    /// Its name.
+    pub name: String,
+    /// When it got its value, in milliseconds since 1970.
+    pub changed_at_ms: i64,
+    /// What names it: `sink 'alarms'`, `application 'floors'`.
+    pub used_by: Vec<String>,
+}
+
 impl TableInfo {
     /// `running`, or `not running: ` and the reason; and the lines it runs without.
     pub fn state(&self) -> String {

@@ -9,12 +9,12 @@ use rivulet_sql::{AccountStatement, Name, Statement, UserName};
 use tokio::sync::broadcast;
 
 use super::access::Action::{self, Administer, Change, Read, Subscribe};
-use super::access::ResourceKind::{self, Application, Query, Server, Sink, Source, Table, Tenant, User, View};
+use super::access::ResourceKind::{self, Application, Query, Secret, Server, Sink, Source, Table, Tenant, User, View};
 use super::access::{Access, Caller, Permit, Resource};
 use super::{
     AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult,
-    QueryChange, QueryFilter, QueryInfo, QueryRequest, Replacement, Selection, Service, ServiceError, StatementResult,
-    Status, TableInfo,
+    QueryChange, QueryFilter, QueryInfo, QueryRequest, Replacement, SecretInfo, Selection, Service, ServiceError,
+    StatementResult, Status, TableInfo,
 };
 
 /// The service for one caller. Its methods are those of [`Service`]; each refuses what the caller may not do with
@@ -72,6 +72,21 @@ impl Session<'_> {
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
         self.service.replace_application_of(self.permit_code()?, kind, code, discards_state)
+    }
+
+    /// See [`Service::secrets`].
+    pub fn secrets(&self) -> Result<Vec<SecretInfo>, ServiceError> {
+        Ok(self.service.secrets(self.permit(Read, Secret, None)?))
+    }
+
+    /// See [`Service::put_secret`].
+    pub fn put_secret(&self, name: &str, value: String) -> Result<SecretInfo, ServiceError> {
+        self.service.put_secret(self.permit(Change, Secret, Some(name))?, name, value)
+    }
+
+    /// See [`Service::drop_secret`].
+    pub fn drop_secret(&self, name: &str) -> Result<(), ServiceError> {
+        self.service.drop_secret(self.permit(Change, Secret, Some(name))?, name)
     }
 
     /// See [`Service::create_table`].
@@ -273,6 +288,9 @@ impl Session<'_> {
             let position = name.map_or(position, |name| name.position);
             self.permit(action, kind, name.map(|name| name.text.as_str()))
                 .map_err(|error| error.at(position.line, position.column))?;
+            for (secret, position) in statement.secrets() {
+                self.permit(Read, Secret, Some(secret)).map_err(|error| error.at(position.line, position.column))?;
+            }
             // An input that reads no topic connects to another server, or listens, as a source does.
             let Statement::CreateApplication(create) = &statement else { continue };
             for place in create.source_positions() {
@@ -294,6 +312,9 @@ fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Name>) {
     match statement {
         Statement::CreateApplication(create) => (Change, Application, Some(&create.name)),
         Statement::CreateTable(create) => (Change, Table, Some(&create.name)),
+        Statement::CreateSecret(create) => (Change, Secret, Some(&create.name)),
+        Statement::DropSecret { name, .. } => (Change, Secret, Some(name)),
+        Statement::ShowSecrets { .. } => (Read, Secret, None),
         Statement::CreateSource(create) => (Change, Source, Some(&create.name)),
         Statement::CreateSink(create) => (Change, Sink, Some(&create.name)),
         Statement::CreateView(create) => (Change, View, Some(&create.name)),

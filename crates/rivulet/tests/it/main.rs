@@ -75,6 +75,7 @@ mod sql_answers;
 mod sql_clauses;
 mod stop;
 mod seconds;
+mod secrets;
 mod subqueries;
 mod server;
 mod shared_topics;

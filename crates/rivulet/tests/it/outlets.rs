@@ -37,6 +37,7 @@ pub(crate) struct Request {
     pub(crate) path: String,
     pub(crate) key: String,
     pub(crate) body: String,
+    pub(crate) authorization: String,
 }
 
 /// A receiver of webhooks.
@@ -94,20 +95,21 @@ fn read(stream: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut line = String::new();
     stream.read_line(&mut line).ok()?;
     let path = line.split(' ').nth(1)?.to_owned();
-    let (mut key, mut length) = (String::new(), 0);
+    let (mut key, mut authorization, mut length) = (String::new(), String::new(), 0);
     loop {
         line.clear();
         stream.read_line(&mut line).ok()?;
         let Some((name, value)) = line.trim_end().split_once(": ") else { break };
         match name.to_ascii_lowercase().as_str() {
             "idempotency-key" => key = value.to_owned(),
+            "authorization" => authorization = value.to_owned(),
             "content-length" => length = value.parse().unwrap(),
             _ => {}
         }
     }
     let mut body = vec![0; length];
     stream.read_exact(&mut body).ok()?;
-    Some(Request { path, key, body: String::from_utf8(body).unwrap() })
+    Some(Request { path, key, body: String::from_utf8(body).unwrap(), authorization })
 }
 
 fn opened(config: Config) -> Arc<Engine> {

@@ -76,9 +76,9 @@ fn brokers_of_this_machine_are_for_a_server_that_only_this_machine_reaches() {
                     error.message.contains("out of reach") && error.to_string().contains("hosts.allow")
                 });
                 // What is declared already is refused for that.
-                let is_there = done.as_ref().is_err_and(|error| {
-                    error.kind == ErrorKind::AlreadyExists || error.message.contains("already")
-                });
+                let is_there = done
+                    .as_ref()
+                    .is_err_and(|error| error.kind == ErrorKind::AlreadyExists || error.message.contains("already"));
                 assert_eq!(is_refused, !is_allowed, "{name}: {statement}: {done:?}");
                 assert!(done.is_ok() || is_refused || is_there, "{name}: {statement}: {done:?}");
             }

@@ -178,6 +178,7 @@ fn given_values(values: &[(Name, Literal, Position)]) -> Vec<(&str, ParamValue<'
             Literal::Text(value) => ParamValue::Text(value),
             Literal::Interval(value) => ParamValue::Interval(*value),
             Literal::Timestamp(time_us) => ParamValue::Timestamp(*time_us),
+            Literal::Secret(name) => ParamValue::Text(name),
         };
         (name.text.as_str(), value)
     });

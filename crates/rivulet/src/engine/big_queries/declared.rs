@@ -400,6 +400,18 @@ impl BigQueries {
         Ok(())
     }
 
+    /// The secrets that declarations of a tenant name, each with what names it.
+    pub(in crate::engine) fn uses_of_secrets(&self, tenant: &Tenant) -> Vec<(String, String)> {
+        let known = self.known.lock();
+        let own = known.remembered.values().filter(|one| one.tenant == *tenant);
+        let of = |one: &Remembered| {
+            let user = title(&one.statement);
+            let secrets = one.statement.secrets().into_iter();
+            secrets.map(|(secret, _)| (secret.to_owned(), user.clone())).collect::<Vec<_>>()
+        };
+        own.flat_map(of).collect()
+    }
+
     /// The description of a source, sink or view; `None` if there is none of this name.
     pub(in crate::engine) fn describe_declared(&self, what: Declared, full_name: &FullName) -> Option<Description> {
         let FullName { tenant, name } = full_name;
