@@ -139,6 +139,19 @@ impl Secrets {
         Ok(())
     }
 
+    /// Copies the file, if there are secrets. Returns whether there are.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub(crate) fn copy_to(&self, path: &Path) -> io::Result<bool> {
+        let known = self.known.lock();
+        if known.is_empty() {
+            return Ok(false);
+        }
+        // The copy is made in the same mode.
+        fs::copy(&self.path, path).map(|_| true)
+    }
+
     fn write(&self, known: &BTreeMap<FullName, Secret>) -> Result<(), ServiceError> {
         let secrets = known.iter().map(|(name, secret)| SavedSecret {
             tenant: name.tenant.as_str().to_owned(),

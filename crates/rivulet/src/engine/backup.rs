@@ -1,6 +1,6 @@
 //! A backup of the server while it runs: what a restart would find if the process were killed at one moment.
 //!
-//! First it makes a checkpoint (if none can be made now, the last one is used). Then it copies the catalog, then the
+//! First it makes a checkpoint (if none can be made now, the last one is used). Then it copies catalog and secrets, then the
 //! log and the embedded broker's journal, so that each has what the one before it needs: the log has all events after
 //! the checkpoint, and the journal has the checkpoint's results for absent subscribers. Queries that were created after
 //! the checkpoint begin anew, as after a crash. Objects of checkpoints and complete frames of logs never change, so
@@ -19,6 +19,7 @@ use super::messaging::Messaging;
 use crate::catalog::Catalog;
 use crate::data_folder::archive::{ArchiveError, Copies, LiveBackup};
 use crate::data_folder::{LOG, MQTT};
+use crate::secrets::Secrets;
 use crate::service::{Backup, ErrorKind, ServiceError};
 
 /// How long a backup waits for a log to be on disk.
@@ -27,6 +28,7 @@ const DISK_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Makes backups of a server.
 pub(super) struct Backups {
     pub(super) data_dir: PathBuf,
+    pub(super) secrets: Arc<Secrets>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) messaging: Arc<Messaging>,
     pub(super) event_log: Arc<EventLog>,
@@ -61,6 +63,9 @@ impl Backups {
             |error: ArchiveError| ServiceError::new(ErrorKind::Unavailable, error.to_string()).with_hint(error.hint());
         let copies = Copies::new(&self.data_dir).map_err(refused)?;
         self.catalog.copy_to(&copies.catalog())?;
+        self.secrets.copy_to(&copies.secrets()).map_err(|error| {
+            ServiceError::new(ErrorKind::Unavailable, format!("the secrets cannot be copied: {error}"))
+        })?;
         let journal = self.messaging.journal();
         let not_on_disk = if !self.event_log.wait_all_durable(DISK_WAIT_MAX) {
             Some("the log of events is not on disk yet")

@@ -389,6 +389,7 @@ impl Engine {
         });
         let backups = Backups {
             data_dir: config.data_dir.clone(),
+            secrets: secrets.clone(),
             catalog: catalog.clone(),
             messaging: messaging.clone(),
             event_log: event_log.clone(),

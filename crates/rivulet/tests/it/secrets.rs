@@ -163,3 +163,21 @@ fn a_tenant_uses_and_sees_its_own() {
     drop((own, acme));
     engine.shutdown();
 }
+
+#[test]
+fn a_backup_has_the_secrets() {
+    let (folder, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let engine = open(folder.path());
+    run(&session(&engine, "default"), &format!("CREATE SECRET token AS '{VALUE}'")).unwrap();
+    let mut file = fs::File::create(elsewhere.path().join("all")).unwrap();
+    engine.back_up().unwrap().write(&mut file).unwrap();
+    engine.shutdown();
+    let data = elsewhere.path().join("data");
+    let place = rivulet_storage::Place::Folder(data.join("checkpoints"));
+    rivulet::data_folder::archive::restore(&elsewhere.path().join("all"), &data, &place).unwrap();
+    let engine = open(elsewhere.path());
+    let infos = session(&engine, "default").secrets().unwrap();
+    assert_eq!(infos.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["token"]);
+    engine.shutdown();
+    assert!(has(&data.join("secrets"), VALUE));
+}

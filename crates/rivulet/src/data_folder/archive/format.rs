@@ -1,8 +1,8 @@
 //! The form of a backup: a tar, so that `tar -tf` lists it and `tar -xf` unpacks it.
 //!
 //! ```text
-//! rivulet-backup.json    {"version":2}
-//! catalog.redb, and what is in checkpoints, log and mqtt
+//! rivulet-backup.json    {"version":2}, or 3 where there are secrets
+//! catalog.redb, what is in checkpoints, log and mqtt, and secrets
 //! manifest.json          name, bytes and checksum (XXH3, 64 bits) of each of these files
 //! ```
 //!
@@ -30,9 +30,13 @@ use super::error::{ArchiveError, Contents, failed};
 use super::unpack::{Unpacking, copy};
 use super::version_1;
 use crate::catalog::OWNER_ONLY;
+use crate::data_folder::SECRETS;
 
 /// The version that is written.
 pub const VERSION: u64 = 2;
+
+/// The version that is written where there are secrets, which readers of the version before do not expect.
+const VERSION_WITH_SECRETS: u64 = 3;
 
 /// The first file of a backup, which has its version.
 const HEAD_NAME: &str = "rivulet-backup.json";
@@ -75,8 +79,8 @@ struct Head {
 }
 
 impl Head {
-    fn json() -> Vec<u8> {
-        to_json(&Self { version: VERSION })
+    fn json(version: u64) -> Vec<u8> {
+        to_json(&Self { version })
     }
 }
 
@@ -135,7 +139,9 @@ pub(super) fn write(sources: &[Source], out: &mut dyn Write) -> Result<Contents,
         out.write_all(json)?;
         out.write_all(padding(json.len() as u64))
     };
-    small(out, HEAD_NAME, &Head::json()).map_err(cannot_write)?;
+    let has_secrets = sources.iter().any(|source| source.name == SECRETS);
+    let version = if has_secrets { VERSION_WITH_SECRETS } else { VERSION };
+    small(out, HEAD_NAME, &Head::json(version)).map_err(cannot_write)?;
     let (mut contents, mut manifest) = (Contents::default(), Manifest::default());
     for Source { name, bytes, origin } in sources {
         header(name, *bytes, made_at_s).and_then(|header| out.write_all(header.as_bytes())).map_err(cannot_write)?;
@@ -177,10 +183,13 @@ pub(super) fn read(file: &Path, to: Option<&Path>) -> Result<Contents, ArchiveEr
     }
     let head = from.take(bytes as usize)?;
     match serde_json::from_slice(&head) {
-        Ok(Head { version }) if version > VERSION => {
-            return Err(ArchiveError::LaterVersion { path: file.to_path_buf(), found: version, known: VERSION });
+        Ok(Head { version }) if version > VERSION_WITH_SECRETS => {
+            let (path, known) = (file.to_path_buf(), VERSION_WITH_SECRETS);
+            return Err(ArchiveError::LaterVersion { path, found: version, known });
         }
-        _ if head == Head::json() && is_ours => read_padding(&mut from, bytes)?,
+        Ok(Head { version }) if version >= VERSION && head == Head::json(version) && is_ours => {
+            read_padding(&mut from, bytes)?;
+        }
         _ => return Err(from.damaged("it does not begin as one does")),
     }
     let mut manifest = Manifest::default();

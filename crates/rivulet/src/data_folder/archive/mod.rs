@@ -20,7 +20,7 @@ use rivulet_storage::log::HeldLog;
 use rivulet_storage::{Hold, Place, Store};
 
 use super::home::refusal_of_place;
-use super::{BACKUP, CHECKPOINTS, LOG, MQTT};
+use super::{BACKUP, CHECKPOINTS, LOG, MQTT, SECRETS};
 use crate::catalog::{self, Catalog, CatalogError, OWNER_ONLY};
 use crate::service::Backup;
 use error::failed;
@@ -51,6 +51,10 @@ pub fn back_up(folder: &Path, checkpoints: &Place, file: &Path) -> Result<Conten
     let mut sources = vec![file_source(catalog::FILE_NAME.to_owned(), catalog)?];
     if !matches!(checkpoints, Place::Folder(folder) if !folder.is_dir()) {
         sources.extend(objects(&Arc::new(Store::open(checkpoints)?))?);
+    }
+    let secrets = folder.join(SECRETS);
+    if secrets.is_file() {
+        sources.push(file_source(SECRETS.to_owned(), secrets)?);
     }
     for name in [LOG, MQTT] {
         sources.extend(files_of_log(folder, name)?);
@@ -168,6 +172,11 @@ impl Copies {
         self.0.join(catalog::FILE_NAME)
     }
 
+    /// The path of the copy of the secrets, if there are any.
+    pub(crate) fn secrets(&self) -> PathBuf {
+        self.0.join(SECRETS)
+    }
+
     /// The held files of the log in a folder with this name.
     fn of_log(&self, name: &str, log: &HeldLog) -> Result<Vec<Source>, ArchiveError> {
         let folder = self.0.join(name);
@@ -202,7 +211,7 @@ pub(crate) struct LiveBackup {
 
 impl LiveBackup {
     /// The objects in the store of checkpoints, if there is one, the held files of logs, each with the name of its
-    /// folder, and the copy of the catalog. At the end `copies` are deleted and `token` is released. `notices` are kept
+    /// folder, and the copies of the catalog and of the secrets. At the end `copies` are deleted and `token` is released. `notices` are kept
     /// with the backup.
     ///
     /// # Errors
@@ -221,6 +230,9 @@ impl LiveBackup {
         let (store, hold) = store.unzip();
         sources.extend(store.map_or_else(|| Ok(Vec::new()), objects)?);
         sources.push(file_source(catalog::FILE_NAME.to_owned(), copies.catalog())?);
+        if copies.secrets().is_file() {
+            sources.push(file_source(SECRETS.to_owned(), copies.secrets())?);
+        }
         Ok(Self { sources, notices, _held: (copies, hold, token) })
     }
 }
@@ -666,16 +678,16 @@ mod tests {
         back_up(&place.path().join("data"), &Place::Folder(place.path().join("data/checkpoints")), &file).unwrap();
         let mut bytes = fs::read(&file).unwrap();
         let at = bytes.windows(13).position(|part| part == br#"{"version":2}"#).unwrap();
-        bytes[at + 11] = b'3';
+        bytes[at + 11] = b'4';
         fs::write(&file, bytes).unwrap();
         let error = format::read(&file, None).unwrap_err();
-        assert!(matches!(error, ArchiveError::LaterVersion { found: 3, .. }), "{error}");
-        assert!(error.to_string().contains("formats up to 2"), "{error}");
+        assert!(matches!(error, ArchiveError::LaterVersion { found: 4, .. }), "{error}");
+        assert!(error.to_string().contains("formats up to 3"), "{error}");
     }
 
     #[test]
     fn names_lead_nowhere_else() {
-        for name in ["catalog.redb", "checkpoints/applications/1.pack", "log/1", "mqtt/1"] {
+        for name in ["catalog.redb", "checkpoints/applications/1.pack", "log/1", "mqtt/1", "secrets"] {
             assert!(unpack::is_ours(name), "{name}");
         }
         for name in [

@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::Xxh3;
 
 use super::error::{ArchiveError, Contents, failed};
 use crate::catalog::{self, OWNER_ONLY};
-use crate::data_folder::{CHECKPOINTS, LOG, MQTT};
+use crate::data_folder::{CHECKPOINTS, LOG, MQTT, SECRETS};
 
 pub(super) const BUFFER_BYTES: usize = 1 << 20;
 
@@ -133,7 +133,9 @@ pub(super) fn copy(
 pub(super) fn is_ours(name: &str) -> bool {
     let mut parts = Path::new(name).components();
     let is_first_ours = match parts.next() {
-        Some(Component::Normal(first)) if first == catalog::FILE_NAME => return parts.next().is_none(),
+        Some(Component::Normal(first)) if first == catalog::FILE_NAME || first == SECRETS => {
+            return parts.next().is_none();
+        }
         Some(Component::Normal(first)) => [CHECKPOINTS, LOG, MQTT].iter().any(|ours| first == *ours),
         _ => false,
     };
