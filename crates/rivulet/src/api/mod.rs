@@ -19,6 +19,7 @@ mod lines;
 mod metrics;
 mod queries;
 mod results;
+mod secrets;
 mod sql;
 mod tables;
 mod status;
@@ -210,6 +211,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
         (name = "sql", description = "Everything, as SQL"),
         (name = "applications", description = "Registered code with declared parameters"),
         (name = "tables", description = "Rows from files, for applications to look events up in"),
+        (name = "secrets", description = "Values that options of sources and sinks name, and that are never shown"),
         (name = "queries", description = "Applications bound to one user's values and topics; and big queries"),
         (name = "accounts", description = "Tenants, users, their tokens and rights"),
         (name = "server", description = "Status, metrics and health"),
@@ -226,6 +228,8 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(tables::list_tables, tables::create_table))
         .routes(routes!(tables::show_table, tables::drop_table))
         .routes(routes!(tables::refresh_table))
+        .routes(routes!(secrets::list_secrets))
+        .routes(routes!(secrets::put_secret, secrets::drop_secret))
         .routes(routes!(queries::list_queries, queries::submit_query))
         .routes(routes!(bulk::submit_bulk))
         .routes(routes!(big_queries::list_big_queries, big_queries::create_big_query))

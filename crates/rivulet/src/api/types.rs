@@ -74,6 +74,32 @@ pub struct ErrorDetail {
     pub hint: Option<String>,
 }
 
+/// Every secret.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SecretList {
+    /// Secrets by name.
+    pub secrets: Vec<Secret>,
+}
+
+/// A secret, without its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Secret {
+    /// Its name.
+    #[schema(example = "kafka_password")]
+    pub name: String,
+    /// When it got its value, in milliseconds since 1970.
+    pub changed_at_ms: i64,
+    /// What names it, as `sink 'alarms'` and `application 'floors'`.
+    pub used_by: Vec<String>,
+}
+
+impl From<service::SecretInfo> for Secret {
+    fn from(secret: service::SecretInfo) -> Self {
+        let service::SecretInfo { name, changed_at_ms, used_by } = secret;
+        Self { name, changed_at_ms, used_by }
+    }
+}
+
 /// Every reference table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TableList {

@@ -24,17 +24,20 @@ const STATEMENTS: &[&str] = &[
 ];
 
 /// The kinds of what statements are about.
-const KINDS: &[&str] = &["APPLICATION", "QUERY", "SINK", "SOURCE", "TABLE", "VIEW"];
+const KINDS: &[&str] = &["APPLICATION", "QUERY", "SECRET", "SINK", "SOURCE", "TABLE", "VIEW"];
 
 /// What may follow a word that opens a statement.
 const FOLLOWERS: &[(&str, &[&str])] = &[
     ("ALTER", &["APPLICATION", "QUERY"]),
-    ("CREATE", &["APPLICATION", "OR REPLACE", "QUERY", "SINK", "SOURCE", "TABLE", "VIEW"]),
+    ("CREATE", &["APPLICATION", "OR REPLACE", "QUERY", "SECRET", "SINK", "SOURCE", "TABLE", "VIEW"]),
     ("REPLACE", KINDS),
     ("DESCRIBE", &["APPLICATION", "FUNCTION", "QUERY", "SINK", "SOURCE", "TABLE", "VIEW"]),
     ("DROP", KINDS),
     ("EXPLAIN", &["ANALYZE", "APPLICATION", "CREATE", "QUERY", "SELECT"]),
-    ("SHOW", &["APPLICATIONS", "CHECKPOINTS", "FUNCTIONS", "QUERIES", "SINKS", "SOURCES", "TABLES", "VIEWS"]),
+    (
+        "SHOW",
+        &["APPLICATIONS", "CHECKPOINTS", "FUNCTIONS", "QUERIES", "SECRETS", "SINKS", "SOURCES", "TABLES", "VIEWS"],
+    ),
 ];
 
 /// Words within statements.
@@ -56,6 +59,7 @@ const NAMED: &[(&str, &[&str])] = &[
     ("TABLE", &["TABLES"]),
     ("SOURCE", &["SOURCES"]),
     ("SINK", &["SINKS"]),
+    ("SECRET", &["SECRETS"]),
     ("VIEW", &["VIEWS"]),
     ("INTO", &["SINKS"]),
     ("FROM", &["SOURCES", "VIEWS", "TABLES", "QUERIES", "APPLICATIONS"]),

@@ -24,6 +24,7 @@ mod paint;
 mod query;
 mod reload;
 mod run;
+mod secret;
 mod serve;
 mod signals;
 mod sql;
@@ -64,6 +65,9 @@ enum Command {
     /// Submit, list, show, watch, pause, resume or drop queries
     #[command(after_help = query::EXAMPLES, arg_required_else_help = true)]
     Query(query::QueryArguments),
+    /// Create, list or drop secrets, which options of sources and sinks name
+    #[command(arg_required_else_help = true)]
+    Secret(secret::SecretArguments),
     /// Create, drop or list tenants
     #[command(arg_required_else_help = true)]
     Tenant(account::TenantArguments),
@@ -114,6 +118,7 @@ pub fn main(start: Start) -> ExitCode {
         Command::Sql(arguments) => sql::run(global, &arguments),
         Command::App(arguments) => app::run(global, arguments),
         Command::Query(arguments) => query::run(global, arguments),
+        Command::Secret(arguments) => secret::run(global, arguments),
         Command::Tenant(arguments) => account::run_tenant(global, arguments),
         Command::User(arguments) => account::run_user(global, arguments),
         Command::Token(arguments) => account::run_token(global, arguments),

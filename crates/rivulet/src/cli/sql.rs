@@ -188,6 +188,7 @@ Statements end with a semicolon and may take several lines.
   CREATE OR REPLACE APPLICATION | QUERY name [WITH (state => 'keep' | 'discard')] ...;
   ALTER QUERY q SET (parameter => value, ...);
   CREATE TABLE name (column TYPE, ...) FROM 'file:path' FORMAT CSV (header => true);
+  CREATE SECRET name AS 'value';               what options name: password => SECRET name
   REFRESH TABLE t;  SHOW TABLES;  DESCRIBE TABLE t;  DROP TABLE t;
   SHOW APPLICATIONS;  SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LIMIT n];
   DESCRIBE APPLICATION | QUERY | SOURCE | SINK | VIEW name;  EXPLAIN APPLICATION a;  EXPLAIN QUERY q;
@@ -239,7 +240,9 @@ fn prompt(global: Global, client: &Client) -> Result<(), CliError> {
                     continue;
                 }
                 let script = std::mem::take(&mut typed);
-                let _ = editor.add_history_entry(script.trim());
+                if !has_secret(&script) {
+                    let _ = editor.add_history_entry(script.trim());
+                }
                 let outcome = match is_select(&script) {
                     true => match interruptible(|stop| select(&client.stopped_by(stop), &script)) {
                         // The user has ended it.
@@ -263,6 +266,12 @@ fn prompt(global: Global, client: &Client) -> Result<(), CliError> {
         eprintln!("the history could not be saved in {}: {error}", history.display());
     }
     Ok(())
+}
+
+/// Whether a text may have the value of a secret, which the history does not keep.
+fn has_secret(script: &str) -> bool {
+    let mut words = script.split_whitespace().map(str::to_ascii_lowercase);
+    words.any(|word| word == "secret") && script.contains('\'')
 }
 
 /// `RIVULET_HISTORY`, or a file in the home folder.

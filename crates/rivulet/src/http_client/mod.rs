@@ -233,6 +233,15 @@ impl Client {
         }
     }
 
+    /// Puts text in the place of what is there, and gets JSON.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn put_text<T: DeserializeOwned>(&self, path: &str, text: &str) -> Result<T, ClientError> {
+        let request = self.agent.put(self.url(path)).content_type("text/plain; charset=utf-8");
+        self.json(self.accepted(request.send(text))?)
+    }
+
     /// Posts JSON and gets JSON.
     ///
     /// # Errors

@@ -345,6 +345,8 @@ fn the_document_describes_every_path_and_the_page_shows_it() {
             "/api/v1/queries/{name}/pause",
             "/api/v1/queries/{name}/results",
             "/api/v1/queries/{name}/resume",
+            "/api/v1/secrets",
+            "/api/v1/secrets/{name}",
             "/api/v1/select",
             "/api/v1/sql",
             "/api/v1/status",

@@ -10,7 +10,7 @@ fn rivulet(server: &TestServer, arguments: &[&str]) -> (i32, String, String) {
     rivulet_with_input(server, arguments, "")
 }
 
-fn rivulet_with_input(server: &TestServer, arguments: &[&str], input: &str) -> (i32, String, String) {
+pub(crate) fn rivulet_with_input(server: &TestServer, arguments: &[&str], input: &str) -> (i32, String, String) {
     let mut child = command(arguments)
         .env("RIVULET_SERVER", server.url())
         .stdin(Stdio::piped())

@@ -8,10 +8,11 @@ use rivulet::engine::Engine;
 use rivulet::service::{Caller, ErrorKind, ServiceError, Session};
 use tempfile::TempDir;
 
+use super::cli::rivulet_with_input;
 use super::engine::{configuration, open};
 use super::outlets::Receiver;
 use super::server::{Publisher, wait};
-use super::support::AsOperator;
+use super::support::{AsOperator, TestServer, exchange, request};
 
 /// What no text may have.
 const VALUE: &str = "Bearer rose-garden-7";
@@ -162,6 +163,33 @@ fn a_tenant_uses_and_sees_its_own() {
     assert_eq!(acme.drop_secret("token").unwrap_err().kind, ErrorKind::Conflict);
     drop((own, acme));
     engine.shutdown();
+}
+
+#[test]
+fn rest_and_command_line_take_values_and_give_none() {
+    let folder = TempDir::new().unwrap();
+    let server = TestServer::start(open(folder.path()));
+    let ask = |method: &str, body: &str| exchange(server.address, &request(method, "/api/v1/secrets/web", "", body));
+    let (status, answer) = ask("PUT", VALUE);
+    assert!(status == 200 && answer.contains("\"name\":\"web\"") && !answer.contains("rose"), "{answer}");
+    assert_eq!(ask("PUT", "").0, 400);
+    assert_eq!(ask("GET", "").0, 405, "no value is read");
+    let program = |arguments: &[&str], input: &str| rivulet_with_input(&server, arguments, input);
+    let file = folder.path().join("value");
+    fs::write(&file, format!("{VALUE}\n")).unwrap();
+    let (code, out, said) = program(&["secret", "create", "from_file", "--from-file", file.to_str().unwrap()], "");
+    assert!(code == 0 && out.is_empty() && said.contains("from_file has its value"), "{said}");
+    let (code, out, _) = program(&["secret", "create", "typed", "--json"], "rose-garden\n");
+    assert!(code == 0 && out.contains("\"typed\"") && !out.contains("rose"), "{out}");
+    let (code, list, _) = program(&["secret", "list"], "");
+    assert!(code == 0 && ["web", "from_file", "typed"].iter().all(|name| list.contains(name)), "{list}");
+    assert!(!list.contains("rose"), "{list}");
+    let (code, ..) = program(&["secret", "create", "typed", VALUE], "");
+    assert_eq!(code, 2, "no value on the command line");
+    assert_eq!(program(&["secret", "drop", "typed"], "").0, 0);
+    assert_eq!(program(&["secret", "drop", "typed"], "").0, 1);
+    assert_eq!(ask("DELETE", "").0, 204);
+    assert_eq!(ask("DELETE", "").0, 404);
 }
 
 #[test]
