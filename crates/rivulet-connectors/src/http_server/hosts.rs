@@ -86,12 +86,18 @@ pub fn is_host_list(list: &str) -> bool {
     list.split(',').all(|name| is_name(name.trim()))
 }
 
-/// Whether the request comes from a page of another site: a browser lets any page post to this machine's ports, and
-/// names the page's site in `Origin`. Programs send no `Origin`. `Host` must have been checked.
+/// Whether the request comes from a page of another site: a browser lets any page send requests to this machine's
+/// ports. It names the page's site in `Origin`, and says in `Sec-Fetch-Site` whether it is another, also where it sends
+/// no `Origin`, as for an image. Following a link is no request of a page. Programs send neither. `Host` must have been
+/// checked.
 pub fn is_of_other_site(headers: &HeaderMap) -> bool {
-    let Some(origin) = headers.get(header::ORIGIN) else { return false };
-    let site = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, site)| site.as_bytes());
-    site.is_none() || site != headers.get(header::HOST).map(|host| host.as_bytes())
+    let said = |name: &str| headers.get(name).map(|value| value.as_bytes());
+    if let Some(origin) = headers.get(header::ORIGIN) {
+        let site = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, site)| site.as_bytes());
+        return site.is_none() || site != headers.get(header::HOST).map(|host| host.as_bytes());
+    }
+    let is_link = said("sec-fetch-mode") == Some(b"navigate") && said("sec-fetch-dest") == Some(b"document");
+    !is_link && said("sec-fetch-site").is_some_and(|site| site != b"same-origin" && site != b"none")
 }
 
 #[cfg(test)]
@@ -162,6 +168,41 @@ mod tests {
         assert!(check("/", &["localhost"]) && check("http://localhost/", &["localhost"]));
         assert!(!check("/", &[]) && !check("/", &["localhost", "localhost"]) && !check("/", &["evil.example"]));
         assert!(!check("http://evil.example/", &["localhost"]) && !check("http://localhost/", &["evil.example"]));
+    }
+
+    #[test]
+    fn a_page_of_another_site_is_told_by_what_its_browser_says() {
+        let is_other = |said: &[(&'static str, &'static str)]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, header::HeaderValue::from_static("localhost:8080"));
+            for (name, value) in said {
+                headers.append(*name, header::HeaderValue::from_static(value));
+            }
+            is_of_other_site(&headers)
+        };
+        let link = [("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document"), ("sec-fetch-site", "cross-site")];
+        for said in [
+            &[][..],
+            &[("origin", "http://localhost:8080")],
+            &[("origin", "http://localhost:8080"), ("sec-fetch-site", "same-origin")],
+            &[("sec-fetch-site", "same-origin"), ("sec-fetch-mode", "cors")],
+            &[("sec-fetch-site", "none"), ("sec-fetch-mode", "navigate")],
+            &link,
+        ] {
+            assert!(!is_other(said), "{said:?}");
+        }
+        for said in [
+            &[("origin", "http://evil.example")][..],
+            &[("origin", "http://localhost:3000"), ("sec-fetch-site", "same-site")],
+            &[("origin", "null")],
+            &[("origin", "http://localhost:8080.evil.example")],
+            &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "no-cors"), ("sec-fetch-dest", "image")],
+            &[("sec-fetch-site", "same-site"), ("sec-fetch-mode", "no-cors")],
+            &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "iframe")],
+            &[("sec-fetch-site", "cross-site"), ("sec-fetch-mode", "cors"), ("sec-fetch-dest", "empty")],
+        ] {
+            assert!(is_other(said), "{said:?}");
+        }
     }
 
     #[test]

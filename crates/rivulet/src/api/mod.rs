@@ -12,6 +12,7 @@ mod activity;
 mod applications;
 mod backup;
 mod big_queries;
+mod browsers;
 mod bulk;
 mod call;
 mod error;
@@ -38,9 +39,9 @@ use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{Redirect, Response};
+use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
-use rivulet_connectors::http_server::{self, Budget, Encrypted, Hosts, Keeping, ServerOptions, is_of_other_site};
+use rivulet_connectors::http_server::{self, Budget, Encrypted, Hosts, Keeping, ServerOptions};
 use rivulet_connectors::tls::{Certificates, Prepared};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -289,19 +290,23 @@ fn asks_for_tls_only(request: &Request) -> bool {
     request.extensions().get::<Encrypted>().is_some() && !host.starts_with(b"localhost")
 }
 
-/// Refuses what is for another host, and changes that a page of another site asks for; and counts what is answered
-/// until it is sent.
-async fn admit(State(api): State<Api>, request: Request, next: Next) -> Result<Response, ApiError> {
+/// Protects every answer, refusals too, from pages of other sites.
+async fn admit(State(api): State<Api>, request: Request, next: Next) -> Response {
+    let path = request.uri().path().to_owned();
+    let mut answer = answer_of(&api, request, next).await.into_response();
+    browsers::protect(&path, answer.headers_mut());
+    answer
+}
+
+/// Refuses what is for another host, and what a page of another site asks for; and counts what is answered until it is
+/// sent.
+async fn answer_of(api: &Api, request: Request, next: Next) -> Result<Response, ApiError> {
     let is_for_here = api.hosts.borrow().check(request.uri(), request.headers());
     is_for_here.map_err(|problem| {
         ApiError::new(StatusCode::MISDIRECTED_REQUEST, "misdirected", problem)
             .with_hint("http.hosts lists the names under which the server is asked besides localhost and its address")
     })?;
-    let is_change = !matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
-    if is_change && is_of_other_site(request.headers()) {
-        let message = "the request comes from a page of another site";
-        return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
-    }
+    browsers::check(&request)?;
     let needs_tls = asks_for_tls_only(&request);
     let mut answer = next.run(request).await;
     if needs_tls {

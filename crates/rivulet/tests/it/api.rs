@@ -1,7 +1,8 @@
 //! The REST API, one request at a time.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::thread;
 
@@ -12,7 +13,7 @@ use rivulet::api::types::{
 use rivulet::http_client::{Client, ClientError, WatchEvent};
 use serde_json::{Value, json};
 
-use crate::support::{AsOperator, TestServer, exchange, request, wait_until};
+use crate::support::{AsOperator, TestServer, WAIT_MAX, exchange, request, wait_until};
 
 fn submit(client: &Client, name: Option<&str>) -> Result<QueryCreated, ClientError> {
     let parameters = json!({"home": "42", "target": 22.5}).as_object().cloned().expect("an object");
@@ -180,15 +181,93 @@ fn every_error_is_json_with_its_status() {
 }
 
 #[test]
-fn pages_of_other_sites_change_nothing() {
+fn pages_of_other_sites_get_and_change_nothing() {
     let (server, _) = TestServer::with_memory();
     let post = |headers: &str| exchange(server.address, &request("POST", "/api/v1/sql", headers, "PAUSE;")).0;
     assert_eq!(post("origin: http://evil.test\r\n"), 403);
     assert_eq!(post("origin: null\r\n"), 403);
     assert_eq!(post("origin: http://localhost\r\n"), 200);
     assert_eq!(post(""), 200);
-    let get = request("GET", "/api/v1/status", "origin: http://evil.test\r\n", "");
-    assert_eq!(exchange(server.address, &get).0, 200);
+    // What a browser sends for an image, a script and a frame of a page has no origin.
+    let get = |path: &str, headers: &str| exchange(server.address, &request("GET", path, headers, "")).0;
+    let image = "sec-fetch-site: cross-site\r\nsec-fetch-mode: no-cors\r\nsec-fetch-dest: image\r\n";
+    let frame = "sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: iframe\r\n";
+    for path in ["/api/v1/status", "/api/v1/queries/q/results", "/metrics", "/api/docs/"] {
+        for headers in ["origin: http://evil.test\r\n", image, frame] {
+            assert_eq!(get(path, headers), 403, "{path} {headers}");
+        }
+    }
+    let link = "sec-fetch-site: cross-site\r\nsec-fetch-mode: navigate\r\nsec-fetch-dest: document\r\n";
+    assert_eq!(get("/metrics", link), 200, "following a link is an act of the user");
+    assert_eq!(get("/api/v1/status", "sec-fetch-site: same-origin\r\n"), 200);
+}
+
+#[test]
+fn browsers_are_told_to_show_answers_in_no_frame_and_to_keep_none() {
+    let (server, _) = TestServer::with_memory();
+    let evil = "origin: http://evil.test\r\n";
+    for (method, path, headers, policy) in [
+        ("GET", "/api/v1/status", "", "default-src 'none'; frame-ancestors 'none'"),
+        ("GET", "/metrics", "", "default-src 'none'"),
+        ("GET", "/no/such/path", "", "default-src 'none'"),
+        ("POST", "/api/v1/sql", evil, "default-src 'none'"),
+        ("GET", "/api/docs/", "", "default-src 'self'"),
+        ("GET", "/", "", "frame-ancestors 'none'"),
+    ] {
+        let mut stream = TcpStream::connect(server.address).expect("a connection");
+        stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
+        stream.write_all(request(method, path, headers, "").as_bytes()).expect("a request");
+        let mut answer = Vec::new();
+        stream.read_to_end(&mut answer).expect("an answer");
+        let answer = String::from_utf8_lossy(&answer).to_lowercase();
+        let head = answer.split("\r\n\r\n").next().unwrap_or_default();
+        for line in ["x-content-type-options: nosniff", "x-frame-options: deny", "referrer-policy: no-referrer"] {
+            assert!(head.contains(line), "{path}: {head}");
+        }
+        assert!(head.contains("cross-origin-resource-policy: same-origin"), "{path}: {head}");
+        assert!(head.contains("content-security-policy: ") && head.contains(policy), "{path}: {head}");
+        assert!(!head.contains("access-control-allow"), "{path}: {head}");
+        let is_answer = path.starts_with("/api/v1/") || path == "/metrics";
+        assert!(!is_answer || head.contains("cache-control: no-store"), "{path}: {head}");
+    }
+}
+
+#[test]
+fn bodies_of_other_kinds_are_refused_by_name() {
+    let (server, _) = TestServer::with_memory();
+    let post = |kind: &str| {
+        let headers = if kind.is_empty() { String::new() } else { format!("content-type: {kind}\r\n") };
+        exchange(server.address, &request("POST", "/api/v1/sql", &headers, "SHOW QUERIES;"))
+    };
+    for kind in ["", "text/plain", "Text/Plain; charset=utf-8", "application/sql", "application/x-www-form-urlencoded"]
+    {
+        assert_eq!(post(kind).0, 200, "{kind}");
+    }
+    for kind in ["multipart/form-data; boundary=x", "text/html", "application/xml", "image/png", "x"] {
+        let (status, answer) = post(kind);
+        assert!(
+            status == 415 && answer.contains("unsupported_media_type") && answer.contains("hint"),
+            "{kind}: {answer}"
+        );
+    }
+}
+
+/// No call that changes anything is a GET, and none takes a token in its address.
+#[test]
+fn no_get_changes_anything_and_no_address_has_a_token() {
+    let document = serde_json::to_value(rivulet::api::openapi()).expect("a document");
+    for (path, operations) in document["paths"].as_object().expect("paths") {
+        for (method, operation) in operations.as_object().expect("operations") {
+            let parameters = operation["parameters"].as_array().cloned().unwrap_or_default();
+            let name = |parameter: &Value| parameter["name"].as_str().expect("a name").to_lowercase();
+            let in_address = ["token", "password", "secret", "key", "auth"];
+            assert!(!parameters.iter().any(|one| in_address.iter().any(|word| name(one).contains(word))), "{path}");
+            let id = operation["operationId"].as_str().expect("an id");
+            let looks =
+                ["list_", "show_", "explain_", "watch_", "live", "ready"].iter().any(|word| id.starts_with(word));
+            assert!(method != "get" || looks, "{method} {path} is {id}");
+        }
+    }
 }
 
 #[test]
