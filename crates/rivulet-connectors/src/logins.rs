@@ -96,7 +96,7 @@ impl FailedLogins {
 }
 
 /// What counts as one address: in IPv6 the network, for a host can use all addresses of it.
-fn network(address: IpAddr) -> IpAddr {
+pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
         address => address,

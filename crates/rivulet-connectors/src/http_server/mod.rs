@@ -2,10 +2,11 @@
 //!
 //! What must hold: a client that sends nothing, sends too slowly, or does not take its answer, keeps no connection.
 //! Where there are as many connections as allowed, a new one takes the place of the connection that has waited longest
-//! for its client; one that has not finished its TLS handshake waits for its client. A request for the name of another
-//! server is recognised ([`Hosts`]), so that a web page whose name was made to resolve to this machine (DNS rebinding)
-//! gets nothing.
+//! for its client, and an address that has its share of them takes places of its own alone. A connection that has not
+//! finished its TLS handshake waits for its client. A request for the name of another server is recognised ([`Hosts`]),
+//! so that a web page whose name was made to resolve to this machine (DNS rebinding) gets nothing.
 
+mod addresses;
 mod body;
 mod hosts;
 mod progress;
@@ -31,6 +32,7 @@ use tokio::sync::watch;
 
 use crate::descriptors::Descriptors;
 use crate::tls::{Acceptor, Certificates, begins_tls, take_leave};
+pub use addresses::{ByAddress, Counted, share_of};
 pub use body::{BodyError, Budget, Held, Keeping, next_data, read_body};
 pub use hosts::{Hosts, is_host_list, is_of_other_site};
 use progress::{Awaited, Taken};
@@ -73,6 +75,8 @@ pub struct Encrypted {
 pub struct ServerOptions {
     /// Most connections at a time.
     pub connections_max: usize,
+    /// How many of them one address may have, in percent.
+    pub address_share_percent: usize,
     /// How long the head of a request may take, and how long a connection may wait for its next request.
     pub head_timeout: Duration,
     /// How long the server waits for each KiB of a body, and for a client to take each KiB of its answer.
@@ -104,7 +108,7 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) {
     let begun_with = *options.borrow();
-    let seats = Seats::new(begun_with.connections_max, begun_with.shared);
+    let seats = Seats::new(begun_with.connections_max, begun_with.address_share_percent, begun_with.shared);
     let (stopping, stopped) = watch::channel(false);
     let mut stop = pin!(stop);
     loop {
@@ -122,8 +126,8 @@ pub async fn serve(
         };
         seats.wait_closed().await;
         let options = *options.borrow();
-        seats.set_connections_max(options.connections_max);
-        match seats.take() {
+        seats.set_bounds(options.connections_max, options.address_share_percent);
+        match seats.take(peer.ip()) {
             Some(seat) => {
                 let connection = Connection { peer, router: router.clone(), seat, options, stopped: stopped.clone() };
                 tokio::spawn(connection.serve(stream, certificates.acceptor()));

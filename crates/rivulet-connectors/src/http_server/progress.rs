@@ -275,7 +275,7 @@ mod tests {
     #[tokio::test]
     async fn the_time_in_which_the_client_waits_does_not_count() {
         let limit = Duration::from_millis(50);
-        let place = super::super::seats::Seats::new(1, None).take().unwrap().place();
+        let place = super::super::seats::Seats::new(1, 100, None).take([127, 0, 0, 1].into()).unwrap().place();
         let wait = ClientWait { progress: Arc::new(Mutex::new(Progress::new(limit))), place };
         let stalled = || std::future::poll_fn(|context| wait.progress.lock().poll_stalled(context));
         let (first, second) = (wait.pause(), wait.pause());

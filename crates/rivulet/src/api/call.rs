@@ -1,6 +1,6 @@
 //! What the handler of a call is given: the service, the caller, the body, and the bounds that all calls keep to.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::Deref;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, OnceLock};
@@ -11,7 +11,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
-use rivulet_connectors::http_server::{BodyError, Budget, Encrypted, Held, Hosts, read_body};
+use rivulet_connectors::http_server::{BodyError, Budget, ByAddress, Encrypted, Held, Hosts, read_body};
 use rivulet_connectors::logins::FailedLogins;
 use tokio::sync::{Semaphore, watch};
 
@@ -67,6 +67,9 @@ pub(super) struct Bounds {
     pub(super) watch_permits: Arc<Semaphore>,
     /// How many clients may watch results at present.
     pub(super) watch_max: Arc<AtomicUsize>,
+    /// Those of each address, and how many of them it may have, in percent.
+    pub(super) watchers: Arc<ByAddress>,
+    pub(super) address_share_percent: Arc<AtomicUsize>,
 }
 
 impl Api {
@@ -135,12 +138,14 @@ pub(super) struct Authenticated {
     api: Api,
     access: Arc<Access>,
     caller: Caller,
+    address: Option<IpAddr>,
 }
 
 impl FromRequestParts<Api> for Authenticated {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
+        let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
         let secret =
             parts.headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
         let certificate = parts.extensions.get::<Encrypted>().and_then(|encrypted| encrypted.certificate.clone());
@@ -148,7 +153,6 @@ impl FromRequestParts<Api> for Authenticated {
         let caller = match secret.map(<[u8]>::to_vec) {
             None => access.authenticate(&Credentials { certificate: certificate.as_deref(), ..Credentials::default() }),
             Some(secret) => {
-                let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
                 let failed_logins = api.failed_logins.clone();
                 // In its turn, so that those who guess at the same time do not pass together.
                 let authenticate = move |service: &Arc<dyn Service>| {
@@ -168,7 +172,7 @@ impl FromRequestParts<Api> for Authenticated {
                 api.call(&api.login_permits, authenticate).await??
             }
         };
-        Ok(Self { api: api.clone(), access, caller: caller? })
+        Ok(Self { api: api.clone(), access, caller: caller?, address })
     }
 }
 
@@ -189,6 +193,11 @@ impl Authenticated {
     /// What decides what the caller may do.
     pub(super) fn access(&self) -> Arc<Access> {
         self.access.clone()
+    }
+
+    /// The address that the request comes from; `None` if it came without a connection.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        self.address
     }
 
     /// Asks the service on a thread that may block.

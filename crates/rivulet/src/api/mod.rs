@@ -142,8 +142,10 @@ pub async fn serve_once_started(
         budget: Budget::new(config.bytes_max),
         watch_permits: Semaphore::new(WATCH_MAX).into(),
         watch_max: Arc::new(watch_max(&config).into()),
+        watchers: Arc::default(),
+        address_share_percent: Arc::new(config.address_share_percent.into()),
     };
-    let watch_max_now = bounds.watch_max.clone();
+    let (watch_max_now, share_now) = (bounds.watch_max.clone(), bounds.address_share_percent.clone());
     let router = router(service, hosts_now, bounds, Stop(stop.clone()));
     let (options, options_now) = watch::channel(server_options(&config));
     let server = http_server::serve(listener, certificates, router, options_now, async move {
@@ -160,6 +162,7 @@ pub async fn serve_once_started(
             let config = configs.borrow_and_update().clone();
             hosts.send_replace(Hosts::new(&config.hosts, address));
             watch_max_now.store(watch_max(&config), Ordering::Relaxed);
+            share_now.store(config.address_share_percent, Ordering::Relaxed);
             options.send_replace(server_options(&config));
         }
         std::future::pending().await
@@ -180,6 +183,7 @@ fn watch_max(config: &HttpConfig) -> usize {
 fn server_options(config: &HttpConfig) -> ServerOptions {
     ServerOptions {
         connections_max: config.connections_max,
+        address_share_percent: config.address_share_percent,
         head_timeout: config.head_timeout,
         stall_timeout: config.body_timeout,
         shared: None,
@@ -193,6 +197,8 @@ pub fn without_listener(service: Arc<dyn Service>, stopping: watch::Receiver<boo
         budget: Budget::new(1 << 30),
         watch_permits: Semaphore::new(WATCH_MAX).into(),
         watch_max: Arc::new(WATCH_MAX.into()),
+        watchers: Arc::default(),
+        address_share_percent: Arc::new(100.into()),
     };
     router(Arc::new(OnceLock::from(service)), hosts, bounds, Stop(stopping))
 }

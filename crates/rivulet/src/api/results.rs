@@ -14,6 +14,7 @@ use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
 use futures_util::Stream;
 use futures_util::stream::unfold;
+use rivulet_connectors::http_server::{Counted, share_of};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -109,14 +110,22 @@ impl Authenticated {
         WatchedLogin { changes: access.changes(), access, caller: self.caller().clone(), query }
     }
 
-    fn watch_permit(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+    fn watch_permit(&self) -> Result<WatchPermit, ApiError> {
         let permits = &self.bounds.watch_permits;
         let permit = permits.clone().try_acquire_owned().ok();
         let max = self.bounds.watch_max.load(Ordering::Relaxed);
-        permit.filter(|_| WATCH_MAX - permits.available_permits() <= max).ok_or_else(|| {
+        let permit = permit.filter(|_| WATCH_MAX - permits.available_permits() <= max).ok_or_else(|| {
             ApiError::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", "too many clients watch results")
-                .with_hint("subscribe to the query's output topic at the broker instead")
-        })
+                .with_hint("subscribe to the query's output topic at the broker instead, or raise http.connections_max")
+        })?;
+        let share = share_of(max, self.bounds.address_share_percent.load(Ordering::Relaxed));
+        let watchers = &self.bounds.watchers;
+        if self.address().is_some_and(|address| watchers.is_full(address, share)) {
+            let message = "too many clients of this address watch results";
+            return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", message)
+                .with_hint("http.address_share_percent says how many one address may have"));
+        }
+        Ok((permit, self.address().map(|address| watchers.count(address))))
     }
 }
 
@@ -157,6 +166,9 @@ impl WatchedLogin {
     }
 }
 
+/// A place among all clients that watch, and one among those of the client's address.
+type WatchPermit = (OwnedSemaphorePermit, Option<Counted>);
+
 /// Of a SELECT, why there are no more rows, and what ends it when this goes.
 type Selected = (Arc<OnceLock<String>>, Box<dyn Any + Send + Sync>);
 
@@ -170,7 +182,7 @@ struct Watch {
     stop: Stop,
     /// Of a SELECT.
     selection: Option<Selected>,
-    _permit: OwnedSemaphorePermit,
+    _permit: WatchPermit,
 }
 
 impl Watch {

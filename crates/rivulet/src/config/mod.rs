@@ -143,6 +143,8 @@ pub struct HttpConfig {
     pub tls: Option<ServerTls>,
     /// Most connections at a time.
     pub connections_max: usize,
+    /// How many of them, and of the clients that watch results, one address may have, in percent.
+    pub address_share_percent: usize,
     /// How long the head of a request may take, and how long a connection may wait for its next request.
     pub head_timeout: Duration,
     /// How long each KiB of a body may take, and how long a client may take for each KiB of its answer.
@@ -717,6 +719,7 @@ impl Values {
             hosts: self.text("http.hosts").unwrap_or_default(),
             tls: self.tls("http.tls")?,
             connections_max: self.number("http.connections_max"),
+            address_share_percent: self.number("http.address_share_percent"),
             head_timeout: seconds("http.head_timeout_s"),
             body_timeout: seconds("http.body_timeout_s"),
             bytes_max: self.number("http.bytes_max").min(share),

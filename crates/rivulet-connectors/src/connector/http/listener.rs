@@ -33,6 +33,8 @@ const READING_BYTES_MAX: usize = 64 << 20;
 /// The bounds of connections. A connection that is silent for longer, or slower, is closed.
 pub(super) const BOUNDS: ServerOptions = ServerOptions {
     connections_max: 1_024,
+    // Behind a gateway all clients have one address.
+    address_share_percent: 100,
     head_timeout: Duration::from_secs(10),
     stall_timeout: Duration::from_secs(30),
     shared: Some(&OF_HTTP_SOURCES),

@@ -1,6 +1,7 @@
 //! The broker's state: sessions, subscriptions, retained messages. It uses no socket and never waits. One lock protects
 //! all of it; a connection takes the lock once for everything that it has read.
 
+use super::rights::Rights;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
