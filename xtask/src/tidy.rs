@@ -248,6 +248,33 @@ fn every_decision_is_in_their_list() {
     }
 }
 
+/// Each attack in the list is followed by the name of its test, in backquotes on a line of its own.
+#[test]
+fn every_attack_has_a_test() {
+    let names: Vec<String> = read("docs/attacks.md")
+        .lines()
+        .filter_map(|line| line.strip_prefix("  `")?.strip_suffix('`').map(str::to_owned))
+        .collect();
+    let attacks = read("docs/attacks.md").lines().filter(|line| line.starts_with("- ")).count();
+    assert!(attacks >= 60 && names.len() == attacks, "{attacks} attacks, {} names of tests", names.len());
+    let mut tests = BTreeSet::new();
+    for file in rust_files(&root().join("crates")) {
+        let text = read(&file);
+        let mut is_test = false;
+        for line in text.lines().map(str::trim_start) {
+            is_test |= line.starts_with("#[test]") || line.starts_with("#[tokio::test");
+            // Tests of properties stand in a macro, and have the attribute too.
+            let function = line.strip_prefix("async ").unwrap_or(line).strip_prefix("fn ");
+            if let Some(name) = function.filter(|_| is_test).and_then(|rest| rest.split(['(', '<']).next()) {
+                tests.insert(name.to_owned());
+                is_test = false;
+            }
+        }
+    }
+    let missing: Vec<&String> = names.iter().filter(|name| !tests.contains(*name)).collect();
+    assert!(missing.is_empty(), "docs/attacks.md names tests that are not there: {missing:?}");
+}
+
 /// The Markdown files that git knows, by their paths.
 fn pages() -> Vec<String> {
     let listed = Command::new("git").args(["ls-files", "*.md"]).current_dir(root()).output().unwrap();

@@ -241,6 +241,45 @@ fn other_queries_are_changed_while_one_waits_for_its_broker() {
 }
 
 #[test]
+fn statements_that_grow_when_they_are_planned_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path());
+    server.sql_ok("CREATE SOURCE s (id TEXT, n BIGINT) FROM 'mqtt:s' FORMAT JSON; CREATE VIEW v0 AS SELECT n FROM s");
+    let doubled = |name: &str, from: &str| format!("{name} AS (SELECT n FROM {from} UNION ALL SELECT n FROM {from})");
+    let tables = (1..=14).map(|level| doubled(&format!("a{level}"), &format!("a{}", level - 1)));
+    let tables = std::iter::once("a0 AS (SELECT n FROM s)".to_owned()).chain(tables).collect::<Vec<_>>().join(", ");
+    let cases: String = (0..8_000).map(|n| format!(" WHEN n = {n} THEN {n}")).collect();
+    let columns = (0..10_000).map(|n| format!("n + {n} AS c{n}")).collect::<Vec<_>>().join(", ");
+    for statement in [
+        format!("EXPLAIN WITH {tables} SELECT n FROM a14"),
+        format!("EXPLAIN SELECT CASE{cases} END AS x FROM s"),
+        format!("EXPLAIN SELECT {columns} FROM s"),
+        format!("EXPLAIN SELECT {} AS x FROM s", ["n"; 30_000].join(" + ")),
+        format!("EXPLAIN {}", ["SELECT n FROM s"; 3_000].join(" UNION ALL ")),
+    ] {
+        let said = refused(&server, &statement);
+        let words = ["more than 20000 steps", "at most 200 operators", "at most 15 UNION ALL"];
+        assert!(words.iter().any(|words| said.contains(words)), "{}: {said}", &statement[..60]);
+    }
+    // A view is as large as what it is made of.
+    let view =
+        |level: usize| format!("CREATE VIEW v{level} AS SELECT n FROM v{0} UNION ALL SELECT n FROM v{0}", level - 1);
+    let first_refused = (1..40).find(|level| server.sql(&view(*level)).get("error").is_some());
+    assert!(first_refused.is_some_and(|level| level < 20), "{first_refused:?}");
+}
+
+#[test]
+fn regular_expressions_that_are_huge_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let server = server(folder.path());
+    server.sql_ok("CREATE SOURCE s (id TEXT) FROM 'mqtt:s' FORMAT JSON");
+    for expression in ["(a{1000}){1000}", "(((a{100}){100}){100})", "((((x*){99}){99}){99}){99}"] {
+        let said = refused(&server, &format!("EXPLAIN SELECT id FROM s WHERE regexp_like(id, '{expression}')"));
+        assert!(said.contains("too large for a regular expression"), "{expression}: {said}");
+    }
+}
+
+#[test]
 fn secrets_are_not_shown() {
     let folder = TempDir::new().unwrap();
     let server = server(folder.path());
