@@ -47,6 +47,8 @@ pub const TARGETS: &[Target] = &[
     targets::config::TARGET,
     targets::catalog::TARGET,
     targets::backup::TARGET,
+    targets::reach::TARGET,
+    targets::secrets::TARGET,
 ];
 
 /// The target with this name.

@@ -86,6 +86,8 @@ exercise!(
     config,
     catalog,
     backup,
+    reach,
+    secrets,
 );
 
 #[test]

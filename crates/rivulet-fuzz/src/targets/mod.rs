@@ -15,6 +15,8 @@ pub mod mqtt_packets;
 pub mod mqtt_topics;
 pub(crate) mod payload;
 pub mod plain_payloads;
+pub mod reach;
 pub mod rest;
+pub mod secrets;
 pub mod sql;
 pub mod state_frames;

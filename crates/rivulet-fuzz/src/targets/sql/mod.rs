@@ -58,6 +58,8 @@ pub const TARGET: Target = Target {
         "FROM (SELECT ",
         ") AS m ",
         "count(*)",
+        "CREATE SECRET s AS 'x'; ",
+        " WITH (token => SECRET s)",
         "avg(",
         "sum(",
         "max(",

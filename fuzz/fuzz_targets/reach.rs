@@ -1,0 +1,4 @@
+//! Fuzzes `reach`; see there.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (rivulet_fuzz::targets::reach::TARGET.run)(bytes));

@@ -1,0 +1,4 @@
+//! Fuzzes `secrets`; see there.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (rivulet_fuzz::targets::secrets::TARGET.run)(bytes));
