@@ -4,7 +4,8 @@ use super::Name;
 use crate::Position;
 
 /// What rights are about: words of `GRANT`, in small letters.
-pub const GRANT_KINDS: [&str; 8] = ["application", "query", "table", "source", "sink", "view", "topic", "server"];
+pub const GRANT_KINDS: [&str; 9] =
+    ["application", "query", "table", "source", "sink", "view", "secret", "topic", "server"];
 
 /// What rights allow: words of `GRANT`, in small letters.
 pub const GRANT_ACTIONS: [&str; 5] = ["read", "change", "subscribe", "publish", "administer"];

@@ -69,8 +69,8 @@ impl GrantRecord {
 }
 
 pub(super) fn kind_of(word: &str) -> Option<ResourceKind> {
-    use ResourceKind::{Application, Query, Server, Sink, Source, Table, Topic, View};
-    let kinds = [Application, Query, Table, Source, Sink, View, Topic, Server];
+    use ResourceKind::{Application, Query, Secret, Server, Sink, Source, Table, Topic, View};
+    let kinds = [Application, Query, Table, Source, Sink, View, Secret, Topic, Server];
     rivulet_sql::GRANT_KINDS.iter().zip(kinds).find(|(known, _)| **known == word).map(|(_, kind)| kind)
 }
 

@@ -180,7 +180,7 @@ struct RightArguments {
     user: String,
     /// What it may do, with commas between: read, change, subscribe, publish, administer; or all alone
     actions: String,
-    /// The kind of what it is about: application, query, table, source, sink, view, topic or server
+    /// The kind of what it is about: application, query, table, source, sink, view, secret, topic or server
     kind: Option<String>,
     /// The names: a pattern as for LIKE, of topics a filter with %u for the user and %c for the client's id; every name
     /// without

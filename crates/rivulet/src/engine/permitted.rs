@@ -73,7 +73,7 @@ impl Permitted {
         // Without accounts, and where only this machine reaches the server, a statement is of a local user, who can
         // reach the brokers of this machine anyway. Receivers of HTTP may be named by customers of that user.
         let is_local = tenant.is_default() && self.config.http_address.ip().is_loopback();
-        if reach.brokers == AllowedHosts::default() && is_local && self.access.lets_everybody_do_everything() {
+        if reach.brokers == AllowedHosts::default() && is_local && !self.access.has_accounts() {
             reach.brokers = AllowedHosts::with_loopback();
         }
         reach

@@ -5,8 +5,9 @@ use rivulet_dataflow::Clock;
 use rivulet_sql::{CreateSecret, parse_stored};
 use serde_json::json;
 
+use super::Engine;
 use super::answers::{first, rows_max, said};
-use super::{Engine, registry};
+use crate::like;
 use crate::service::{ErrorKind, FullName, SecretInfo, ServiceError, StatementResult, Tenant};
 
 impl Engine {
@@ -57,7 +58,7 @@ impl Engine {
 
     pub(super) fn show_secrets(&self, tenant: &Tenant, like: Option<&str>, limit: Option<u64>) -> StatementResult {
         let infos = self.secret_infos(tenant).into_iter();
-        let infos = infos.filter(|one| like.is_none_or(|pattern| registry::like(&one.name, pattern)));
+        let infos = infos.filter(|one| like.is_none_or(|pattern| like::like(&one.name, pattern)));
         let row = |one: SecretInfo| vec![json!(one.name), json!(one.changed_at_ms), json!(one.used_by.join(", "))];
         first(rows_max(limit), &["name", "changed_at_ms", "used_by"], infos.map(row))
     }

@@ -334,12 +334,6 @@ impl Access {
         })
     }
 
-    /// Whether a client without credentials may do everything: the server has no accounts.
-    pub fn lets_everybody_do_everything(&self) -> bool {
-        let anybody = self.authorizer.authenticate(&Credentials::default());
-        anybody.is_ok_and(|caller| self.authorizer.may_everything(&caller))
-    }
-
     /// Whether the caller need not be checked.
     pub(super) fn may_everything(&self, caller: &Caller) -> bool {
         self.authorizer.may_everything(caller)

@@ -285,7 +285,10 @@ fn tokens_end_when_they_expire_are_rotated_or_dropped() {
     assert_eq!((show(&second), show(&third)), (401, 200));
     let short = fixture.done("CREATE TOKEN FOR ann EXPIRES IN INTERVAL '1 second'")[0][0].as_str().unwrap().to_owned();
     wait_until("the end of the token", || {
-        let refused = fixture.engine.access().authenticate(&Credentials { user: None, secret: Some(short.as_bytes()) });
+        let refused = fixture
+            .engine
+            .access()
+            .authenticate(&Credentials { secret: Some(short.as_bytes()), ..Credentials::default() });
         refused.is_err_and(|error| error.hint.is_some_and(|hint| hint.contains("expired")))
     });
     let shown = fixture.done("SHOW TOKENS FOR ann").to_string();

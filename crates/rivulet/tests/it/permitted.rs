@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use rivulet::config::{Config, FilesConfig};
 use rivulet::engine::{Engine, Extensions};
-use rivulet::service::{Access, Action, Authorizer, Caller, Credentials, Refused, Resource, ServiceError, Session};
+use rivulet::service::{
+    Access, Action, Authorizer, Caller, Credentials, ErrorKind, Refused, Resource, ServiceError, Session,
+};
 use rivulet_connectors::reach::Reach;
 use tempfile::TempDir;
 
@@ -33,7 +35,7 @@ impl Authorizer for OneToken {
 }
 
 fn with_accounts() -> Extensions {
-    Extensions { access: Arc::new(Access::new(Arc::new(OneToken))), ..Extensions::default() }
+    Extensions { access: Some(Arc::new(Access::new(Arc::new(OneToken)))), ..Extensions::default() }
 }
 
 fn execute(session: &Session<'_>, statement: &str) -> Result<(), ServiceError> {
