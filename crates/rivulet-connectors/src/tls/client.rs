@@ -153,18 +153,18 @@ impl Fault {
         })
     }
 
-    /// What is wrong, as a clause about the server.
+    /// What is wrong.
     pub fn problem(self) -> &'static str {
         match self {
-            Self::UnknownIssuer => "its certificate is signed by an authority that is not trusted",
-            Self::OtherName => "its certificate is for another name",
-            Self::Expired => "its certificate has expired",
-            Self::NotYetValid => "its certificate is not valid yet",
-            Self::IsAuthority => "its certificate is that of an authority, not of a server",
-            Self::CertificateRequired => "it asks for a client certificate",
-            Self::CertificateRefused => "it does not take the client certificate",
-            Self::NoTls => "it does not speak TLS on this port",
-            Self::OldVersion => "it and this program have no version of TLS in common; TLS 1.2 and 1.3 are spoken here",
+            Self::UnknownIssuer => "the server's certificate is signed by an authority that is not trusted",
+            Self::OtherName => "the server's certificate is for another name",
+            Self::Expired => "the server's certificate has expired",
+            Self::NotYetValid => "the server's certificate is not valid yet",
+            Self::IsAuthority => "the server's certificate is that of an authority, not of a server",
+            Self::CertificateRequired => "the server asks for a client certificate",
+            Self::CertificateRefused => "the server does not take the client certificate",
+            Self::NoTls => "the server does not speak TLS on this port",
+            Self::OldVersion => "the server has neither TLS 1.2 nor 1.3",
         }
     }
 

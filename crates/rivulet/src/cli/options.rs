@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rivulet_connectors::tls::ClientTls;
+
 use crate::accounts::token::is_mistyped;
 use crate::http_client::{Client, SERVER_DEFAULT, TOKEN_VARIABLE};
 
@@ -48,6 +50,8 @@ pub(super) struct TokenSource {
     /// File that holds the token for the server; without it RIVULET_TOKEN is the token
     #[arg(long, global = true, env = "RIVULET_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
+    #[command(flatten)]
+    trust: Trust,
 }
 
 impl TokenSource {
@@ -68,7 +72,32 @@ impl TokenSource {
             return Err(CliError::new("characters of the token are missing or wrong")
                 .with_hint("copy it again as it was shown, or have it rotated: rivulet token rotate ID"));
         }
-        Ok(Client::with_token(server, token)?)
+        Ok(Client::with(server, token, &self.trust.tls()?)?)
+    }
+}
+
+/// The authorities that a command trusts, and the certificate that it shows.
+#[derive(Clone, Debug, clap::Args)]
+struct Trust {
+    /// Authorities to trust at an https address, in PEM; without it, those that browsers trust
+    #[arg(long, global = true, env = "RIVULET_CA", value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// The client certificate to show at an https address, in PEM
+    #[arg(long, global = true, env = "RIVULET_CERT", value_name = "FILE")]
+    cert: Option<PathBuf>,
+    /// The private key of the client certificate, in PEM
+    #[arg(long, global = true, env = "RIVULET_KEY", value_name = "FILE")]
+    key: Option<PathBuf>,
+}
+
+impl Trust {
+    fn tls(&self) -> Result<ClientTls, CliError> {
+        let identity = match (&self.cert, &self.key) {
+            (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
+            (None, None) => None,
+            _ => return Err(CliError::new("only one of --cert and --key is given").with_hint("give both or neither")),
+        };
+        Ok(ClientTls { ca_file: self.ca.clone(), identity })
     }
 }
 

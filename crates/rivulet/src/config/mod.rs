@@ -63,8 +63,16 @@ const S3_CREDENTIALS: [&str; 5] = [
 ];
 
 /// Variables of this prefix that are no keys: they belong to commands.
-const OTHER_VARIABLES: [&str; 5] =
-    ["RIVULET_CONFIG", "RIVULET_SERVER", "RIVULET_HISTORY", "RIVULET_TOKEN", "RIVULET_TOKEN_FILE"];
+const OTHER_VARIABLES: [&str; 8] = [
+    "RIVULET_CONFIG",
+    "RIVULET_SERVER",
+    "RIVULET_HISTORY",
+    "RIVULET_TOKEN",
+    "RIVULET_TOKEN_FILE",
+    "RIVULET_CA",
+    "RIVULET_CERT",
+    "RIVULET_KEY",
+];
 
 /// The configuration in force.
 #[derive(Clone, Debug, PartialEq, Eq)]

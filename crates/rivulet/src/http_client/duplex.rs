@@ -14,6 +14,8 @@ use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper_util::rt::TokioIo;
+use rivulet_connectors::tls::ClientTls;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio_stream::wrappers::ReceiverStream;
@@ -51,14 +53,15 @@ pub(super) enum PostError {
 /// Sends the request and reads the head of its answer. A thread of its own reads the input; it ends with the input or
 /// with the connection.
 pub(super) fn post(
-    host: &str,
+    (host, tls): (&str, Option<&ClientTls>),
     path: &str,
     authorization: Option<&HeaderValue>,
     input: impl Read + Send + 'static,
     connect_timeout: Duration,
 ) -> Result<Answer, PostError> {
     let runtime = Builder::new_current_thread().enable_all().build().map_err(PostError::Connect)?;
-    let stream = runtime.block_on(connect(host, connect_timeout)).map_err(PostError::Connect)?;
+    let connect = async { tokio::time::timeout(connect_timeout, connect(host, tls)).await? };
+    let stream = runtime.block_on(connect).map_err(PostError::Connect)?;
     let (input_failed, input_errors) = mpsc::channel();
     let (sender, chunks) = tokio::sync::mpsc::channel(CHUNKS_MAX);
     let read = move || read_input(input, &sender, &input_failed);
@@ -85,12 +88,22 @@ pub(super) fn post(
     }
 }
 
-async fn connect(host: &str, timeout: Duration) -> io::Result<TcpStream> {
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-    let address = if has_port { host.to_owned() } else { format!("{host}:80") };
-    let stream = tokio::time::timeout(timeout, TcpStream::connect(address)).await??;
+/// A connection, encrypted or not.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Stream for T {}
+
+async fn connect(host: &str, tls: Option<&ClientTls>) -> io::Result<Box<dyn Stream>> {
+    let port = if tls.is_some() { 443 } else { 80 };
+    let given = host.rsplit_once(':').and_then(|(name, port)| Some((name, port.parse().ok()?)));
+    let (name, port) = given.unwrap_or((host, port));
+    let name = name.trim_start_matches('[').trim_end_matches(']');
+    let stream = TcpStream::connect((name, port)).await?;
     stream.set_nodelay(true)?;
-    Ok(stream)
+    Ok(match tls {
+        Some(tls) => Box::new(rivulet_connectors::tls::connect(tls, name, stream).await?),
+        None => Box::new(stream),
+    })
 }
 
 /// Reads the input to its end, a chunk at a time, or until nobody takes chunks any more.
@@ -181,11 +194,11 @@ mod tests {
             String::from_utf8(request).expect("text")
         });
         let answer =
-            post(&host, "/bulk", None, "{\"a\":1}\n".as_bytes(), Duration::from_secs(10)).map_err(
-                |error| match error {
+            post((&host, None), "/bulk", None, "{\"a\":1}\n".as_bytes(), Duration::from_secs(10)).map_err(|error| {
+                match error {
                     PostError::Connect(error) | PostError::Input(error) | PostError::Answer(error) => error,
-                },
-            );
+                }
+            });
         let read = answer.and_then(|mut answer| {
             let mut lines = Vec::new();
             let mut line = Vec::new();
@@ -243,7 +256,9 @@ mod tests {
             let _ = io::copy(&mut stream, &mut io::sink());
         });
         let endless = io::repeat(b'x');
-        let Ok(mut answer) = post(&host, "/bulk", None, endless, Duration::from_secs(10)) else { panic!("no answer") };
+        let Ok(mut answer) = post((&host, None), "/bulk", None, endless, Duration::from_secs(10)) else {
+            panic!("no answer")
+        };
         let mut line = Vec::new();
         answer.read_line(&mut line).expect("a line");
         assert_eq!((answer.status, line.as_slice()), (401, &b"no\n"[..]));

@@ -11,14 +11,17 @@ use std::io::{self, BufReader, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rivulet_connectors::tls::{ClientTls, Fault};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::header::AUTHORIZATION;
 use ureq::http::{HeaderValue, Request, Response, StatusCode};
 use ureq::middleware::MiddlewareNext;
+use ureq::tls::TlsConfig;
 use ureq::{Agent, Body, SendBody};
 
 use crate::api::types::{BulkAnswer, ErrorAnswer, ErrorDetail, NOTICE_HEADER, SqlAnswer};
+use crate::service::{ErrorKind, ServiceError};
 
 use duplex::PostError;
 pub use events::WatchEvent;
@@ -43,7 +46,7 @@ const ANSWER_BYTES_MAX: u64 = 256 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The address of the server is not one.
-    #[error("{0} is not the address of a server, expected http://host:port")]
+    #[error("{0} is not the address of a server, expected http://host:port or https://host:port")]
     Address(String),
     /// The token cannot be sent.
     #[error("the token in {TOKEN_VARIABLE} has characters that a header cannot have")]
@@ -55,6 +58,17 @@ pub enum ClientError {
         server: String,
         /// What the system said.
         detail: String,
+    },
+    /// Certificates that this client was given cannot be used.
+    #[error("{}", .0.message)]
+    Certificates(ServiceError),
+    /// The TLS handshake failed.
+    #[error("no secure connection to {server}: {}", fault.problem())]
+    Tls {
+        /// The server.
+        server: String,
+        /// What was wrong.
+        fault: Fault,
     },
     /// The server refused the request.
     #[error("{}", .0.message)]
@@ -85,13 +99,14 @@ impl ClientError {
     /// What to do about it, if there is something to say.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Address(address) if address.starts_with("https://") => {
-                Some("the server speaks plain HTTP; connect through a tunnel or on a trusted network".into())
-            }
             Self::Address(_) => Some(format!("for example --server {SERVER_DEFAULT}, or RIVULET_SERVER")),
             Self::Token => Some("a token is visible ASCII, without line ends".into()),
             Self::Unreachable { .. } => {
                 Some("start one with `rivulet serve`, or name another with --server or RIVULET_SERVER".into())
+            }
+            Self::Certificates(error) => error.hint.clone(),
+            Self::Tls { fault, .. } => {
+                Some(fault.hint("--ca or RIVULET_CA", "--cert and --key, or RIVULET_CERT and RIVULET_KEY"))
             }
             Self::Refused(error) => error.hint.clone(),
             Self::Lost { .. } => Some("perhaps it was stopped; `rivulet status` says whether it is there".into()),
@@ -113,6 +128,8 @@ pub struct Client {
     /// Without a slash at the end.
     server: String,
     agent: Agent,
+    /// The authorities that are trusted, if connections are encrypted.
+    tls: Option<ClientTls>,
     /// What is sent as `Authorization`, if anything is.
     authorization: Option<HeaderValue>,
     /// Ends streams of rows when it is set.
@@ -146,24 +163,31 @@ impl<R> Stoppable<R> {
 }
 
 impl Client {
-    /// A client of the server at `http://host:port`. Nothing is sent yet.
+    /// A client of the server at `http://host:port` or `https://host:port`, which trusts the authorities that browsers
+    /// trust. Nothing is sent yet.
     ///
     /// # Errors
     /// [`ClientError::Address`].
     pub fn new(server: &str) -> Result<Self, ClientError> {
-        Self::with_token(server, None)
+        Self::with(server, None, &ClientTls::default())
     }
 
-    /// The same, showing a token to the server with each request.
+    /// The same, showing a token to the server with each request, and with authorities and a certificate of its own.
     ///
     /// # Errors
-    /// [`ClientError::Address`] and [`ClientError::Token`].
-    pub fn with_token(server: &str, token: Option<&str>) -> Result<Self, ClientError> {
+    /// [`ClientError::Address`], [`ClientError::Token`] and [`ClientError::Certificates`].
+    pub fn with(server: &str, token: Option<&str>, tls: &ClientTls) -> Result<Self, ClientError> {
         let server = server.trim_end_matches('/').to_owned();
-        if server.strip_prefix("http://").is_none_or(|host| host.is_empty() || host.contains(['/', '?', '#', '@', ' ']))
-        {
+        let is_address = |host: &str| !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ']);
+        let (scheme, host) = server.split_once("://").unwrap_or_default();
+        if !["http", "https"].contains(&scheme) || !is_address(host) {
             return Err(ClientError::Address(server));
         }
+        let tls = (scheme == "https").then_some(tls);
+        let requests = tls.map_or_else(|| Ok(TlsConfig::builder().build()), ClientTls::for_requests);
+        let requests = requests.map_err(|error| {
+            ClientError::Certificates(ServiceError::from_text(ErrorKind::Invalid, &error.to_string()))
+        })?;
         let authorization = token.map(|token| HeaderValue::from_str(&format!("Bearer {token}"))).transpose();
         let mut authorization = authorization.map_err(|_| ClientError::Token)?;
         // Then it is not shown where this is printed.
@@ -175,12 +199,13 @@ impl Client {
         };
         let config = Agent::config_builder()
             .middleware(authorize)
+            .tls_config(requests)
             .http_status_as_error(false)
             .timeout_connect(Some(CONNECT_TIMEOUT))
             // The server is on this machine or near it; a proxy of the environment is for other things.
             .proxy(None)
             .build();
-        Ok(Self { server, agent: config.new_agent(), authorization, stop: None })
+        Ok(Self { agent: config.new_agent(), tls: tls.cloned(), server, authorization, stop: None })
     }
 
     /// The server's address.
@@ -355,16 +380,15 @@ impl Client {
         replaces_existing: bool,
         mut visit: impl FnMut(BulkAnswer) -> Result<(), E>,
     ) -> Result<(), E> {
-        let host = self.server.trim_start_matches("http://");
+        let host = self.server.split_once("://").map_or("", |(_, host)| host);
         let path = match replaces_existing {
             true => "/api/v1/queries/bulk?replace_existing=true",
             false => "/api/v1/queries/bulk",
         };
-        let exchange = duplex::post(host, path, self.authorization.as_ref(), lines, CONNECT_TIMEOUT);
+        let exchange =
+            duplex::post((host, self.tls.as_ref()), path, self.authorization.as_ref(), lines, CONNECT_TIMEOUT);
         let mut answer = exchange.map_err(|error| match error {
-            PostError::Connect(error) => {
-                ClientError::Unreachable { server: self.server.clone(), detail: error.to_string() }
-            }
+            PostError::Connect(error) => self.unreachable(&error),
             PostError::Input(error) => ClientError::Input(error),
             PostError::Answer(error) => self.broken(error),
         })?;
@@ -429,8 +453,20 @@ impl Client {
         body.read_to_string().map_err(|error| self.answer_error(error))
     }
 
+    /// There is no connection.
+    fn unreachable(&self, error: &io::Error) -> ClientError {
+        let server = self.server.clone();
+        match Fault::of(error) {
+            Some(fault) => ClientError::Tls { server, fault },
+            None => ClientError::Unreachable { server, detail: error.to_string() },
+        }
+    }
+
     /// An answer that ends before its end.
     fn broken(&self, error: io::Error) -> ClientError {
+        if let Some(fault) = Fault::of(&error) {
+            return ClientError::Tls { server: self.server.clone(), fault };
+        }
         use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
         match error.kind() {
             BrokenPipe | ConnectionAborted | ConnectionReset | UnexpectedEof => {
@@ -449,7 +485,7 @@ impl Client {
         match error {
             ureq::Error::Protocol(_) | ureq::Error::BodyExceedsLimit(_) => self.answer_error(error),
             ureq::Error::BadUri(_) | ureq::Error::Http(_) => ClientError::Address(server),
-            ureq::Error::Io(error) => ClientError::Unreachable { server, detail: error.to_string() },
+            ureq::Error::Io(error) => self.unreachable(&error),
             other => ClientError::Unreachable { server, detail: other.to_string() },
         }
     }
@@ -487,9 +523,10 @@ mod tests {
 
     #[test]
     fn addresses_are_checked() {
-        for wrong in ["", "host", "https://host", "http://", "http://host/path", "http://user@host"] {
+        for wrong in ["", "host", "ftp://host", "https://", "http://", "http://host/path", "http://user@host"] {
             assert!(matches!(Client::new(wrong), Err(ClientError::Address(_))), "{wrong}");
         }
         assert_eq!(Client::new("http://host:1/").expect("an address").server(), "http://host:1");
+        assert_eq!(Client::new("https://host").expect("an address").server(), "https://host");
     }
 }

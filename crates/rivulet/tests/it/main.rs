@@ -43,6 +43,8 @@ mod inputs;
 mod key_property;
 mod json_results;
 mod languages;
+#[path = "../../../rivulet-connectors/tests/it/authority.rs"]
+mod authority;
 #[path = "../../../rivulet-connectors/tests/it/connectors/kafka_broker.rs"]
 mod kafka_broker;
 mod kill;
@@ -84,6 +86,7 @@ mod sinks;
 mod several;
 mod tables;
 mod tenants;
+mod tls;
 mod topic_columns;
 mod trial;
 mod undelivered;

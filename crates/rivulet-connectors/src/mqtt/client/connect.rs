@@ -14,6 +14,7 @@ use super::super::codec::{self, CodecError, Qos, Version};
 use super::options::ClientOptions;
 use crate::reach::OutOfReach;
 use crate::sockets::keep_alive;
+use crate::tls::Fault;
 
 /// Why there is no connection, or not any more.
 #[derive(Debug, thiserror::Error)]
@@ -26,14 +27,12 @@ pub(super) enum ConnectionError {
         "cannot connect: no answer within {0} ms\nhint: is the address right, and is there no firewall in between?"
     )]
     Timeout(u64),
-    #[error(
-        "TLS failed: {0}\nhint: does the broker speak TLS on this port, and is its certificate signed by the configured authority?"
-    )]
+    #[error("TLS failed: {}\nhint: {}", tls_problem(.0), tls_hint(.0))]
     Tls(io::Error),
     #[error("the broker refuses the connection: {reason}\nhint: {hint}")]
     Refused { reason: String, hint: &'static str },
     #[error("the connection broke: {0}")]
-    Io(#[from] io::Error),
+    Io(io::Error),
     #[error("the broker closed the connection")]
     Closed,
     #[error("the broker closed the connection: {0}")]
@@ -56,6 +55,25 @@ pub(super) enum ConnectionError {
     Protocol(&'static str),
     #[error("the connection was cut short by a defect in Rivulet: {0}")]
     Defect(String),
+}
+
+impl From<io::Error> for ConnectionError {
+    /// A server of TLS 1.3 asks for a certificate after the handshake, so its refusal comes with the first read.
+    fn from(error: io::Error) -> Self {
+        match Fault::of(&error) {
+            Some(_) => Self::Tls(error),
+            None => Self::Io(error),
+        }
+    }
+}
+
+fn tls_problem(error: &io::Error) -> String {
+    Fault::of(error).map_or_else(|| error.to_string(), |fault| fault.problem().to_owned())
+}
+
+fn tls_hint(error: &io::Error) -> String {
+    let hint = |fault: Fault| fault.hint("ca_file", "certificate_file and key_file");
+    Fault::of(error).map_or_else(|| "does the broker speak TLS on this port?".to_owned(), hint)
 }
 
 /// The bytes of a connection, in both directions.
