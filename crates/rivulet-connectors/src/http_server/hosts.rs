@@ -2,7 +2,8 @@
 
 use std::net::IpAddr;
 
-use hyper::{HeaderMap, Uri, header};
+use hyper::Uri;
+use hyper::header::{self, HeaderMap, HeaderValue};
 
 /// What stands for every name.
 const EVERY: &str = "*";
@@ -100,6 +101,38 @@ pub fn is_of_other_site(headers: &HeaderMap) -> bool {
     !is_link && said("sec-fetch-site").is_some_and(|site| site != b"same-origin" && site != b"none")
 }
 
+/// The web pages that may connect where a browser does not ask: a WebSocket is open to every page.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Origins(Vec<String>);
+
+impl Origins {
+    /// Reads a list of origins (`https://app.example.org`) with commas between; `*` stands for every one.
+    ///
+    /// # Errors
+    /// The entry that is none.
+    pub fn listed(list: &str) -> Result<Self, String> {
+        let entries = list.split(',').map(|entry| entry.trim().to_ascii_lowercase());
+        let is_origin = |entry: &str| {
+            let (scheme, site) = entry.split_once("://").unwrap_or_default();
+            let name = without_port(site).unwrap_or_default();
+            let name = name.trim_start_matches('[').trim_end_matches(']');
+            entry == EVERY || ["http", "https"].contains(&scheme) && name != EVERY && is_host_list(name)
+        };
+        entries.map(|entry| if is_origin(&entry) { Ok(entry) } else { Err(entry) }).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Whether the page that a request comes from may connect: it is listed, or of the host and port that are asked.
+    /// Programs have no page. `Host` must have been checked.
+    pub fn admit(&self, headers: &HeaderMap) -> bool {
+        if !is_of_other_site(headers) || self.0.iter().any(|listed| listed == EVERY) {
+            return true;
+        }
+        let mut given = headers.get_all(header::ORIGIN).iter().map(HeaderValue::as_bytes);
+        let (Some(origin), None) = (given.next(), given.next()) else { return false };
+        self.0.iter().any(|listed| listed.as_bytes().eq_ignore_ascii_case(origin))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,7 +194,7 @@ mod tests {
         let check = |uri: &'static str, named: &[&'static str]| {
             let mut headers = HeaderMap::new();
             for host in named {
-                headers.append(header::HOST, header::HeaderValue::from_static(host));
+                headers.append(header::HOST, HeaderValue::from_static(host));
             }
             hosts.check(&Uri::from_static(uri), &headers).is_ok()
         };
@@ -212,6 +245,32 @@ mod tests {
         }
         for list in ["", "a,", "http://a", "a:80", "a/b", "a b", "*.a"] {
             assert!(!is_host_list(list), "{list}");
+        }
+    }
+
+    #[test]
+    fn pages_of_listed_origins_may_connect_and_programs() {
+        let admits = |list: Option<&str>, origins: &[&'static str]| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::HOST, HeaderValue::from_static("broker.example:8083"));
+            for origin in origins {
+                headers.append(header::ORIGIN, HeaderValue::from_static(origin));
+            }
+            list.map_or_else(Origins::default, |list| Origins::listed(list).unwrap()).admit(&headers)
+        };
+        assert!(admits(None, &[]) && admits(None, &["https://broker.example:8083"]));
+        assert!(!admits(None, &["https://broker.example"]) && !admits(None, &["null"]));
+        let list = Some("https://App.example.org, http://[::1]:3000");
+        assert!(admits(list, &["https://app.example.org"]) && admits(list, &["http://[::1]:3000"]));
+        for other in ["http://app.example.org", "https://app.example.org:1", "https://app.example.org.evil.example"] {
+            assert!(!admits(list, &[other]), "{other}");
+        }
+        assert!(!admits(list, &["https://app.example.org", "https://evil.example"]));
+        assert!(admits(Some("*"), &["null"]));
+        for wrong in
+            ["", "app.example.org", "https://", "https://a/b", "ftp://a", "https://*", "https://a,", "https://a b"]
+        {
+            assert!(Origins::listed(wrong).is_err(), "{wrong}");
         }
     }
 }

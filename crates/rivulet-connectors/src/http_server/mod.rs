@@ -34,7 +34,7 @@ use crate::descriptors::Descriptors;
 use crate::tls::{Acceptor, Certificates, begins_tls, take_leave};
 pub use addresses::{ByAddress, Counted, share_of};
 pub use body::{BodyError, Budget, Held, Keeping, next_data, read_body};
-pub use hosts::{Hosts, is_host_list, is_of_other_site};
+pub use hosts::{Hosts, Origins, is_host_list, is_of_other_site};
 use progress::{Awaited, Taken};
 pub use progress::{ClientWait, Pause};
 use seats::{Seat, Seats};
