@@ -99,6 +99,8 @@ pub const KEYS: &[Key] = &[
     Key { name: "mqtt.embedded.tls.client_ca_file", kind: Kind::Path, default: None, help: "authorities of clients in PEM; with it clients are asked for a certificate" },
     Key { name: "mqtt.embedded.tls.client_certificates", kind: Kind::Choice(&["required", "optional"]), default: Some("required"), help: "whether a client without a certificate is refused, where clients are asked for one" },
     Key { name: "mqtt.embedded.tls.client_name", kind: Kind::Choice(&["cn", "dns", "uri"]), default: Some("cn"), help: "which name in its certificate tells who a client is: the common name of the subject (cn), or the only alternative name of a kind" },
+    Key { name: "mqtt.embedded.websocket.address", kind: Kind::Address, default: None, help: "where the embedded broker listens for MQTT over WebSocket, at the path /mqtt, with the same TLS; it does not by default" },
+    Key { name: "mqtt.embedded.websocket.origins", kind: Kind::Text, default: None, help: "web pages that may connect there, with commas between (https://app.example.org), or * for all; by default those of the listener's own host and port" },
     Key { name: "mqtt.embedded.connections_max", kind: Kind::Count(1, 1_000_000), default: Some("10000"), help: "most clients at a time" },
     Key { name: "mqtt.embedded.sessions_max", kind: Kind::Count(1, 10_000_000), default: Some("100000"), help: "most sessions, with and without a connection; one more ends the oldest without a connection of the same address, or, if there is none, of the address with the most sessions" },
     Key { name: "mqtt.embedded.session_expiry_s_max", kind: Kind::Count(0, 4_294_967_295), default: Some("86400"), help: "longest time for which a session is kept without a connection" },

@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rivulet_connectors::http_server::Origins;
 use rivulet_connectors::reach::{self, AllowedHosts, Reach};
 use rivulet_connectors::tls::{ClientCertificates, NameKind, ServerTls};
 use rivulet_operators::application::Input;
@@ -210,6 +211,8 @@ pub struct EmbeddedBrokerConfig {
     pub credentials: Option<(String, Secret)>,
     /// Its certificate; without it, it speaks plain MQTT.
     pub tls: Option<ServerTls>,
+    /// MQTT over WebSocket, if it listens for that.
+    pub websocket: Option<WebSocketConfig>,
     /// Most clients at a time.
     pub connections_max: usize,
     /// Most sessions, with and without a connection.
@@ -244,6 +247,17 @@ pub struct EmbeddedBrokerConfig {
     pub address_share_percent: usize,
     /// Whether sessions and retained messages outlive the process.
     pub keeps_sessions: bool,
+}
+
+/// MQTT over WebSocket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WebSocketConfig {
+    /// Where the embedded broker listens for it.
+    pub address: SocketAddr,
+    /// Names with commas between under which it is asked besides localhost and its address: those of the REST API.
+    pub hosts: String,
+    /// The web pages that may connect.
+    pub origins: Origins,
 }
 
 /// The external broker.
@@ -760,15 +774,18 @@ impl Values {
     /// certificate.
     fn warn_of_plain(&mut self, config: &Config) {
         let embedded = config.embedded.as_ref();
+        let websocket = embedded.and_then(|embedded| embedded.websocket.as_ref());
+        let has_tls = embedded.is_some_and(|embedded| embedded.tls.is_some());
         let listeners = [
-            (Some(config.http_address), config.http.tls.is_some(), "http"),
-            (embedded.map(|one| one.address), embedded.is_some_and(|one| one.tls.is_some()), "mqtt.embedded"),
+            ("http", "http.address", Some(config.http_address), config.http.tls.is_some()),
+            ("mqtt.embedded", "mqtt.embedded.address", embedded.map(|embedded| embedded.address), has_tls),
+            ("mqtt.embedded", "mqtt.embedded.websocket.address", websocket.map(|websocket| websocket.address), has_tls),
         ];
-        for (address, has_tls, prefix) in listeners {
+        for (section, key, address, has_tls) in listeners {
             let Some(address) = address.filter(|address| !address.ip().is_loopback() && !has_tls) else { continue };
             self.warnings.push(format!(
-                "{prefix}.address is {address}, and {prefix}.tls.certificate_file is not set: everybody on the way can \
-                 read and change what is sent there, unless a proxy in front of it speaks TLS"
+                "{key} is {address}, and {section}.tls.certificate_file is not set: everybody on the way can read and \
+                 change what is sent there, unless a proxy in front of it speaks TLS"
             ));
         }
     }
@@ -881,16 +898,26 @@ impl Values {
         };
         let tls = self.tls("mqtt.embedded.tls")?;
         let address = self.address("mqtt.embedded.address");
-        if address == self.address("http.address") && address.port() != 0 {
-            return Err(ConfigError::Contradiction {
-                message: format!("http.address and mqtt.embedded.address are both {address}"),
-                hint: "give one of them another port".into(),
-            });
+        let websocket = self.websocket()?;
+        let listeners = [
+            ("http.address", Some(self.address("http.address"))),
+            ("mqtt.embedded.address", Some(address)),
+            ("mqtt.embedded.websocket.address", websocket.as_ref().map(|websocket| websocket.address)),
+        ];
+        for (index, (key, address)) in listeners.iter().enumerate() {
+            let Some(address) = address.filter(|address| address.port() != 0) else { continue };
+            if let Some((other, _)) = listeners[..index].iter().find(|(_, other)| *other == Some(address)) {
+                return Err(ConfigError::Contradiction {
+                    message: format!("{other} and {key} are both {address}"),
+                    hint: "give one of them another port".into(),
+                });
+            }
         }
         Ok(EmbeddedBrokerConfig {
             address,
             credentials,
             tls,
+            websocket,
             connections_max: self.number("mqtt.embedded.connections_max"),
             sessions_max: self.number("mqtt.embedded.sessions_max"),
             session_expiry_s_max: self.number("mqtt.embedded.session_expiry_s_max") as u32,
@@ -913,6 +940,22 @@ impl Values {
             address_share_percent: self.number("mqtt.embedded.address_share_percent"),
             keeps_sessions: self.switch("mqtt.embedded.persistence"),
         })
+    }
+
+    fn websocket(&self) -> Result<Option<WebSocketConfig>, ConfigError> {
+        const ADDRESS: &str = "mqtt.embedded.websocket.address";
+        const ORIGINS: &str = "mqtt.embedded.websocket.origins";
+        let origins = self.text(ORIGINS);
+        let Some((Value::Address(address), _)) = self.values.get(ADDRESS) else {
+            return if origins.is_none() { Ok(None) } else { Err(both(ADDRESS, ORIGINS)) };
+        };
+        let origins = origins.map_or_else(|| Ok(Origins::default()), |list| Origins::listed(&list));
+        let origins = origins.map_err(|entry| ConfigError::Contradiction {
+            message: format!("'{entry}' in {ORIGINS} is no origin of a web page"),
+            hint: "write scheme, host and port as a browser shows them, https://app.example.org:8443, or *".into(),
+        })?;
+        let hosts = self.text("http.hosts").unwrap_or_default();
+        Ok(Some(WebSocketConfig { address: *address, hosts, origins }))
     }
 
     /// A number of bytes that need not be set.

@@ -212,6 +212,13 @@ fn values_that_do_not_go_together() {
     assert!(message.contains("does not ask for TLS") && hint.contains("mqtts://"), "{message}");
     let (message, _) = Fixture::new("http.address = \"127.0.0.1:1883\"").error();
     assert!(message.contains("are both 127.0.0.1:1883"), "{message}");
+    let (message, _) = Fixture::new("mqtt.embedded.websocket.address = \"127.0.0.1:1883\"").error();
+    assert_eq!(message, "mqtt.embedded.address and mqtt.embedded.websocket.address are both 127.0.0.1:1883");
+    let (message, _) = Fixture::new("mqtt.embedded.websocket.origins = \"https://a\"").error();
+    assert!(message.starts_with("only one of mqtt.embedded.websocket.address and"), "{message}");
+    let websocket = "mqtt.embedded.websocket = { address = \"127.0.0.1:0\", origins = \"https://a, b\" }";
+    let (message, _) = Fixture::new(websocket).error();
+    assert_eq!(message, "'b' in mqtt.embedded.websocket.origins is no origin of a web page");
     let loaded = Fixture::new("mqtt.broker.qos = 1").load().expect("a configuration");
     assert!(
         loaded.warnings[0].ends_with("mqtt.broker.qos has no effect, because that broker is not in use"),

@@ -10,9 +10,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rivulet_connectors::connector::{Host, MqttHost};
+use rivulet_connectors::http_server::Hosts;
 use rivulet_connectors::mqtt::{
     Broker, BrokerAddress, BrokerError, BrokerOptions, BrokerStats, Client, ClientOptions, ClientStatus, Listener,
-    PublishOptions, Publisher, Qos, Received, Router, Version,
+    PublishOptions, Publisher, Qos, Received, Router, Version, WebSocketOptions,
 };
 use rivulet_connectors::tls::ClientTls;
 use rivulet_dataflow::{Clock, LogPosition};
@@ -501,7 +502,12 @@ pub(crate) fn client_options(config: &BrokerConfig, outbound_bytes_max: usize) -
 
 fn broker_options(config: &EmbeddedBrokerConfig, access: &Arc<Access>, outbound_bytes_max: usize) -> BrokerOptions {
     let mut options = BrokerOptions::new(config.address);
-    options.listeners = vec![Listener { address: config.address, tls: config.tls.clone() }];
+    options.listeners = vec![Listener::new(config.address, config.tls.clone())];
+    options.listeners.extend(config.websocket.as_ref().map(|websocket| {
+        let hosts = Hosts::new(&websocket.hosts, websocket.address.ip());
+        let checked = WebSocketOptions { hosts, origins: websocket.origins.clone() };
+        Listener { websocket: Some(checked), ..Listener::new(websocket.address, config.tls.clone()) }
+    }));
     options.users =
         config.credentials.iter().map(|(user, password)| (user.clone(), password.reveal().to_owned())).collect();
     options.authorizer = Some(Arc::new(BrokerAccess(access.clone())));

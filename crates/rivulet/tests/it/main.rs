@@ -46,6 +46,7 @@ mod languages;
 #[path = "../../../rivulet-connectors/tests/it/authority.rs"]
 mod authority;
 #[path = "../../../rivulet-connectors/tests/it/connectors/kafka_broker.rs"]
+#[allow(dead_code, reason = "the tests of the connectors use more of it")]
 mod kafka_broker;
 mod kill;
 mod kill_alter;
@@ -93,5 +94,6 @@ mod undelivered;
 mod shared_slots;
 mod upgrade;
 mod way_out;
+mod websocket;
 mod why;
 mod windows_over_windows;

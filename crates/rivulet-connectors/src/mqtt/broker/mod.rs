@@ -56,6 +56,7 @@ use super::publisher::{Outbound, Publisher};
 use super::received::Received;
 use super::router::Router;
 use super::supervise::{Pauses, Supervisor};
+use super::websocket;
 use crate::logins::FailedLogins;
 use crate::notices::Notices;
 use crate::sockets::keep_alive;
@@ -127,8 +128,9 @@ impl Broker {
         let mut addresses = Vec::new();
         let mut listeners = Vec::new();
         for (place, (socket, bound)) in sockets.into_iter().enumerate() {
-            let tls = shared.options.listeners[place].tls.is_some();
-            tracing::info!(address = %bound, tls, "the embedded broker listens");
+            let Listener { tls, websocket, .. } = &shared.options.listeners[place];
+            let (tls, websocket) = (tls.is_some(), websocket.is_some());
+            tracing::info!(address = %bound, tls, websocket, "the embedded broker listens");
             addresses.push(bound);
             listeners.push(tokio::spawn(accept(shared.clone(), socket, place, stop.subscribe())));
         }
@@ -307,9 +309,8 @@ async fn serve(shared: &Shared, seat: &Seat, stream: TcpStream, place: usize) {
     let _ = stream.set_nodelay(true);
     keep_alive(&stream);
     let Some(acceptor) = shared.certificates[place].acceptor() else {
-        return connection::serve(shared, seat, stream, None).await;
+        return serve_stream(shared, seat, stream, place, None).await;
     };
-    let limit = Duration::from_millis(shared.options.connect_timeout_ms);
     let handshake = async {
         if !begins_tls(&stream).await.ok()? {
             acceptor.failed("it does not speak TLS");
@@ -317,12 +318,34 @@ async fn serve(shared: &Shared, seat: &Seat, stream: TcpStream, place: usize) {
         }
         acceptor.accept(stream).await
     };
-    let accepted = tokio::select! {
-        accepted = tokio::time::timeout(limit, handshake) => accepted,
-        () = seat.gives_way() => return,
+    if let Some((stream, certificate)) = in_time(shared, seat, handshake).await {
+        serve_stream(shared, seat, stream, place, certificate.as_deref()).await;
+    }
+}
+
+/// Serves a client whose connection is as its listener has it, encrypted or not.
+async fn serve_stream(
+    shared: &Shared,
+    seat: &Seat,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    place: usize,
+    certificate: Option<&str>,
+) {
+    let Some(options) = &shared.options.listeners[place].websocket else {
+        return connection::serve(shared, seat, stream, certificate).await;
     };
-    if let Ok(Some((stream, certificate))) = accepted {
-        connection::serve(shared, seat, stream, certificate.as_deref()).await;
+    let limit = Duration::from_millis(shared.options.connect_timeout_ms);
+    if let Some(stream) = in_time(shared, seat, websocket::accept(stream, options, limit)).await {
+        connection::serve(shared, seat, stream, certificate).await;
+    }
+}
+
+/// What a handshake results in; `None` if it takes too long, or the connection gives way to another one.
+async fn in_time<T>(shared: &Shared, seat: &Seat, handshake: impl Future<Output = Option<T>>) -> Option<T> {
+    let limit = Duration::from_millis(shared.options.connect_timeout_ms);
+    tokio::select! {
+        done = tokio::time::timeout(limit, handshake) => done.ok().flatten(),
+        () = seat.gives_way() => None,
     }
 }
 

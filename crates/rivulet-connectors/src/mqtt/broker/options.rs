@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use super::super::websocket::WebSocketOptions;
 use super::rights::ClientAuthorizer;
 use crate::logins::is_secret;
 use crate::tls::{Prepared, ServerTls, TlsError};
@@ -16,6 +17,15 @@ pub struct Listener {
     pub address: SocketAddr,
     /// The certificate, if connections are encrypted.
     pub tls: Option<ServerTls>,
+    /// What is checked of clients that speak MQTT over WebSocket, if that is spoken here.
+    pub websocket: Option<WebSocketOptions>,
+}
+
+impl Listener {
+    /// A listener for MQTT over TCP.
+    pub fn new(address: SocketAddr, tls: Option<ServerTls>) -> Self {
+        Self { address, tls, websocket: None }
+    }
 }
 
 /// The configuration of a [`Broker`](super::Broker). Every store has a bound.
@@ -82,7 +92,7 @@ impl BrokerOptions {
     /// The defaults, listening on one address without encryption.
     pub fn new(address: SocketAddr) -> Self {
         Self {
-            listeners: vec![Listener { address, tls: None }],
+            listeners: vec![Listener::new(address, None)],
             users: Vec::new(),
             authorizer: None,
             connections_max: 50_000,
