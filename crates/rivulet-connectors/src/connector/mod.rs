@@ -26,6 +26,7 @@ pub mod option;
 pub mod options;
 pub mod secrets;
 pub mod spec;
+mod certificates;
 mod given_format;
 mod intake;
 mod instances;

@@ -126,6 +126,8 @@ pub const KEYS: &[Key] = &[
     Key { name: "mqtt.broker.version", kind: Kind::Choice(&["3.1.1", "5"]), default: Some("5"), help: "version of MQTT" },
     Key { name: "mqtt.broker.qos", kind: Kind::Choice(&["0", "1"]), default: Some("1"), help: "highest quality of service of subscriptions" },
     Key { name: "mqtt.broker.ca_file", kind: Kind::Path, default: None, help: "certificate authorities in PEM for mqtts; the usual public ones by default" },
+    Key { name: "mqtt.broker.certificate_file", kind: Kind::Path, default: None, help: "client certificate to show to the external broker with mqtts, in PEM" },
+    Key { name: "mqtt.broker.key_file", kind: Kind::Path, default: None, help: "private key of the client certificate in PEM" },
     Key { name: "workers", kind: Kind::Count(1, 1024), default: None, help: "processing threads; as many as cores by default" },
     Key { name: "scheduler.policy", kind: Kind::Policy, default: Some("group"), help: "which task a worker runs next" },
     Key { name: "scheduler.time_slice_ms", kind: Kind::Count(1, 60_000), default: Some("20"), help: "how long a worker stays with a task while others wait" },

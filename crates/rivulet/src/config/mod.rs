@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use rivulet_connectors::http_server::Origins;
 use rivulet_connectors::reach::{self, AllowedHosts, Reach};
-use rivulet_connectors::tls::{ClientCertificates, NameKind, ServerTls};
+use rivulet_connectors::tls::{ClientCertificates, ClientTls, NameKind, ServerTls};
 use rivulet_operators::application::Input;
 use rivulet_runtime::{Numa, WorkerSettings};
 use rivulet_sql::Durability;
@@ -267,10 +267,8 @@ pub struct BrokerConfig {
     pub host: String,
     /// Port.
     pub port: u16,
-    /// Whether to speak TLS.
-    pub tls: bool,
-    /// Certificate authorities in PEM; the usual public ones without.
-    pub ca_file: Option<PathBuf>,
+    /// The authorities to trust and the certificate to show, if TLS is spoken.
+    pub tls: Option<ClientTls>,
     /// User name.
     pub username: Option<String>,
     /// Password.
@@ -985,18 +983,23 @@ impl Values {
         if password.is_some() && username.is_none() {
             return Err(both("mqtt.broker.username", "the password of mqtt.broker"));
         }
-        let ca_file = self.text("mqtt.broker.ca_file").map(PathBuf::from);
-        if ca_file.is_some() && !url.tls {
+        let tls_keys = ["mqtt.broker.ca_file", "mqtt.broker.certificate_file", "mqtt.broker.key_file"];
+        let [ca_file, certificate, key] = tls_keys.map(|key| self.text(key).map(PathBuf::from));
+        if let Some(key) = tls_keys.into_iter().find(|key| !url.tls && self.values.contains_key(key)) {
             return Err(ConfigError::Contradiction {
-                message: "mqtt.broker.ca_file is set, but mqtt.broker.url does not ask for TLS".into(),
-                hint: "write mqtts:// instead of mqtt://, or remove mqtt.broker.ca_file".into(),
+                message: format!("{key} is set, but mqtt.broker.url does not ask for TLS"),
+                hint: format!("write mqtts:// instead of mqtt://, or remove {key}"),
             });
         }
+        let identity = match (certificate, key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => return Err(both(tls_keys[1], tls_keys[2])),
+        };
         Ok(Some(BrokerConfig {
             host: url.host,
             port: url.port,
-            tls: url.tls,
-            ca_file,
+            tls: url.tls.then_some(ClientTls { ca_file, identity }),
             username,
             password,
             client_id: self.text("mqtt.broker.client_id"),

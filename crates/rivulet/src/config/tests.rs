@@ -88,7 +88,7 @@ fn an_external_broker_takes_the_place_of_the_embedded_one() {
     assert_eq!(loaded.config.embedded, None);
     let broker = loaded.config.broker.expect("the broker");
     assert_eq!(
-        (broker.host.as_str(), broker.port, broker.tls, broker.version_5, broker.qos),
+        (broker.host.as_str(), broker.port, broker.tls.is_some(), broker.version_5, broker.qos),
         ("example.org", 8883, true, false, 0)
     );
 

@@ -15,7 +15,6 @@ use rivulet_connectors::mqtt::{
     Broker, BrokerAddress, BrokerError, BrokerOptions, BrokerStats, Client, ClientOptions, ClientStatus, Listener,
     PublishOptions, Publisher, Qos, Received, Router, Version, WebSocketOptions,
 };
-use rivulet_connectors::tls::ClientTls;
 use rivulet_dataflow::{Clock, LogPosition};
 use tokio::runtime::Runtime;
 use tokio::sync::oneshot;
@@ -482,7 +481,7 @@ fn drops_of_client(status: &ClientStatus) -> Vec<(&'static str, u64)> {
 /// How a client of the external broker connects.
 pub(crate) fn client_options(config: &BrokerConfig, outbound_bytes_max: usize) -> ClientOptions {
     let mut options = ClientOptions::new(BrokerAddress {
-        tls: config.tls,
+        tls: config.tls.is_some(),
         host: config.host.clone(),
         port: config.port,
         user: config.username.clone(),
@@ -490,7 +489,7 @@ pub(crate) fn client_options(config: &BrokerConfig, outbound_bytes_max: usize) -
     });
     options.version = if config.version_5 { Version::V5 } else { Version::V3 };
     options.qos = if config.qos == 0 { Qos::AtMostOnce } else { Qos::AtLeastOnce };
-    options.tls = ClientTls { ca_file: config.ca_file.clone(), ..ClientTls::default() };
+    options.tls = config.tls.clone().unwrap_or_default();
     options.outbound_bytes_max = outbound_bytes_max;
     if let Some(client_id) = &config.client_id {
         options.client_id.clone_from(client_id);

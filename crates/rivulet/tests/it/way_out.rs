@@ -170,8 +170,7 @@ fn configuration(folder: &Path, broker: &Broker) -> Config {
     config.broker = Some(BrokerConfig {
         host: broker.address.ip().to_string(),
         port: broker.address.port(),
-        tls: false,
-        ca_file: None,
+        tls: None,
         username: None,
         password: None,
         client_id: Some("rivulet".into()),

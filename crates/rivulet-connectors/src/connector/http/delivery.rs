@@ -12,12 +12,14 @@ use parking_lot::{Condvar, Mutex};
 use ureq::Agent;
 use ureq::config::Config;
 use ureq::http::{HeaderName, HeaderValue, StatusCode, Uri};
+use ureq::tls::TlsConfig;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
 use super::receivers::{Change, PAUSE_MAX, Receivers, Request, Waiting};
 use crate::connector::Health;
 use crate::reach::AllowedHosts;
+use crate::tls::Fault;
 
 /// A thread that has been idle for this long ends.
 const IDLE_MAX: Duration = Duration::from_secs(10);
@@ -44,6 +46,8 @@ pub(super) struct DeliveryOptions {
     /// Whether the query can go on from a checkpoint after a failure.
     pub(super) resumes: bool,
     pub(super) reach: AllowedHosts,
+    /// The authorities to trust, and the certificate to show.
+    pub(super) tls: TlsConfig,
     pub(super) health: Arc<Health>,
 }
 
@@ -118,6 +122,7 @@ impl Delivery {
             .http_status_as_error(false)
             .max_redirects(0)
             .user_agent("rivulet")
+            .tls_config(options.tls.clone())
             .timeout_global(Some(options.timeout))
             .max_idle_connections(options.connections)
             .max_idle_connections_per_host(options.connections)
@@ -321,7 +326,12 @@ impl Shared {
             Err(ureq::Error::Timeout(_)) => {
                 return Attempt::Again(format!("no answer within {:?}", self.options.timeout), None);
             }
-            Err(ureq::Error::Io(error)) => return Attempt::Again(error.to_string(), None),
+            Err(ureq::Error::Io(error)) => {
+                let told = Fault::of(&error).map(|fault| {
+                    format!("{}; {}", fault.problem(), fault.hint("ca_file", "certificate_file and key_file"))
+                });
+                return Attempt::Again(told.unwrap_or_else(|| error.to_string()), None);
+            }
             Err(error) => return Attempt::Again(error.to_string(), None),
         };
         let status = response.status();

@@ -25,7 +25,7 @@ use crate::connector::PayloadCheck;
 use crate::descriptors::OF_HTTP_SOURCES;
 use crate::http_server::{self, BodyError, Budget, Hosts, ServerOptions, is_of_other_site, read_body};
 use crate::logins::{FailedLogins, is_secret};
-use crate::tls::{Certificates, Prepared};
+use crate::tls::Certificates;
 
 /// The most bytes of bodies that are being read; further posts are told to come again.
 const READING_BYTES_MAX: usize = 64 << 20;
@@ -47,6 +47,7 @@ const BODY_BYTES_MIN: usize = 64;
 #[derive(Clone)]
 pub(super) struct ListenerOptions {
     pub(super) address: SocketAddr,
+    pub(super) certificates: Arc<Certificates>,
     pub(super) path: String,
     pub(super) body_bytes_max: usize,
     pub(super) queue_bytes_max: usize,
@@ -110,7 +111,7 @@ impl Listener {
             failed_logins: FailedLogins::default(),
         });
         let server = shared.options.server;
-        let certificates = Certificates::new("an HTTP source", Prepared::default());
+        let certificates = shared.options.certificates.clone();
         let router = Router::new().fallback(take).with_state(shared.clone());
         let (stop, stopped) = oneshot::channel::<()>();
         std::thread::Builder::new().name("http source".into()).spawn(move || {
@@ -268,6 +269,7 @@ mod tests {
     fn options() -> ListenerOptions {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         ListenerOptions {
+            certificates: Certificates::new("a test", crate::tls::Prepared::default()),
             address,
             path: "/in".into(),
             body_bytes_max: 1 << 10,

@@ -26,12 +26,13 @@ use super::given_format::format_of_pieces;
 use super::outgoing::only_appends;
 use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, Messages, OptionDescription, OptionKind,
-    Options, SinkSpec, SourceSpec,
+    Options, SinkSpec, SourceSpec, certificates,
 };
 use crate::http_server::{Hosts, is_host_list};
+use crate::tls::{Certificates, Prepared};
 use address::{not_to_post_to, parse_address, url_from};
 use listener::{Listener, ListenerOptions};
-use pending::Prepared;
+use pending::Prepared as PreparedRequests;
 
 /// The formats of bodies that are read.
 const FORMATS_READ: &[&str] = &["JSON", "DEBEZIUM", "CSV", "TEXT", "RAW", "AVRO", "PROTOBUF", "SENML", "SENML_PIVOT"];
@@ -88,6 +89,24 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
                 help: "Names with commas between, or `*` for every name, that posts may be for: what they say in `Host`. \
                        Loopback names and the address listened at are always accepted; posts for others are answered with \
                        421. Without it, a source with a `token` accepts every name.",
+            },
+            OptionDescription {
+                name: "certificate_file",
+                kind: OptionKind::File,
+                default: None,
+                help: "The certificate of the source, in PEM, with its chain: posts are HTTPS then. It is read again when it changes.",
+            },
+            OptionDescription {
+                name: "key_file",
+                kind: OptionKind::File,
+                default: None,
+                help: "The private key of the certificate, in PEM.",
+            },
+            OptionDescription {
+                name: "client_ca_file",
+                kind: OptionKind::File,
+                default: None,
+                help: "Authorities in PEM: posts have to come with a certificate that one of them has signed.",
             },
         ],
     }),
@@ -170,6 +189,9 @@ const SINK: DirectionDescription = DirectionDescription {
                    ends are not given: `host`, `content-length`, `transfer-encoding`, `connection`, `keep-alive`, `te`, \
                    `trailer`, `upgrade`, `expect`, `proxy-connection`.",
         },
+        certificates::CA_FILE,
+        certificates::CERTIFICATE_FILE,
+        certificates::KEY_FILE,
     ],
 };
 
@@ -202,12 +224,14 @@ fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorErr
         let hint = "write names without scheme, port and path: hosts => 'gateway.example.org, gateway'";
         return Err(options.wrong("hosts", "is no list of names", hint));
     }
+    certificates::check_server(options, &spec.host.files)?;
     format_of_pieces(HTTP.name, spec.format.as_ref(), "bodies", &spec.host.files).map(drop)
 }
 
 fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
     let connector = connector_of(spec);
     headers_of(options)?;
+    certificates::check(options, &spec.host.files)?;
     if !has_many_receivers(spec) {
         checked_url(spec)?;
     }
@@ -302,8 +326,11 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
         .next()
         .ok_or_else(|| failed("the host has no address".into()))?;
     let (token, hosts) = (options.text("token"), options.text("hosts"));
+    let tls = certificates::server_tls(options, &spec.host.files)?;
+    let tls = Prepared::read(tls.as_ref()).map_err(|error| certificates::unusable(options, &error))?;
     let listener = Listener::start(ListenerOptions {
         address,
+        certificates: Certificates::new("an HTTP source", tls),
         path: path.to_owned(),
         body_bytes_max: options.count("body_bytes_max").unwrap_or(usize::MAX).min(super::intake::PAYLOAD_BYTES_MAX),
         queue_bytes_max: options.count("queue_bytes_max").unwrap_or(usize::MAX),
@@ -329,7 +356,9 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     )?;
     let format = format_of_pieces(connector, spec.format.as_ref(), "bodies", &spec.host.files)?;
     let has_many_receivers = has_many_receivers(spec);
+    let tls = certificates::client_tls(options, &spec.host.files)?;
     let delivery = delivery::DeliveryOptions {
+        tls: tls.for_requests().map_err(|error| certificates::unusable(options, &error))?,
         headers: headers_of(options)?,
         origin: origin_of(connector, &spec.address),
         content_type: sink::content_type(&format),
@@ -351,7 +380,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         problem: error.0,
         hint: "drop the query and create it again to begin anew".into(),
     };
-    let prepared = spec.checkpoints.iter().flatten().map(|text| Prepared::read(text));
+    let prepared = spec.checkpoints.iter().flatten().map(|text| PreparedRequests::read(text));
     let prepared = prepared.collect::<Result<Vec<_>, _>>().map_err(failed)?;
     // If rows do not come again, a row equal to one before a crash is a different row.
     let keeps_keys = spec.checkpoints.is_some() && spec.host.comes_again && spec.output.is_none();

@@ -12,7 +12,6 @@ mod sink;
 mod source;
 mod topic;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use rivulet_dataflow::{Sink, Source};
@@ -22,11 +21,9 @@ use super::given_format::format_of_pieces;
 use super::waiting;
 use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, Host, OptionDescription, OptionKind,
-    Options, SinkSpec, SourceSpec,
+    Options, SinkSpec, SourceSpec, certificates,
 };
-use crate::files::Files;
 use crate::mqtt::{BrokerAddress, ClientOptions, PublishOptions};
-use crate::tls::ClientTls;
 
 pub use host::MqttHost;
 use inbox::{Overflow, Queue};
@@ -49,13 +46,6 @@ const PASSWORD: OptionDescription = OptionDescription {
     kind: OptionKind::Secret,
     default: None,
     help: "The password of the user in `broker`, where it does not stand there: `password => SECRET name`.",
-};
-
-const CA_FILE: OptionDescription = OptionDescription {
-    name: "ca_file",
-    kind: OptionKind::File,
-    default: None,
-    help: "Whom to trust with `mqtts://`: a file of certificates in PEM. Without it, those that the system trusts.",
 };
 
 /// The description of the connector.
@@ -112,7 +102,9 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                 default: Some("0"),
                 help: "Quality of service of the subscription, with `broker`; a server's connection has its own.",
             },
-            CA_FILE,
+            certificates::CA_FILE,
+            certificates::CERTIFICATE_FILE,
+            certificates::KEY_FILE,
             PASSWORD,
         ],
     }),
@@ -155,7 +147,9 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                 default: Some("fail"),
                 help: "What happens with a row whose values make no topic (empty, or with `/`, `+` or `#`): the query ends, or goes on without it.",
             },
-            CA_FILE,
+            certificates::CA_FILE,
+            certificates::CERTIFICATE_FILE,
+            certificates::KEY_FILE,
             PASSWORD,
         ],
     }),
@@ -173,7 +167,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
 fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorError> {
     let format = format_of_pieces(NAME, spec.format.as_ref(), "messages", &spec.host.files)?;
     topic::Layout::new(spec, options, spec.address.trim(), &format)?;
-    check_ca_file(options, &spec.host.files)?;
+    certificates::check(options, &spec.host.files)?;
     check_broker(options, &spec.host)
 }
 
@@ -181,7 +175,7 @@ fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> 
     format_of_pieces(NAME, spec.format.as_ref(), "messages", &spec.host.files)?;
     let fields = spec.schema.fields();
     sink::topic(&spec.address, &fields.iter().map(|field| field.name().as_str()).collect::<Vec<_>>())?;
-    check_ca_file(options, &spec.host.files)?;
+    certificates::check(options, &spec.host.files)?;
     publish_of(options)?;
     check_broker(options, &spec.host)
 }
@@ -242,7 +236,7 @@ fn host_of(host: &Host, address: &str, options: &Options) -> Result<Arc<dyn Mqtt
     let mut client = ClientOptions::new(broker);
     client.qos = qos(options);
     client.reach = host.reach.brokers.clone();
-    client.tls = ClientTls { ca_file: ca_file(options, &host.files)?, ..ClientTls::default() };
+    client.tls = certificates::client_tls(options, &host.files)?;
     Ok(Arc::new(Link::open(client).map_err(|problem| refused(address, problem))?))
 }
 
@@ -258,15 +252,6 @@ fn broker_of(options: &Options) -> Result<Option<BrokerAddress>, ConnectorError>
         Some(_) => refused("has no user in 'broker'"),
         None => refused("is that of a broker, and none is named"),
     }
-}
-
-/// The certificates to trust, if they are named.
-fn ca_file(options: &Options, files: &Files) -> Result<Option<PathBuf>, ConnectorError> {
-    options.text(CA_FILE.name).map(|path| options.file(CA_FILE.name, path, files)).transpose()
-}
-
-fn check_ca_file(options: &Options, files: &Files) -> Result<(), ConnectorError> {
-    options.text(CA_FILE.name).map_or(Ok(()), |path| options.check_file(CA_FILE.name, path, files))
 }
 
 /// The options of an output of an application. It is published by the connection that all share.

@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use rivulet_dataflow::{Batch, Source};
 use super::support::{
     Drained, PATIENCE, batch, fill, flush_until, format, options, poll_until, sink, sink_error, source, source_error,
 };
+use crate::authority::Authority;
 
 /// An HTTP request or answer as it came.
 #[derive(Clone, Debug)]
@@ -102,6 +104,40 @@ fn posts_become_rows() {
         assert!(Instant::now() < deadline, "the listener does not stop");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+#[test]
+fn posts_may_be_encrypted_and_their_senders_verified() {
+    let folder = tempfile::tempdir().unwrap();
+    let (own, other) = (Authority::new(folder.path(), "own"), Authority::new(folder.path(), "other"));
+    let [server, client] = [own.server("server"), own.client("client")];
+    let text = |path: &PathBuf| path.to_str().unwrap().to_owned();
+    let (port, mut from) = listen(
+        "n BIGINT",
+        &[("certificate_file", &text(&server.0)), ("key_file", &text(&server.1)), ("client_ca_file", &text(&own.file))],
+        None,
+    );
+    let mut spec = sink(&format!("https://localhost:{port}/events"), numbers(0..1).columns.schema());
+    let (ca, certificate, key) = (text(&own.file), text(&client.0), text(&client.1));
+    spec.options = options(&[("ca_file", &ca), ("certificate_file", &certificate), ("key_file", &key)]);
+    fill(&spec, &[numbers(0..3)]).unwrap();
+    let mut drained = Drained::default();
+    poll_until(&mut *from, &mut drained, |drained| drained.rows.len() == 3).unwrap();
+    assert_eq!(drained.rows, ["0", "1", "2"]);
+    for (given, expected) in [
+        (options(&[("ca_file", &ca)]), "the server asks for a client certificate"),
+        (options(&[("ca_file", &text(&other.file))]), "signed by an authority that is not trusted"),
+        (options(&[]), "signed by an authority that is not trusted"),
+    ] {
+        spec.options = [given, options(&[("retry_for", "1 ms")])].concat();
+        let error = fill(&spec, &[numbers(0..1)]).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+    assert_eq!(post(port, "/events", "", "{\"n\": 4}"), 400, "a post that is not encrypted");
+    spec.options = options(&[("certificate_file", &certificate)]);
+    assert!(sink_error(&spec).contains("'key_file'"), "{}", sink_error(&spec));
+    spec.options = options(&[("ca_file", &key)]);
+    assert!(sink_error(&spec).contains("client.key"), "{}", sink_error(&spec));
 }
 
 #[test]
