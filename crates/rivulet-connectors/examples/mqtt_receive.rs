@@ -2,8 +2,9 @@
 //! `cargo run --release --example mqtt_receive -- [seconds]`.
 //!
 //! A publisher thread sends packets of 110 bytes with QoS 0 over a loopback socket, to topics drawn from 100,000 that
-//! have a route each: (a) to our client, playing a broker; (b) to our embedded broker. The inbox only counts. Before
-//! that, the two steps that matter on their own: decoding a PUBLISH, and looking up its topic.
+//! have a route each: (a) to our client, playing a broker; (b) to our embedded broker, also over TLS and over WebSocket.
+//! The inbox only counts. Before that, the two steps that matter on their own: decoding a PUBLISH, and looking up its
+//! topic.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -12,11 +13,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use rivulet_connectors::http_server::{Hosts, Origins};
 use rivulet_connectors::mqtt::codec::{self, Publish};
 use rivulet_connectors::mqtt::{
     Broker, BrokerOptions, Client, ClientOptions, Pending, Received, Route, Router, TopicIndex, Version,
+    WebSocketOptions,
 };
+use rivulet_connectors::tls::ServerTls;
 use rivulet_dataflow::{Clock, Inbox, ManualClock, Push, Slot};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 
 const TOPICS: u32 = 100_000;
 const PACKET_BYTES: usize = 110;
@@ -124,7 +129,7 @@ fn measure_steps() {
 }
 
 /// Sends the packets over and over until told to stop.
-fn blast(mut socket: TcpStream, bytes: &[u8], stop: &AtomicBool) {
+fn blast(mut socket: impl Write, bytes: &[u8], stop: &AtomicBool) {
     while !stop.load(Ordering::Relaxed) {
         for chunk in bytes.chunks(1 << 20) {
             if socket.write_all(chunk).is_err() {
@@ -209,18 +214,106 @@ fn measure_client(version: Version, seconds: u64) {
     sender.join().expect("no panic");
 }
 
-fn measure_broker(version: Version, subscribers: usize, seconds: u64) {
+/// How clients reach the broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Door {
+    Tcp,
+    Tls,
+    WebSocket,
+}
+
+/// A client's connection.
+trait Socket: Read + Write + Send {}
+impl<T: Read + Write + Send> Socket for T {}
+
+/// A client's WebSocket: each write is a frame, and a read takes one short frame.
+struct Framed(TcpStream);
+
+impl Framed {
+    fn open(mut socket: TcpStream) -> Self {
+        let request = "GET /mqtt HTTP/1.1\r\nhost: localhost\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+                       sec-websocket-version: 13\r\nsec-websocket-protocol: mqtt\r\n\
+                       sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n";
+        socket.write_all(request.as_bytes()).expect("it listens");
+        let mut answer = [0; 1000];
+        let length = socket.read(&mut answer).expect("an answer");
+        assert!(answer[..length].starts_with(b"HTTP/1.1 101"));
+        Self(socket)
+    }
+}
+
+impl Write for Framed {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let mut head = vec![0x82, 0xff];
+        head.extend_from_slice(&(bytes.len() as u64).to_be_bytes());
+        if bytes.len() < 126 {
+            head = vec![0x82, 0x80 | bytes.len() as u8];
+        }
+        // A mask of zeros leaves the content as it is.
+        head.extend_from_slice(&[0; 4]);
+        self.0.write_all(&head)?;
+        self.0.write_all(bytes)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
+
+impl Read for Framed {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        let mut frame = vec![0; bytes.len() + 2];
+        let length = self.0.read(&mut frame)?.saturating_sub(2);
+        bytes[..length].copy_from_slice(&frame[2..2 + length]);
+        Ok(length)
+    }
+}
+
+/// A certificate for localhost as the broker takes it, and a client that trusts it.
+fn certificate(folder: &std::path::Path) -> (ServerTls, Arc<ClientConfig>) {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let parameters = rcgen::CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
+    let certificate = parameters.self_signed(&key).expect("a certificate");
+    let (certificate_file, key_file) = (folder.join("certificate.pem"), folder.join("key.pem"));
+    std::fs::write(&certificate_file, certificate.pem()).expect("a file");
+    std::fs::write(&key_file, key.serialize_pem()).expect("a file");
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.der().clone()).expect("a certificate");
+    let client = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    (ServerTls::new(certificate_file, key_file), Arc::new(client))
+}
+
+fn measure_broker(version: Version, subscribers: usize, door: Door, seconds: u64) {
     let (router, counting) = router(TOPICS);
+    let folder = tempfile::tempdir().expect("a folder");
+    let (server, client) = certificate(folder.path());
     let (address_sender, address) = std::sync::mpsc::channel::<SocketAddr>();
     let (stop_io, io) = io_thread(move |stopped| async move {
-        let options = BrokerOptions::new("127.0.0.1:0".parse().expect("an address"));
+        let mut options = BrokerOptions::new("127.0.0.1:0".parse().expect("an address"));
+        let listener = &mut options.listeners[0];
+        listener.tls = (door == Door::Tls).then_some(server);
+        let hosts = Hosts::new("", listener.address.ip());
+        listener.websocket = (door == Door::WebSocket).then(|| WebSocketOptions { hosts, origins: Origins::default() });
         let broker = Broker::start(options, router, clock()).await.expect("a free port");
         address_sender.send(broker.addresses()[0]).expect("somebody waits");
         let _ = stopped.await;
     });
     let address = address.recv().expect("the broker starts");
     let connect = |id: u8| {
-        let mut socket = TcpStream::connect(address).expect("it listens");
+        let socket = TcpStream::connect(address).expect("it listens");
+        let mut socket: Box<dyn Socket> = match door {
+            Door::Tcp => Box::new(socket),
+            Door::WebSocket => Box::new(Framed::open(socket)),
+            Door::Tls => {
+                let name = "localhost".try_into().expect("a name");
+                Box::new(StreamOwned::new(ClientConnection::new(client.clone(), name).expect("a client"), socket))
+            }
+        };
         let (level, properties): (u8, &[u8]) = if version == Version::V3 { (4, &[]) } else { (5, &[0]) };
         let mut request = vec![0x10, 13 + properties.len() as u8, 0, 4, b'M', b'Q', b'T', b'T', level, 2, 0, 0];
         request.extend_from_slice(properties);
@@ -231,7 +324,7 @@ fn measure_broker(version: Version, subscribers: usize, seconds: u64) {
         socket
     };
     // Each is subscribed to one topic of its own: what costs is that there is somebody at all.
-    let _listening: Vec<TcpStream> = (0..subscribers)
+    let _listening: Vec<Box<dyn Socket>> = (0..subscribers)
         .map(|number| {
             let mut socket = connect(b'a' + number as u8);
             let topic = format!("other/{number:06}");
@@ -251,7 +344,12 @@ fn measure_broker(version: Version, subscribers: usize, seconds: u64) {
     let stop = stop_sending.clone();
     let socket = connect(b'A');
     let sender = std::thread::spawn(move || blast(socket, &packets(version, TOPICS), &stop));
-    report(&format!("broker, {version:?}, {subscribers} subscribers elsewhere"), &counting, seconds, io_thread_cpu);
+    report(
+        &format!("broker, {version:?}, {door:?}, {subscribers} subscribers elsewhere"),
+        &counting,
+        seconds,
+        io_thread_cpu,
+    );
     stop_sending.store(true, Ordering::Relaxed);
     drop(stop_io);
     io.join().expect("no panic");
@@ -263,7 +361,9 @@ fn main() {
     measure_steps();
     for version in [Version::V3, Version::V5] {
         measure_client(version, seconds);
-        measure_broker(version, 0, seconds);
-        measure_broker(version, 10, seconds);
+        for door in [Door::Tcp, Door::Tls, Door::WebSocket] {
+            measure_broker(version, 0, door, seconds);
+        }
+        measure_broker(version, 10, Door::Tcp, seconds);
     }
 }
