@@ -4,6 +4,7 @@ mod file;
 mod http;
 mod kafka;
 mod kafka_broker;
+mod kafka_secure;
 mod mqtt;
 mod reach;
 mod resume;
