@@ -49,6 +49,7 @@ pub const TARGETS: &[Target] = &[
     targets::backup::TARGET,
     targets::reach::TARGET,
     targets::secrets::TARGET,
+    targets::websocket::TARGET,
 ];
 
 /// The target with this name.

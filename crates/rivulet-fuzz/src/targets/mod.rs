@@ -20,3 +20,4 @@ pub mod rest;
 pub mod secrets;
 pub mod sql;
 pub mod state_frames;
+pub mod websocket;
