@@ -221,15 +221,15 @@ impl Messaging {
     }
 
     /// Restores the embedded broker's sessions and retained messages of an earlier process, and makes it save its own
-    /// in the data folder.
+    /// in the data folder. The log of events has the positions before `log_end`.
     ///
     /// # Errors
     /// The data folder cannot be used.
-    pub(super) fn keep_sessions(&self, config: &Config) -> Result<(), ServiceError> {
+    pub(super) fn keep_sessions(&self, config: &Config, log_end: LogPosition) -> Result<(), ServiceError> {
         let (Side::Broker(broker), Some(embedded)) = (&*self.side, &config.embedded) else { return Ok(()) };
         if embedded.keeps_sessions {
             let journal = BrokerJournal::open(config, embedded)?;
-            broker.keep_in(journal.clone()).map_err(unavailable)?;
+            broker.keep_in(journal.clone(), log_end).map_err(unavailable)?;
             let _ = self.journal.set(journal);
         }
         Ok(())

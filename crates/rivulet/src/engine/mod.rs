@@ -281,7 +281,7 @@ impl Engine {
             })?);
         }
         let event_log = EventLog::open(&config.data_dir, &config.durability, clock)?;
-        messaging.keep_sessions(&config)?;
+        messaging.keep_sessions(&config, event_log.end())?;
         let starts = Starts::open(&config.data_dir, Path::new("/"));
         let parts = Parts { doors, extensions, messaging, catalog, workers, memory, checkpoints, event_log, starts };
         let engine = Self::assemble(config, parts)?;

@@ -263,6 +263,7 @@ impl Core {
         outbox.answer(|out| answer(present.is_some(), session.expiry_s, out));
         session.resume(&mut self.counters);
         self.save_session(key);
+        self.save_sent(key);
         Some(key)
     }
 

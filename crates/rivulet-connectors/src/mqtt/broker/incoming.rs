@@ -9,9 +9,12 @@ use rivulet_dataflow::LogPosition;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Unreleased {
     pub(super) packet_id: u16,
-    /// Its position in the log of events; 0 if it is not there.
+    /// Its position in the log of events; 0 if it is not there, [`LOST`] if it is not there and its process has ended.
     pub(super) position: LogPosition,
 }
+
+/// The position of a message that subscribers have, and inboxes have not: it was in memory, or on its way to the log.
+const LOST: LogPosition = LogPosition::MAX;
 
 /// What is known of a message of QoS 2 that comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +22,8 @@ pub(super) enum Arrival {
     New,
     /// It was taken before.
     Repeat,
+    /// It was taken by an earlier process: sessions that outlive it have the message, and inputs have not.
+    Lost,
 }
 
 /// The unreleased messages of one session, by packet identifier.
@@ -36,6 +41,7 @@ impl Incoming {
     /// Whether a message with this packet identifier was taken before.
     pub(super) fn arrival(&self, packet_id: u16) -> Arrival {
         match self.place(packet_id) {
+            Ok(place) if self.0[place].position == LOST => Arrival::Lost,
             Ok(_) => Arrival::Repeat,
             Err(_) => Arrival::New,
         }
@@ -60,6 +66,17 @@ impl Incoming {
         place.is_ok_and(|place| self.0.remove(place).is_some())
     }
 
+    /// Adds a message that an earlier process took, whose log of events has the positions before `log_end`.
+    pub(super) fn restore(&mut self, Unreleased { packet_id, position }: Unreleased, log_end: LogPosition) {
+        let is_there = (1..log_end).contains(&position);
+        self.take(Unreleased { packet_id, position: if is_there { position } else { LOST } });
+    }
+
+    /// All of them.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Unreleased> {
+        self.0.iter()
+    }
+
     fn place(&self, packet_id: u16) -> Result<usize, usize> {
         self.0.binary_search_by_key(&packet_id, |unreleased| unreleased.packet_id)
     }
@@ -81,5 +98,17 @@ mod tests {
         }
         assert!(incoming.release(65_535) && !incoming.release(65_535));
         assert_eq!((incoming.arrival(65_535), incoming.len()), (Arrival::New, 3));
+    }
+
+    #[test]
+    fn a_message_that_the_log_lost_is_taken_again() {
+        let mut incoming = Incoming::default();
+        for (packet_id, position) in [(1, 0), (2, 9), (3, 10)] {
+            incoming.restore(Unreleased { packet_id, position }, 10);
+        }
+        let arrivals = [1, 2, 3].map(|packet_id| incoming.arrival(packet_id));
+        assert_eq!(arrivals, [Arrival::Lost, Arrival::Repeat, Arrival::Lost]);
+        assert!(!incoming.take(Unreleased { packet_id: 3, position: 10 }));
+        assert_eq!(incoming.arrival(3), Arrival::Repeat);
     }
 }

@@ -19,6 +19,7 @@ use rivulet_dataflow::LogPosition;
 use tokio::sync::Notify;
 
 use super::super::codec::Qos;
+use super::incoming::Unreleased;
 use super::message::{Identifiers, Manner};
 
 /// Whether a journal has room for a record.
@@ -76,6 +77,9 @@ pub(super) type SessionNumber = u64;
 /// The number of a message in the journal. It is never reused.
 pub(super) type MessageNumber = u64;
 
+/// A message of QoS 2 with the session that published it.
+pub(super) type Taken = (SessionNumber, Unreleased);
+
 /// A subscription of a session, with its options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Subscribed<'b> {
@@ -122,6 +126,19 @@ pub(super) struct Body<'b> {
     pub(super) properties: &'b [u8],
 }
 
+/// What is under way between a session and its client with QoS 2.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct UnderWay {
+    /// Messages that were sent, with their packet identifiers.
+    pub(super) sent: Vec<(MessageNumber, u16)>,
+    /// Packet identifiers of messages that the client has.
+    pub(super) released: Vec<u16>,
+    /// Messages of the client that it has not released.
+    pub(super) incoming: Vec<Unreleased>,
+    /// The last packet identifier that was used.
+    pub(super) last_packet_id: u16,
+}
+
 /// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record<'b> {
@@ -132,6 +149,7 @@ pub(super) enum Record<'b> {
         lasting: Lasting,
         subscriptions: Vec<Subscribed<'b>>,
         queue: Vec<(MessageNumber, Manner)>,
+        under_way: UnderWay,
     },
     /// A session got or lost its connection.
     Lasting { session: SessionNumber, lasting: Lasting },
@@ -141,8 +159,19 @@ pub(super) enum Record<'b> {
     Subscribed { session: SessionNumber, subscribed: Subscribed<'b> },
     /// A session has ended a subscription.
     Unsubscribed { session: SessionNumber, filter: &'b str },
-    /// A message waits for these sessions, behind the messages that wait for them already.
-    Message { body: Body<'b>, waits_for: Vec<(SessionNumber, Manner)> },
+    /// A message waits for these sessions, behind the messages that wait for them already. With QoS 2, `taken` is the
+    /// session that published it, with its packet identifier.
+    Message { body: Body<'b>, waits_for: Vec<(SessionNumber, Manner)>, taken: Option<Taken> },
+    /// A session has published a message of QoS 2 that need not be kept.
+    Taken { taken: Taken },
+    /// A client has released a message of QoS 2 that it had published.
+    Released { session: SessionNumber, packet_id: u16 },
+    /// Messages of QoS 2 were sent, or are about to be.
+    Sent { session: SessionNumber, messages: Vec<(MessageNumber, u16)> },
+    /// A client has a message of QoS 2.
+    Received { session: SessionNumber, message: MessageNumber, packet_id: u16 },
+    /// A client has forgotten the packet identifier of a message of QoS 2.
+    Completed { session: SessionNumber, packet_id: u16 },
     /// A known message waits for one more session, behind the messages that wait for it already.
     Waits { session: SessionNumber, message: MessageNumber, manner: Manner },
     /// Messages that were acknowledged.
@@ -152,7 +181,8 @@ pub(super) enum Record<'b> {
 }
 
 mod kind {
-    pub(super) const SESSION: u8 = 1;
+    /// A session of an earlier version, which had nothing under way.
+    pub(super) const SESSION_WITHOUT_QOS_2: u8 = 1;
     pub(super) const LASTING: u8 = 2;
     pub(super) const ENDED: u8 = 3;
     pub(super) const SUBSCRIBED: u8 = 4;
@@ -161,13 +191,21 @@ mod kind {
     pub(super) const ACKNOWLEDGED: u8 = 7;
     pub(super) const FORGOTTEN: u8 = 8;
     pub(super) const WAITS: u8 = 9;
+    pub(super) const TAKEN: u8 = 10;
+    pub(super) const RELEASED: u8 = 11;
+    pub(super) const SENT: u8 = 12;
+    pub(super) const RECEIVED: u8 = 13;
+    pub(super) const COMPLETED: u8 = 14;
+    /// The fields of `TAKEN`, then those of `MESSAGE`.
+    pub(super) const TAKEN_MESSAGE: u8 = 15;
+    pub(super) const SESSION: u8 = 16;
 }
 
 impl<'b> Record<'b> {
     /// Appends the record as bytes.
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Self::Session { session, client_id, lasting, subscriptions, queue } => {
+            Self::Session { session, client_id, lasting, subscriptions, queue, under_way } => {
                 out.push(kind::SESSION);
                 push_u64(*session, out);
                 push_text(client_id.as_bytes(), out);
@@ -175,6 +213,7 @@ impl<'b> Record<'b> {
                 push_length(subscriptions.len(), out);
                 subscriptions.iter().for_each(|subscribed| push_subscribed(subscribed, out));
                 push_pairs(queue, out);
+                push_under_way(under_way, out);
             }
             Self::Lasting { session, lasting } => {
                 out.push(kind::LASTING);
@@ -195,7 +234,32 @@ impl<'b> Record<'b> {
                 push_u64(*session, out);
                 push_text(filter.as_bytes(), out);
             }
-            Self::Message { body, waits_for } => encode_message(body, waits_for, out),
+            Self::Message { body, waits_for, taken } => encode_message(body, waits_for, *taken, out),
+            Self::Taken { taken } => {
+                out.push(kind::TAKEN);
+                push_taken(taken, out);
+            }
+            Self::Released { session, packet_id } => {
+                out.push(kind::RELEASED);
+                push_u64(*session, out);
+                push_packet_id(*packet_id, out);
+            }
+            Self::Sent { session, messages } => {
+                out.push(kind::SENT);
+                push_u64(*session, out);
+                push_sent(messages, out);
+            }
+            Self::Received { session, message, packet_id } => {
+                out.push(kind::RECEIVED);
+                push_u64(*session, out);
+                push_u64(*message, out);
+                push_packet_id(*packet_id, out);
+            }
+            Self::Completed { session, packet_id } => {
+                out.push(kind::COMPLETED);
+                push_u64(*session, out);
+                push_packet_id(*packet_id, out);
+            }
             Self::Waits { session, message, manner } => {
                 out.push(kind::WAITS);
                 push_u64(*session, out);
@@ -215,18 +279,35 @@ impl<'b> Record<'b> {
         let rest = &mut rest;
         let [kind] = take(rest)?;
         let record = match kind {
-            kind::SESSION => Self::Session {
+            kind::SESSION_WITHOUT_QOS_2 | kind::SESSION => Self::Session {
                 session: take_u64(rest)?,
                 client_id: take_str(rest)?,
                 lasting: take_lasting(rest)?,
                 subscriptions: take_list(rest, take_subscribed)?,
                 queue: take_list(rest, take_pair)?,
+                under_way: match kind {
+                    kind::SESSION => take_under_way(rest)?,
+                    _ => UnderWay::default(),
+                },
             },
             kind::LASTING => Self::Lasting { session: take_u64(rest)?, lasting: take_lasting(rest)? },
             kind::ENDED => Self::Ended { session: take_u64(rest)? },
             kind::SUBSCRIBED => Self::Subscribed { session: take_u64(rest)?, subscribed: take_subscribed(rest)? },
             kind::UNSUBSCRIBED => Self::Unsubscribed { session: take_u64(rest)?, filter: take_str(rest)? },
-            kind::MESSAGE => Self::Message { body: take_body(rest)?, waits_for: take_list(rest, take_pair)? },
+            kind::MESSAGE => {
+                Self::Message { body: take_body(rest)?, waits_for: take_list(rest, take_pair)?, taken: None }
+            }
+            kind::TAKEN_MESSAGE => {
+                let taken = Some(take_taken(rest)?);
+                Self::Message { body: take_body(rest)?, waits_for: take_list(rest, take_pair)?, taken }
+            }
+            kind::TAKEN => Self::Taken { taken: take_taken(rest)? },
+            kind::RELEASED => Self::Released { session: take_u64(rest)?, packet_id: take_packet_id(rest)? },
+            kind::SENT => Self::Sent { session: take_u64(rest)?, messages: take_list(rest, take_sent)? },
+            kind::RECEIVED => {
+                Self::Received { session: take_u64(rest)?, message: take_u64(rest)?, packet_id: take_packet_id(rest)? }
+            }
+            kind::COMPLETED => Self::Completed { session: take_u64(rest)?, packet_id: take_packet_id(rest)? },
             kind::ACKNOWLEDGED => {
                 let take_numbers = |rest: &mut &[u8]| Some((take_u64(rest)?, take_u64(rest)?));
                 Self::Acknowledged { messages: take_list(rest, take_numbers)? }
@@ -243,8 +324,19 @@ impl<'b> Record<'b> {
 }
 
 /// Appends a [`Record::Message`].
-pub(super) fn encode_message(body: &Body<'_>, waits_for: &[(SessionNumber, Manner)], out: &mut Vec<u8>) {
-    out.push(kind::MESSAGE);
+pub(super) fn encode_message(
+    body: &Body<'_>,
+    waits_for: &[(SessionNumber, Manner)],
+    taken: Option<Taken>,
+    out: &mut Vec<u8>,
+) {
+    match taken {
+        None => out.push(kind::MESSAGE),
+        Some(taken) => {
+            out.push(kind::TAKEN_MESSAGE);
+            push_taken(&taken, out);
+        }
+    }
     push_u64(body.number, out);
     out.push(body.qos.level() | u8::from(body.retain) << 2 | u8::from(body.is_retained) << 3);
     out.extend_from_slice(&body.expires_at_us.to_le_bytes());
@@ -264,6 +356,36 @@ pub(super) fn encode_acknowledged(messages: &[(SessionNumber, MessageNumber)], o
 
 fn push_u64(number: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(&number.to_le_bytes());
+}
+
+fn push_packet_id(packet_id: u16, out: &mut Vec<u8>) {
+    out.extend_from_slice(&packet_id.to_le_bytes());
+}
+
+fn push_taken((session, Unreleased { packet_id, position }): &Taken, out: &mut Vec<u8>) {
+    push_u64(*session, out);
+    push_packet_id(*packet_id, out);
+    push_u64(*position, out);
+}
+
+fn push_sent(sent: &[(MessageNumber, u16)], out: &mut Vec<u8>) {
+    push_length(sent.len(), out);
+    for (message, packet_id) in sent {
+        push_u64(*message, out);
+        push_packet_id(*packet_id, out);
+    }
+}
+
+fn push_under_way(UnderWay { sent, released, incoming, last_packet_id }: &UnderWay, out: &mut Vec<u8>) {
+    push_sent(sent, out);
+    push_length(released.len(), out);
+    released.iter().for_each(|&packet_id| push_packet_id(packet_id, out));
+    push_length(incoming.len(), out);
+    for unreleased in incoming {
+        push_packet_id(unreleased.packet_id, out);
+        push_u64(unreleased.position, out);
+    }
+    push_packet_id(*last_packet_id, out);
 }
 
 fn push_length(length: usize, out: &mut Vec<u8>) {
@@ -318,6 +440,31 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 
 fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
     take(bytes).map(u64::from_le_bytes)
+}
+
+fn take_packet_id(bytes: &mut &[u8]) -> Option<u16> {
+    take(bytes).map(u16::from_le_bytes)
+}
+
+fn take_unreleased(bytes: &mut &[u8]) -> Option<Unreleased> {
+    Some(Unreleased { packet_id: take_packet_id(bytes)?, position: take_u64(bytes)? })
+}
+
+fn take_taken(bytes: &mut &[u8]) -> Option<Taken> {
+    Some((take_u64(bytes)?, take_unreleased(bytes)?))
+}
+
+fn take_sent(bytes: &mut &[u8]) -> Option<(MessageNumber, u16)> {
+    Some((take_u64(bytes)?, take_packet_id(bytes)?))
+}
+
+fn take_under_way(bytes: &mut &[u8]) -> Option<UnderWay> {
+    Some(UnderWay {
+        sent: take_list(bytes, |bytes| take_sent(bytes))?,
+        released: take_list(bytes, |bytes| take_packet_id(bytes))?,
+        incoming: take_list(bytes, |bytes| take_unreleased(bytes))?,
+        last_packet_id: take_packet_id(bytes)?,
+    })
 }
 
 fn take_text<'b>(bytes: &mut &'b [u8]) -> Option<&'b [u8]> {
@@ -506,6 +653,7 @@ pub(super) mod tests {
         let manner = Manner { qos: Qos::AtLeastOnce, retain: true, is_shared: false, identifiers };
         let shared = Manner { qos: Qos::ExactlyOnce, is_shared: true, ..manner };
         let joined = Manner { identifiers: identifiers.with(8).unwrap().with(300).unwrap(), ..manner };
+        let unreleased = Unreleased { packet_id: 7, position: 12 };
         let lasting = Lasting { expiry_s: 60, away_since_us: 5, address: "10.0.0.1".parse().unwrap() };
         let subscribed = Subscribed {
             filter: "a/#",
@@ -532,13 +680,25 @@ pub(super) mod tests {
                 lasting,
                 subscriptions: vec![subscribed, subscribed],
                 queue: vec![(9, manner)],
+                under_way: UnderWay {
+                    sent: vec![(9, 1), (10, 2)],
+                    released: vec![7],
+                    incoming: vec![unreleased, unreleased],
+                    last_packet_id: 8,
+                },
             },
             Record::Lasting { session: 1, lasting: Lasting { address: "2001:db8::1".parse().unwrap(), ..lasting } },
             Record::Ended { session: u64::MAX },
             Record::Subscribed { session: 1, subscribed },
             Record::Unsubscribed { session: 1, filter: "a/#" },
-            Record::Message { body, waits_for: vec![(1, manner)] },
-            Record::Message { body, waits_for: vec![(1, joined), (2, shared)] },
+            Record::Message { body, waits_for: vec![(1, manner)], taken: None },
+            Record::Message { body, waits_for: vec![(1, manner)], taken: Some((3, unreleased)) },
+            Record::Taken { taken: (3, unreleased) },
+            Record::Released { session: 3, packet_id: 7 },
+            Record::Sent { session: 3, messages: vec![(9, 1), (10, 2)] },
+            Record::Received { session: 3, message: 9, packet_id: 1 },
+            Record::Completed { session: 3, packet_id: 1 },
+            Record::Message { body, waits_for: vec![(1, joined), (2, shared)], taken: None },
             Record::Waits { session: 2, message: 9, manner },
             Record::Waits { session: 2, message: 9, manner: joined },
             Record::Acknowledged { messages: vec![(1, 9), (2, 9)] },
@@ -558,9 +718,31 @@ pub(super) mod tests {
         }
     }
 
+    #[test]
+    fn a_session_of_an_earlier_version_is_read() {
+        let bytes = [
+            &[1][..],
+            &1u64.to_le_bytes(),
+            &[3, 0, 0, 0, b'k', b'i', b'm'],
+            &60u32.to_le_bytes(),
+            &5i64.to_le_bytes(),
+            &std::net::Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets(),
+            &[0; 4],
+            // One message waits, with QoS 1 and no subscription identifier.
+            &[1, 0, 0, 0],
+            &9u64.to_le_bytes(),
+            &[1, 0, 0, 0, 0],
+        ]
+        .concat();
+        let Some(Record::Session { client_id, queue, under_way, .. }) = Record::decode(&bytes) else { panic!() };
+        let manner =
+            Manner { qos: Qos::AtLeastOnce, retain: false, is_shared: false, identifiers: Identifiers::default() };
+        assert_eq!((client_id, queue, under_way), ("kim", vec![(9, manner)], UnderWay::default()));
+    }
+
     proptest! {
         #[test]
-        fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..11) {
+        fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..18) {
             let _ = Record::decode(&[&[kind], &bytes[..]].concat());
         }
     }

@@ -188,12 +188,12 @@ impl Broker {
     }
 
     /// Takes over the sessions and retained messages that an earlier process left in a journal, and keeps its own
-    /// there. To be called before any client connects.
+    /// there. The log of events has the positions before `log_end`. To be called before any client connects.
     ///
     /// # Errors
     /// Why the journal cannot be read.
-    pub fn keep_in(&self, journal: Arc<dyn Journal>) -> Result<(), String> {
-        self.shared.core.lock().restore(journal.clone(), self.shared.clock.clone())?;
+    pub fn keep_in(&self, journal: Arc<dyn Journal>, log_end: LogPosition) -> Result<(), String> {
+        self.shared.core.lock().restore(journal.clone(), self.shared.clock.clone(), log_end)?;
         let is_first = self.shared.journal.set(journal).is_ok();
         debug_assert!(is_first, "there is one journal");
         Ok(())

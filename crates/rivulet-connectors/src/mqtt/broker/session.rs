@@ -64,6 +64,8 @@ pub(super) struct Session {
     /// Packet identifiers of messages of QoS 2 that the client has, and whose PUBCOMP has not come, oldest first.
     released: VecDeque<u16>,
     last_packet_id: u16,
+    /// Messages of QoS 2 that were sent and whose packet identifiers the journal does not have yet.
+    sent: Vec<(Arc<Message>, u16)>,
     /// The messages of QoS 2 that the client has sent and not released.
     incoming: Incoming,
     /// The share that counts its memory.
@@ -129,6 +131,7 @@ impl Session {
             in_flight: VecDeque::new(),
             released: VecDeque::new(),
             last_packet_id: 0,
+            sent: Vec::new(),
             incoming: Incoming::default(),
             share,
             message_bytes: 0,

@@ -132,7 +132,7 @@ impl ClientTurn<'_> {
             return Ok(Verdict::Ignore);
         }
         match self.core.arrival(self.key, publish.packet_id) {
-            Some(Arrival::New) => Ok(Verdict::Take),
+            Some(Arrival::New | Arrival::Lost) => Ok(Verdict::Take),
             Some(Arrival::Repeat) => Ok(Verdict::Copy),
             None => Err(Close::new(
                 packets::Reason::ReceiveMaximumExceeded,
@@ -158,21 +158,21 @@ impl ClientTurn<'_> {
                 let removed: Vec<bool> = removed.iter().map(Option::is_some).collect();
                 self.answers.answer(saved_at, |out| unsubscribe.answer(&removed, out));
             }
-            Control::Received { packet_id, is_refused } => match self.core.received(self.key, packet_id, is_refused) {
-                Received::Refused(_) => {}
-                received => {
+            Control::Received { packet_id, is_refused } => {
+                let (received, saved_at) = self.core.received(self.key, packet_id, is_refused);
+                if !matches!(received, Received::Refused(_)) {
                     // Version 3 has no word for an identifier that is not known.
                     let is_known = received != Received::Unknown || self.version == Version::V3;
-                    self.answers.answer(0, |out| codec::encode_pubrel(packet_id, is_known, out));
+                    self.answers.answer(saved_at, |out| codec::encode_pubrel(packet_id, is_known, out));
                 }
-            },
+            }
             Control::Release(packet_id) => {
-                let is_known = self.core.release(self.key, packet_id);
+                let (is_known, saved_at) = self.core.release(self.key, packet_id);
                 if let Some(dedup_window) = self.dedup_window {
                     dedup_window.forget(packet_id);
                 }
                 let is_known = is_known || self.version == Version::V3;
-                self.answers.answer(0, |out| codec::encode_pubcomp(packet_id, is_known, out));
+                self.answers.answer(saved_at, |out| codec::encode_pubcomp(packet_id, is_known, out));
             }
             Control::Completed(packet_id) => self.core.completed(self.key, packet_id),
             Control::Disconnect(goodbye) => return Err(End::Goodbye(goodbye)),

@@ -161,7 +161,7 @@ fn the_answer_to_a_refused_message_does_not_let_the_next_one_overtake_the_journa
     let (router, _) = router(&[]);
     let broker = BrokerThread::start(router, |options| options.authorizer = Some(Arc::new(Authorizer::default())));
     let journal = Arc::<HeldLog>::default();
-    broker.broker().keep_in(journal.clone()).unwrap();
+    broker.broker().keep_in(journal.clone(), 0).unwrap();
     let mut probe = Probe::connect(broker.port(), Version::V5, "kim", |_| {});
     assert_eq!(probe.publish("forbidden", "no", 1, false), "acknowledged 0x87");
     let mut bytes = Vec::new();

@@ -7,6 +7,7 @@ use rivulet_dataflow::LogPosition;
 
 use super::super::addresses::SessionKey;
 use super::super::incoming::{Arrival, Unreleased};
+use super::super::journal::Record;
 use super::super::memory::Memory;
 use super::super::message::{Delivery, Manner, Message};
 use super::super::retained::Retained;
@@ -57,11 +58,15 @@ impl Core {
             false => (false, 0),
         };
         let queue = self.bounds.queue;
-        let mut deliver = |sessions: &mut Slab<Session>, key, manner| {
+        let mut sent_once = Vec::new();
+        let mut deliver = |sessions: &mut Slab<Session>, key, manner: Manner| {
             if let Some(session) = sessions.get_mut(key)
                 && session.deliver(&mut delivery, manner, queue, counters).is_some()
             {
                 saving::note_waiting(saving, session.saved_as, manner);
+                if manner.qos == Qos::ExactlyOnce && session.saved_as > 0 {
+                    sent_once.push(key);
+                }
             }
         };
         found.clear();
@@ -104,6 +109,12 @@ impl Core {
         }
         if saving.is_some() && (is_retained || saving::waits(saving)) {
             saved_at = saving::save_message(saving, &delivery.keep(), is_retained).max(saved_at);
+            // The message has its number from now on.
+            for key in sent_once {
+                if let Some(session) = sessions.get_mut(key) {
+                    save_sent(saving, session);
+                }
+            }
         }
         Published { has_subscribers: !found.is_empty(), saved_at }
     }
@@ -150,6 +161,7 @@ impl Core {
                 let is_retained = saved::is_retained(&self.retained, &message);
                 saving::save_waits(&mut self.saving, session.saved_as, &message, is_retained, manner);
             }
+            self.save_sent(member.session);
             saving::save_acknowledged(&mut self.saving, saved_as, message.number());
         }
     }
@@ -159,7 +171,7 @@ impl Core {
     pub(in super::super) fn arrival(&self, key: SessionKey, packet_id: u16) -> Option<Arrival> {
         let incoming = self.sessions.get(key)?.incoming();
         let arrival = incoming.arrival(packet_id);
-        (arrival == Arrival::Repeat || incoming.len() < usize::from(self.bounds.receive_max)).then_some(arrival)
+        (arrival != Arrival::New || incoming.len() < usize::from(self.bounds.receive_max)).then_some(arrival)
     }
 
     /// Publishes a message of QoS 2 of a session, and remembers its packet identifier until it is released.
@@ -170,16 +182,32 @@ impl Core {
         expires_at: Option<Instant>,
         position: LogPosition,
     ) -> Published {
-        let published = self.publish(publish, Some(key), expires_at);
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.take(Unreleased { packet_id: publish.packet_id, position });
+        let packet_id = publish.packet_id;
+        let taken = Unreleased { packet_id, position };
+        let Some(session) = self.sessions.get_mut(key) else { return Published::default() };
+        let is_lost = session.incoming().arrival(packet_id) == Arrival::Lost;
+        session.take(taken);
+        if let Some(saving) = self.saving.as_mut().filter(|_| session.saved_as > 0) {
+            saving.taken = Some((session.saved_as, taken));
         }
-        published
+        // Sessions have a message that only inputs have lost.
+        let published = match is_lost {
+            true => Published { has_subscribers: true, saved_at: 0 },
+            false => self.publish(publish, Some(key), expires_at),
+        };
+        let saved_at = saving::save_taken(&mut self.saving).max(published.saved_at);
+        Published { saved_at, ..published }
     }
 
-    /// Handles a PUBREL of a client. Returns whether it belongs to a message.
-    pub(in super::super) fn release(&mut self, key: SessionKey, packet_id: u16) -> bool {
-        self.sessions.get_mut(key).is_some_and(|session| session.release_incoming(packet_id))
+    /// Handles a PUBREL of a client. Returns whether it belongs to a message, and the position that the journal must
+    /// have on disk before it is answered: from then on the client may use the packet identifier again.
+    pub(in super::super) fn release(&mut self, key: SessionKey, packet_id: u16) -> (bool, LogPosition) {
+        let Some(session) = self.sessions.get_mut(key) else { return (false, 0) };
+        if !session.release_incoming(packet_id) {
+            return (false, 0);
+        }
+        let session = session.saved_as;
+        (true, saving::save_change(&mut self.saving, session, &Record::Released { session, packet_id }))
     }
 
     /// Handles a PUBACK of a client.
@@ -187,24 +215,62 @@ impl Core {
         if let Some(session) = self.sessions.get_mut(key) {
             let number = session.acknowledge(packet_id, &mut self.counters);
             saving::save_acknowledged(&mut self.saving, session.saved_as, number);
+            save_sent(&mut self.saving, session);
         }
     }
 
-    /// Handles a PUBREC of a client.
-    pub(in super::super) fn received(&mut self, key: SessionKey, packet_id: u16, is_refused: bool) -> Received {
-        let Some(session) = self.sessions.get_mut(key) else { return Received::Unknown };
+    /// Handles a PUBREC of a client. Also returns the position that the journal must have on disk before it is answered:
+    /// from then on the client forgets that it has the message.
+    pub(in super::super) fn received(
+        &mut self,
+        key: SessionKey,
+        packet_id: u16,
+        is_refused: bool,
+    ) -> (Received, LogPosition) {
+        let Some(session) = self.sessions.get_mut(key) else { return (Received::Unknown, 0) };
         let received = session.received(packet_id, is_refused, &mut self.counters);
-        if let Received::Taken(number) | Received::Refused(number) = received {
-            saving::save_acknowledged(&mut self.saving, session.saved_as, number);
-        }
-        received
+        let session = session.saved_as;
+        let saved_at = match received {
+            Received::Unknown => 0,
+            Received::Refused(message) => {
+                saving::save_acknowledged(&mut self.saving, session, message);
+                0
+            }
+            // It was recorded before, and may not be on disk yet.
+            Received::Taken(0) => self.saving.as_ref().filter(|_| session > 0).map_or(0, Saving::last),
+            Received::Taken(message) => {
+                let change = Record::Received { session, message, packet_id };
+                saving::save_change(&mut self.saving, session, &change)
+            }
+        };
+        self.save_sent(key);
+        (received, saved_at)
     }
 
     /// Handles a PUBCOMP of a client; an unexpected one is ignored.
     pub(in super::super) fn completed(&mut self, key: SessionKey, packet_id: u16) {
-        if let Some(session) = self.sessions.get_mut(key) {
-            session.completed(packet_id, &mut self.counters);
+        if let Some(session) = self.sessions.get_mut(key)
+            && session.completed(packet_id, &mut self.counters)
+        {
+            let session = session.saved_as;
+            saving::save_change(&mut self.saving, session, &Record::Completed { session, packet_id });
+            self.save_sent(key);
         }
+    }
+
+    /// Records the packet identifiers with which messages of QoS 2 were sent to a session.
+    pub(super) fn save_sent(&mut self, key: SessionKey) {
+        if let Some(session) = self.sessions.get_mut(key) {
+            save_sent(&mut self.saving, session);
+        }
+    }
+}
+
+fn save_sent(saving: &mut Option<Saving>, session: &mut Session) {
+    let messages = session.take_sent();
+    if !messages.is_empty() {
+        let session = session.saved_as;
+        saving::save_change(saving, session, &Record::Sent { session, messages });
     }
 }
 

@@ -12,7 +12,10 @@ use hashbrown::{HashMap, HashSet};
 use rivulet_dataflow::{Clock, LogPosition};
 
 use super::super::super::codec::{Publish, Qos};
-use super::super::journal::{Body, Journal, Lasting, MessageNumber, Record, SessionNumber, Subscribed};
+use super::super::incoming::Unreleased;
+use super::super::journal::{
+    Body, Journal, Lasting, MessageNumber, Record, SessionNumber, Subscribed, Taken, UnderWay,
+};
 use super::super::message::{Manner, Message};
 use super::super::seats::SeatCounts;
 use super::super::session::Session;
@@ -36,6 +39,20 @@ struct FoundSession {
     lasting: Lasting,
     subscriptions: HashMap<Box<str>, Options>,
     queue: VecDeque<(MessageNumber, Manner)>,
+    /// The packet identifiers of messages of QoS 2 that were sent.
+    sent: HashMap<MessageNumber, u16>,
+    released: VecDeque<u16>,
+    incoming: HashMap<u16, Unreleased>,
+    last_packet_id: u16,
+}
+
+impl FoundSession {
+    fn acknowledged(&mut self, message: MessageNumber) {
+        if let Some(index) = self.queue.iter().position(|(number, _)| *number == message) {
+            self.queue.remove(index);
+        }
+        self.sent.remove(&message);
+    }
 }
 
 /// A subscription without its filter.
@@ -57,10 +74,19 @@ impl Options {
 impl Found {
     fn apply(&mut self, record: Record<'_>) {
         match record {
-            Record::Session { session, client_id, lasting, subscriptions, queue } => {
+            Record::Session { session, client_id, lasting, subscriptions, queue, under_way } => {
                 self.session_max = self.session_max.max(session);
-                let subscriptions = subscriptions.iter().map(Options::of).collect();
-                let found = FoundSession { client_id: client_id.into(), lasting, subscriptions, queue: queue.into() };
+                let UnderWay { sent, released, incoming, last_packet_id } = under_way;
+                let found = FoundSession {
+                    client_id: client_id.into(),
+                    lasting,
+                    subscriptions: subscriptions.iter().map(Options::of).collect(),
+                    queue: queue.into(),
+                    sent: sent.into_iter().collect(),
+                    released: released.into(),
+                    incoming: incoming.into_iter().map(|unreleased| (unreleased.packet_id, unreleased)).collect(),
+                    last_packet_id,
+                };
                 self.sessions.insert(session, found);
             }
             Record::Lasting { session, lasting } => {
@@ -82,7 +108,8 @@ impl Found {
                     session.subscriptions.remove(filter);
                 }
             }
-            Record::Message { body, waits_for } => {
+            Record::Message { body, waits_for, taken } => {
+                taken.into_iter().for_each(|taken| self.take(taken));
                 self.message_max = self.message_max.max(body.number);
                 if body.is_retained {
                     self.retained.insert(body.topic.into(), body.number);
@@ -101,16 +128,43 @@ impl Found {
             }
             Record::Acknowledged { messages } => {
                 for (session, message) in messages {
-                    if let Some(session) = self.sessions.get_mut(&session)
-                        && let Some(index) = session.queue.iter().position(|(number, _)| *number == message)
-                    {
-                        session.queue.remove(index);
+                    if let Some(session) = self.sessions.get_mut(&session) {
+                        session.acknowledged(message);
                     }
+                }
+            }
+            Record::Taken { taken } => self.take(taken),
+            Record::Released { session, packet_id } => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.incoming.remove(&packet_id);
+                }
+            }
+            Record::Sent { session, messages } => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.last_packet_id = messages.last().map_or(session.last_packet_id, |(_, last)| *last);
+                    session.sent.extend(messages);
+                }
+            }
+            Record::Received { session, message, packet_id } => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.acknowledged(message);
+                    session.released.push_back(packet_id);
+                }
+            }
+            Record::Completed { session, packet_id } => {
+                if let Some(session) = self.sessions.get_mut(&session) {
+                    session.released.retain(|released| *released != packet_id);
                 }
             }
             Record::Forgotten { topic } => {
                 self.retained.remove(topic);
             }
+        }
+    }
+
+    fn take(&mut self, (session, unreleased): Taken) {
+        if let Some(session) = self.sessions.get_mut(&session) {
+            session.incoming.insert(unreleased.packet_id, unreleased);
         }
     }
 
@@ -186,11 +240,17 @@ impl JournalContents {
 }
 
 impl Core {
-    /// Takes over the state that an earlier process left in the journal, and writes to the journal from here on.
+    /// Takes over the state that an earlier process left in the journal, and writes to the journal from here on. The log
+    /// of events has the positions before `log_end`.
     ///
     /// # Errors
     /// Why it cannot be read.
-    pub(in super::super) fn restore(&mut self, journal: Arc<dyn Journal>, clock: Arc<dyn Clock>) -> Result<(), String> {
+    pub(in super::super) fn restore(
+        &mut self,
+        journal: Arc<dyn Journal>,
+        clock: Arc<dyn Clock>,
+        log_end: LogPosition,
+    ) -> Result<(), String> {
         let mut found = Found::default();
         journal.read(&mut |_, bytes| match Record::decode(bytes) {
             Some(record) => found.apply(record),
@@ -230,7 +290,7 @@ impl Core {
             at => (at, *number),
         });
         for (number, session) in sessions {
-            lost += self.restore_session(number, session, &messages);
+            lost += self.restore_session(number, session, &messages, log_end);
         }
         let (sessions, retained) = (self.sessions.len(), self.retained.len());
         if sessions + retained > 0 {
@@ -264,8 +324,9 @@ impl Core {
         number: SessionNumber,
         found: FoundSession,
         messages: &HashMap<MessageNumber, Option<Arc<Message>>>,
+        log_end: LogPosition,
     ) -> u64 {
-        let FoundSession { client_id, lasting, subscriptions, queue } = found;
+        let FoundSession { client_id, lasting, subscriptions, queue, sent, released, incoming, last_packet_id } = found;
         let expiry_s = lasting.expiry_s.min(self.bounds.session_expiry_s_max);
         let Some(saving) = &self.saving else { return 0 };
         let left = lasting.left(expiry_s, saving.now_us());
@@ -280,10 +341,13 @@ impl Core {
         let mut lost = 0;
         for (number, manner) in queue {
             match messages.get(&number) {
-                Some(Some(message)) => session.restore(message.clone(), manner),
+                Some(Some(message)) => {
+                    session.restore(message.clone(), manner, sent.get(&number).copied().unwrap_or(0));
+                }
                 _ => lost += 1,
             }
         }
+        session.restore_under_way(released, incoming.into_values(), last_packet_id, log_end);
         let key = self.sessions.insert(session);
         self.by_client_id.insert(client_id, key);
         let waits_as = self.addresses.wait(address, key);

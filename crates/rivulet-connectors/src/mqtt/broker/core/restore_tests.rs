@@ -7,8 +7,9 @@ use proptest::prelude::*;
 use rivulet_dataflow::ManualClock;
 
 use super::super::super::codec::Publish;
+use super::super::incoming::Arrival;
 use super::super::journal::tests::MemoryJournal;
-use super::super::journal::{Journal, Lasting, MessageNumber, Record, SessionNumber};
+use super::super::journal::{Journal, Lasting, MessageNumber, Record, SessionNumber, UnderWay};
 use super::super::message::{Identifiers, Manner};
 use super::tests::{connect_from, core, publish_to, sent, subscribe_with};
 use super::*;
@@ -53,7 +54,7 @@ enum Op {
 
 fn op() -> impl Strategy<Value = Op> {
     let client = 0..CLIENTS.len();
-    let qos = || prop::sample::select(vec![Qos::AtMostOnce, Qos::AtLeastOnce]);
+    let qos = || prop::sample::select(vec![Qos::AtMostOnce, Qos::AtLeastOnce, Qos::ExactlyOnce]);
     prop_oneof![
         2 => (client.clone(), any::<bool>(), prop::sample::select(vec![0, 60, 60, 90]))
             .prop_map(|(client, clean, expiry_s)| Op::Connect { client, clean: clean && expiry_s != 60, expiry_s }),
@@ -82,10 +83,12 @@ fn state(core: &Core) -> State {
         let options = |number| (subscription(number).qos, session.wants_retained(*number));
         let filters = filters.map(|(filter, number)| (filter.to_string(), options(number))).collect();
         let messages = session.messages().map(|(message, manner)| {
-            assert_eq!(manner.qos, Qos::AtLeastOnce);
+            assert!(manner.qos > Qos::AtMostOnce);
             text(&message.payload)
         });
-        (session.client_id.to_string(), (session.expiry_s, filters, messages.collect()))
+        // What is released follows the messages.
+        let released = session.under_way().released.into_iter().map(|packet_id| format!("-{packet_id}"));
+        (session.client_id.to_string(), (session.expiry_s, filters, messages.chain(released).collect()))
     });
     let retained = core.retained.from(b"").map(|(topic, message)| (text(topic), text(&message.payload)));
     (sessions.collect(), retained.collect())
@@ -97,7 +100,7 @@ fn new_core() -> Core {
 
 fn restored(journal: MemoryJournal) -> Core {
     let mut core = new_core();
-    core.restore(Arc::new(journal), Arc::new(ManualClock::new(1_000_000))).unwrap();
+    core.restore(Arc::new(journal), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
     core
 }
 
@@ -138,7 +141,13 @@ impl World {
                 if let Some((key, outbox)) = self.connections.get(&client) {
                     let packets = sent(outbox);
                     let from = if all { 0 } else { packets.len().saturating_sub(1) };
-                    packets[from..].iter().for_each(|(_, packet_id, _)| core.acknowledge(*key, *packet_id));
+                    for (_, packet_id, _) in &packets[from..] {
+                        core.acknowledge(*key, *packet_id);
+                        core.received(*key, *packet_id, false);
+                        if all {
+                            core.completed(*key, *packet_id);
+                        }
+                    }
                     core.pump(*key, outbox);
                 }
             }
@@ -153,7 +162,7 @@ proptest! {
     fn what_comes_back_is_what_was_there(ops in prop::collection::vec(op(), 1..60), cut in any::<prop::sample::Index>()) {
         let journal = Arc::new(MemoryJournal::default());
         let mut core = new_core();
-        core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000))).unwrap();
+        core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
         // The journal is rewritten whenever an operation asks for it.
         core.saving.as_mut().unwrap().spare_bytes = 0;
         let mut world = World::default();
@@ -191,7 +200,7 @@ proptest! {
 fn a_journal_stays_short_and_nothing_in_it_is_missed() {
     let journal = Arc::new(MemoryJournal::default());
     let mut core = core(|_| {});
-    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000))).unwrap();
+    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
     core.saving.as_mut().unwrap().spare_bytes = 100_000;
     let (key, outbox, _) = connect_from(&mut core, 1, "away", false, 60).unwrap();
     subscribe_with(&mut core, key, "kept", Qos::AtLeastOnce, RetainHandling::Never);
@@ -214,7 +223,7 @@ fn a_journal_stays_short_and_nothing_in_it_is_missed() {
 
 fn restored_from(journal: &MemoryJournal) -> Core {
     let mut again = core(|_| {});
-    again.restore(Arc::new(journal.crashed_at(journal.next() - 1)), Arc::new(ManualClock::new(1_000_000))).unwrap();
+    again.restore(Arc::new(journal.crashed_at(journal.next() - 1)), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
     again
 }
 
@@ -223,7 +232,7 @@ fn time_goes_on_while_there_is_no_process() {
     let journal = Arc::new(MemoryJournal::default());
     let mut core = core(|_| {});
     let clock = Arc::new(ManualClock::new(1_000_000));
-    core.restore(journal.clone(), clock.clone()).unwrap();
+    core.restore(journal.clone(), clock.clone(), 0).unwrap();
     for (client_id, expiry_s) in [("short", 50), ("long", 500), ("connected", 50)] {
         let (key, outbox, _) = connect_from(&mut core, 1, client_id, false, expiry_s).unwrap();
         subscribe_with(&mut core, key, "t", Qos::AtLeastOnce, RetainHandling::Never);
@@ -236,7 +245,7 @@ fn time_goes_on_while_there_is_no_process() {
     core.publish(&publish, None, expires_at);
     clock.advance_us(100_000_000);
     let mut again = self::core(|_| {});
-    again.restore(Arc::new(journal.crashed_at(journal.next() - 1)), clock).unwrap();
+    again.restore(Arc::new(journal.crashed_at(journal.next() - 1)), clock, 0).unwrap();
     let (sessions, retained) = state(&again);
     assert_eq!(sessions.keys().collect::<Vec<_>>(), ["connected", "long"], "a connection ends with the process");
     assert!(retained.values().all(|payload| payload == "x"));
@@ -255,7 +264,7 @@ fn time_goes_on_while_there_is_no_process() {
 fn a_full_journal_is_written_anew() {
     let journal = Arc::new(MemoryJournal::default());
     let mut core = core(|_| {});
-    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000))).unwrap();
+    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
     let (key, outbox, _) = connect_from(&mut core, 1, "away", false, 60).unwrap();
     subscribe_with(&mut core, key, "kept", Qos::AtLeastOnce, RetainHandling::Never);
     core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
@@ -282,7 +291,7 @@ fn a_full_journal_is_written_anew() {
 fn what_a_backup_holds_is_forgotten_when_it_is_over() {
     let journal = Arc::new(MemoryJournal::default());
     let mut core = core(|_| {});
-    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000))).unwrap();
+    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
     if let Some(saving) = &mut core.saving {
         saving.spare_bytes = 2_000;
     }
@@ -307,7 +316,7 @@ fn what_a_backup_holds_is_forgotten_when_it_is_over() {
 fn contents_are_counted_without_a_broker() {
     let journal = Arc::new(MemoryJournal::default());
     let mut core = core(|_| {});
-    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000))).unwrap();
+    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
     for (number, (client_id, expiry_s)) in [("a", 60), ("b", 90)].into_iter().enumerate() {
         let (key, outbox, _) = connect_from(&mut core, number as u8, client_id, false, expiry_s).unwrap();
         subscribe_with(&mut core, key, "t", Qos::AtLeastOnce, RetainHandling::Never);
@@ -347,7 +356,9 @@ fn messages_of_an_older_session_of_a_client_are_not_missing() {
     let session = |session: SessionNumber, queue: &[MessageNumber]| {
         let queue = queue.iter().map(|&number| (number, manner)).collect();
         let mut bytes = Vec::new();
-        Record::Session { session, client_id: "c", lasting, subscriptions: Vec::new(), queue }.encode(&mut bytes);
+        let under_way = UnderWay::default();
+        let subscriptions = Vec::new();
+        Record::Session { session, client_id: "c", lasting, subscriptions, queue, under_way }.encode(&mut bytes);
         bytes
     };
     let summary = |records: &[Vec<u8>]| {
@@ -366,7 +377,7 @@ fn messages_of_an_older_session_of_a_client_are_not_missing() {
 fn a_session_that_began_without_room_is_saved_when_it_subscribes() {
     let journal = Arc::new(MemoryJournal::default());
     let mut core = core(|_| {});
-    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000))).unwrap();
+    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
     let (key, _, _) = connect_from(&mut core, 1, "c", false, 60).unwrap();
     subscribe_with(&mut core, key, "old", Qos::AtLeastOnce, RetainHandling::Never);
     // Neither the end of this session nor the beginning of the next one can be saved.
@@ -388,14 +399,78 @@ fn a_session_ends_in_time_however_often_the_process_starts() {
     let journal = Arc::new(MemoryJournal::default());
     let clock = Arc::new(ManualClock::new(1_000_000));
     let mut core = core(|_| {});
-    core.restore(journal.clone(), clock.clone()).unwrap();
+    core.restore(journal.clone(), clock.clone(), 0).unwrap();
     connect_from(&mut core, 1, "connected", false, 50).unwrap();
     let mut left = Vec::new();
     for _ in 0..3 {
         let mut again = self::core(|_| {});
-        again.restore(journal.clone(), clock.clone()).unwrap();
+        again.restore(journal.clone(), clock.clone(), 0).unwrap();
         left.push(again.sessions.len());
         clock.advance_us(30_000_000);
     }
     assert_eq!(left, [1, 1, 0]);
+}
+
+/// A message of QoS 2 from a session.
+fn once(packet_id: u16) -> Publish<'static> {
+    Publish { topic: b"t", payload: b"x", qos: Qos::ExactlyOnce, packet_id, ..Publish::default() }
+}
+
+#[test]
+fn what_a_client_has_not_released_is_known_after_a_crash() {
+    let journal = Arc::new(MemoryJournal::default());
+    let mut core = core(|_| {});
+    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
+    let (reader, _, _) = connect_from(&mut core, 1, "reader", false, 60).unwrap();
+    subscribe_with(&mut core, reader, "t", Qos::ExactlyOnce, RetainHandling::Never);
+    let (sensor, _, _) = connect_from(&mut core, 1, "sensor", false, 60).unwrap();
+    for (packet_id, position) in [(1, 0), (2, 9), (3, 10), (4, 0)] {
+        assert!(core.publish_once(sensor, &once(packet_id), None, position).saved_at > 0);
+    }
+    assert!(core.release(sensor, 4).1 > 0);
+    let after = |journal: &MemoryJournal, log_end| {
+        let mut again = self::core(|_| {});
+        let crashed = Arc::new(journal.crashed_at(journal.next() - 1));
+        again.restore(crashed.clone(), Arc::new(ManualClock::new(1_000_000)), log_end).unwrap();
+        (again, crashed)
+    };
+    // The log of events ends before the third message.
+    let (mut again, crashed) = after(&journal, 10);
+    let (sensor, _, present) = connect_from(&mut again, 1, "sensor", false, 60).unwrap();
+    assert!(present);
+    let arrivals = [1, 2, 3, 4].map(|packet_id| again.arrival(sensor, packet_id).unwrap());
+    assert_eq!(arrivals, [Arrival::Lost, Arrival::Repeat, Arrival::Lost, Arrival::New]);
+    let waiting = |core: &Core| core.stats(SeatCounts::default()).waiting_messages;
+    assert_eq!(waiting(&again), 4);
+    // It goes into the log of events alone: the reader has it.
+    again.publish_once(sensor, &once(3), None, 10);
+    assert_eq!((waiting(&again), again.arrival(sensor, 3)), (4, Some(Arrival::Repeat)));
+    let (again, _) = after(&crashed, 11);
+    let sensor = again.by_client_id["sensor"];
+    assert_eq!(again.arrival(sensor, 3), Some(Arrival::Repeat));
+}
+
+#[test]
+fn a_message_of_qos_2_keeps_its_packet_identifier_after_a_crash() {
+    let journal = Arc::new(MemoryJournal::default());
+    let mut core = core(|_| {});
+    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
+    let (reader, outbox, _) = connect_from(&mut core, 1, "reader", false, 60).unwrap();
+    subscribe_with(&mut core, reader, "t", Qos::ExactlyOnce, RetainHandling::Never);
+    // The reader takes two at a time; the others wait.
+    for payload in [b"1", b"2", b"3", b"4"] {
+        publish_to(&mut core, "t", payload, Qos::ExactlyOnce, false);
+    }
+    let first = sent(&outbox);
+    assert_eq!(first, [(b"1".to_vec(), 1, false), (b"2".to_vec(), 2, false)]);
+    assert!(core.received(reader, 1, false).1 > 0);
+    let mut again = restored_from(&journal);
+    let (reader, outbox, _) = connect_from(&mut again, 1, "reader", false, 60).unwrap();
+    // One identifier is released and one message in flight.
+    assert_eq!(again.sessions.get(reader).unwrap().under_way().released, [1]);
+    assert_eq!(sent(&outbox), [(b"2".to_vec(), 2, true)]);
+    again.completed(reader, 1);
+    let third = sent(&outbox);
+    assert_eq!((&third[0].0[..], third[0].2), (&b"3"[..], true));
+    assert!(third[0].1 > 10_000, "far from those that the client may have: {third:?}");
 }

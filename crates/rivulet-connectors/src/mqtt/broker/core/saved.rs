@@ -116,6 +116,7 @@ impl Core {
                 .map(|(message, manner)| (message.number(), manner))
                 .filter(|(number, _)| *number > 0)
                 .collect(),
+            under_way: session.under_way(),
         };
         saving.append(may_exceed, |out| record.encode(out))
     }

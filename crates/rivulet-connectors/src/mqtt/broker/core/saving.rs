@@ -11,7 +11,7 @@ use rivulet_dataflow::{Clock, LogPosition};
 
 use super::super::addresses::SessionKey;
 use super::super::journal::{
-    Body, Journal, MessageNumber, Record, Room, SessionNumber, Subscribed, encode_acknowledged, encode_message,
+    Body, Journal, MessageNumber, Record, Room, SessionNumber, Subscribed, Taken, encode_acknowledged, encode_message,
 };
 use super::super::message::{Manner, Message};
 
@@ -34,6 +34,8 @@ pub(super) struct Saving {
     pub(super) room: Room,
     /// The sessions that the message being published waits for.
     waits_for: Vec<(SessionNumber, Manner)>,
+    /// The session and the packet identifier of the message being published, if it has QoS 2.
+    pub(super) taken: Option<Taken>,
     acknowledged: Vec<(SessionNumber, MessageNumber)>,
     pub(super) rewriting: Option<Rewriting>,
     /// The size of the journal after it was last rewritten.
@@ -83,6 +85,7 @@ impl Saving {
             next_message: 1,
             room,
             waits_for: Vec::new(),
+            taken: None,
             acknowledged: Vec::new(),
             rewriting: None,
             rewritten_bytes: 0,
@@ -132,7 +135,8 @@ impl Saving {
             payload: &message.payload,
             properties: &message.properties,
         };
-        let position = self.append(may_exceed, |out| encode_message(&body, waits_for, out));
+        let taken = self.taken.take();
+        let position = self.append(may_exceed, |out| encode_message(&body, waits_for, taken, out));
         if position > 0 {
             message.number.store(number, Ordering::Relaxed);
             message.saved_at.store(position, Ordering::Relaxed);
@@ -144,6 +148,11 @@ impl Saving {
     /// in a full journal.
     pub(super) fn write_end(&mut self, session: SessionNumber) {
         self.append(true, |out| Record::Ended { session }.encode(out));
+    }
+
+    /// The position of the last record.
+    pub(super) fn last(&self) -> LogPosition {
+        self.journal.next().saturating_sub(1)
     }
 
     /// Whether the journal is to be rewritten: it is twice as long as after the last time, or near its bound. It must
@@ -251,10 +260,7 @@ pub(super) fn save_walked(saving: &mut Option<Saving>, session: SessionNumber, s
 
 /// Records that a session has ended a subscription.
 pub(super) fn save_unsubscribed(saving: &mut Option<Saving>, session: SessionNumber, filter: &str) -> LogPosition {
-    match saving {
-        Some(saving) if session > 0 => saving.write(&Record::Unsubscribed { session, filter }),
-        _ => 0,
-    }
+    save_change(saving, session, &Record::Unsubscribed { session, filter })
 }
 
 /// Records that a client has acknowledged a message. After a crash it may get the message once more, so
@@ -268,5 +274,19 @@ pub(super) fn save_acknowledged(saving: &mut Option<Saving>, session: SessionNum
         if saving.acknowledged.len() >= ACKNOWLEDGED_MAX {
             saving.write_acknowledged();
         }
+    }
+}
+
+/// Records a message of QoS 2 that a session has published, unless it was recorded with the message.
+pub(super) fn save_taken(saving: &mut Option<Saving>) -> LogPosition {
+    let Some(saving) = saving else { return 0 };
+    saving.taken.take().map_or(0, |taken| saving.write(&Record::Taken { taken }))
+}
+
+/// Records a change of a session that is saved. Returns its position; 0 if there is none.
+pub(super) fn save_change(saving: &mut Option<Saving>, session: SessionNumber, change: &Record<'_>) -> LogPosition {
+    match saving {
+        Some(saving) if session > 0 => saving.write(change),
+        _ => 0,
     }
 }

@@ -78,13 +78,16 @@ impl Core {
     pub(super) fn walk(&mut self, key: SessionKey) -> bool {
         let Some(session) = self.sessions.get_mut(key) else { return false };
         let (saving, subscriptions, saved_as) = (&mut self.saving, &self.subscriptions, session.saved_as);
-        session.walk(&self.retained, &mut self.retained_steps, &mut self.counters, |walked| match walked {
-            Walked::Waits(message, manner) => saving::save_waits(saving, saved_as, message, true, manner),
-            Walked::Over(number, filter) => {
-                let subscribed = subscriptions.get(number).map(|one| one.subscribed(filter, false));
-                saving::save_walked(saving, saved_as, subscribed)
-            }
-        })
+        let goes_on =
+            session.walk(&self.retained, &mut self.retained_steps, &mut self.counters, |walked| match walked {
+                Walked::Waits(message, manner) => saving::save_waits(saving, saved_as, message, true, manner),
+                Walked::Over(number, filter) => {
+                    let subscribed = subscriptions.get(number).map(|one| one.subscribed(filter, false));
+                    saving::save_walked(saving, saved_as, subscribed)
+                }
+            });
+        self.save_sent(key);
+        goes_on
     }
 
     /// Subscribes a session to one filter; the error is the reason code.

@@ -1,6 +1,6 @@
 //! The broker's state without sockets: sessions, windows, wills, bounds.
 
-use super::super::super::codec::{Publish, split_frame};
+use super::super::super::codec::{PacketKind, Publish, split_frame};
 use super::super::message::Message;
 use super::*;
 
@@ -78,9 +78,11 @@ pub(super) fn sent(outbox: &Outbox) -> Vec<(Vec<u8>, u16, bool)> {
     outbox.take(&mut bytes);
     let (mut rest, mut sent) = (&bytes[..], Vec::new());
     while let Some(frame) = split_frame(rest, usize::MAX).unwrap() {
-        let publish = Publish::decode(Version::V5, frame.first_byte, frame.body).unwrap();
-        sent.push((publish.payload.to_vec(), publish.packet_id, publish.duplicate));
         rest = &rest[frame.whole.len()..];
+        if frame.kind() == PacketKind::Publish {
+            let publish = Publish::decode(Version::V5, frame.first_byte, frame.body).unwrap();
+            sent.push((publish.payload.to_vec(), publish.packet_id, publish.duplicate));
+        }
     }
     sent
 }

@@ -7,7 +7,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use rivulet_dataflow::LogPosition;
+
 use super::super::super::codec::{self, Qos};
+use super::super::incoming::{UNRELEASED_BYTES, Unreleased};
+use super::super::journal::{MessageNumber, UnderWay};
 use super::super::link::Offered;
 use super::super::message::{Delivery, Manner, Message};
 use super::super::stats::Counters;
@@ -65,6 +69,7 @@ impl Session {
                 self.last_packet_id = packet_id;
                 let message = delivery.keep();
                 self.hold(&message);
+                self.note_sent(&message, manner, packet_id);
                 self.in_flight.push_back(Queued { message, manner, packet_id, is_again: false });
                 return Some(packet_id);
             }
@@ -121,8 +126,53 @@ impl Session {
     }
 
     /// Adds a message that waited for the client in an earlier process, which may have sent it.
-    pub(in super::super) fn restore(&mut self, message: Arc<Message>, manner: Manner) {
-        self.push_queue(Queued { message, manner, packet_id: 0, is_again: true });
+    /// `packet_id` is 0 if it is not known.
+    pub(in super::super) fn restore(&mut self, message: Arc<Message>, manner: Manner, packet_id: u16) {
+        self.resent += usize::from(packet_id > 0);
+        self.push_queue(Queued { message, manner, packet_id, is_again: true });
+    }
+
+    /// Notes a message of QoS 2 that was sent, if the journal has to know.
+    fn note_sent(&mut self, message: &Arc<Message>, manner: Manner, packet_id: u16) {
+        if manner.qos == Qos::ExactlyOnce && self.saved_as > 0 {
+            self.sent.push((message.clone(), packet_id));
+        }
+    }
+
+    /// The messages of QoS 2 that were sent since the last time, by their numbers in the journal, each with its packet
+    /// identifier.
+    pub(in super::super) fn take_sent(&mut self) -> Vec<(MessageNumber, u16)> {
+        let sent = self.sent.drain(..).map(|(message, packet_id)| (message.number(), packet_id));
+        sent.filter(|(number, _)| *number > 0).collect()
+    }
+
+    /// What is under way with QoS 2.
+    pub(in super::super) fn under_way(&self) -> UnderWay {
+        let messages = self.in_flight.iter().chain(&self.queue);
+        let sent = messages.filter(|queued| queued.packet_id > 0 && queued.manner.qos == Qos::ExactlyOnce);
+        UnderWay {
+            sent: sent.map(|queued| (queued.message.number(), queued.packet_id)).collect(),
+            released: self.released.iter().copied().collect(),
+            incoming: self.incoming.iter().copied().collect(),
+            last_packet_id: self.last_packet_id,
+        }
+    }
+
+    /// Takes over what was under way with an earlier process, beside messages.
+    pub(in super::super) fn restore_under_way(
+        &mut self,
+        released: impl IntoIterator<Item = u16>,
+        incoming: impl IntoIterator<Item = Unreleased>,
+        last_packet_id: u16,
+        log_end: LogPosition,
+    ) {
+        self.released.extend(released);
+        for unreleased in incoming {
+            self.incoming.restore(unreleased, log_end);
+            self.add_bytes(UNRELEASED_BYTES);
+        }
+        // The process may have used some more identifiers, and the client may have messages under them.
+        self.last_packet_id = last_packet_id.wrapping_add(u16::MAX / 2);
     }
 
     /// All messages that wait for the client, in order.
@@ -207,6 +257,7 @@ impl Session {
                 if queued.packet_id == 0 {
                     self.last_packet_id = packet_id;
                 }
+                self.note_sent(&queued.message, queued.manner, packet_id);
                 self.in_flight.push_back(Queued { packet_id, ..queued });
             } else {
                 self.release(&queued.message);
