@@ -60,6 +60,8 @@ fn options() -> BrokerOptions {
         session_queue_messages_max: 4,
         session_queue_bytes_max: 256,
         in_flight_max: 2,
+        receive_max: 2,
+        topic_aliases_max: 2,
         connection_bytes_max: 4 << 10,
         retained_messages_max: 2,
         retained_bytes_max: 256,

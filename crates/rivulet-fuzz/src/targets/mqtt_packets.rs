@@ -1,11 +1,12 @@
 //! MQTT packets, as they come from a socket. A packet that is read can be written, and is read again as the same
 //! packet; an incomplete packet is waited for.
 
-use rivulet_connectors::mqtt::Version;
 use rivulet_connectors::mqtt::codec::{
-    Frame, PacketKind, Publish, PublishProperties, connect_level, decode_puback, decode_v3, decode_v5, encode_puback,
+    CodecError, Frame, PacketKind, Publish, PublishProperties, connect_level, decode_puback, decode_pubcomp,
+    decode_pubrec, decode_pubrel, decode_v3, decode_v5, encode_acknowledgement, encode_pubcomp, encode_pubrel,
     encode_v3, encode_v5, split_frame, topic_of_publish,
 };
+use rivulet_connectors::mqtt::{Qos, Version};
 
 use crate::Target;
 
@@ -25,9 +26,11 @@ fn run(bytes: &[u8]) {
             assert!(matches!(cut, Ok(None)), "a packet without its last byte is waited for");
             match frame.kind() {
                 PacketKind::Publish => publish(version, frame.first_byte, frame.body, frame.whole),
-                PacketKind::PubAck => acknowledgement(version, &frame),
+                PacketKind::PubAck => acknowledgement(version, &frame, decode_puback, |packet_id, reason, out| {
+                    encode_acknowledgement(Qos::AtLeastOnce, packet_id, reason, out);
+                }),
                 PacketKind::Connect => drop(connect_level(frame.body)),
-                PacketKind::Other => {}
+                PacketKind::Other => second_half(version, &frame),
             }
             control(version, frame.whole);
             rest = &rest[frame.whole.len()..];
@@ -49,13 +52,38 @@ fn publish(version: Version, first_byte: u8, body: &[u8], whole: &[u8]) {
     let _ = PublishProperties::parse(publish.properties);
 }
 
-fn acknowledgement(version: Version, frame: &Frame<'_>) {
-    let Ok((packet_id, reason)) = decode_puback(version, frame) else { return };
+/// The packets that follow a message of QoS 2.
+fn second_half(version: Version, frame: &Frame<'_>) {
+    acknowledgement(version, frame, decode_pubrec, |packet_id, reason, out| {
+        encode_acknowledgement(Qos::ExactlyOnce, packet_id, reason, out);
+    });
+    // These are written with one of two reasons.
+    acknowledgement(version, frame, decode_pubrel, |packet_id, reason, out| {
+        if matches!(reason, 0 | 0x92) {
+            encode_pubrel(packet_id, reason == 0, out);
+        }
+    });
+    acknowledgement(version, frame, decode_pubcomp, |packet_id, reason, out| {
+        if matches!(reason, 0 | 0x92) {
+            encode_pubcomp(packet_id, reason == 0, out);
+        }
+    });
+}
+
+fn acknowledgement(
+    version: Version,
+    frame: &Frame<'_>,
+    decode: impl Fn(Version, &Frame<'_>) -> Result<(u16, u8), CodecError>,
+    encode: impl Fn(u16, u8, &mut Vec<u8>),
+) {
+    let Ok((packet_id, reason)) = decode(version, frame) else { return };
     assert_ne!(packet_id, 0);
     let mut written = Vec::new();
-    encode_puback(packet_id, reason, &mut written);
-    let frame = split_frame(&written, PACKET_BYTES_MAX).expect("it is a packet").expect("it is whole");
-    assert_eq!(decode_puback(version, &frame).expect("it was written"), (packet_id, reason));
+    encode(packet_id, reason, &mut written);
+    if !written.is_empty() {
+        let frame = split_frame(&written, PACKET_BYTES_MAX).expect("it is a packet").expect("it is whole");
+        assert_eq!(decode(version, &frame).expect("it was written"), (packet_id, reason));
+    }
 }
 
 /// Packets that a library reads and writes.
