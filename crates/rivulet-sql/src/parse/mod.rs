@@ -57,6 +57,17 @@ pub fn statements(script: &str) -> impl Iterator<Item = Result<(Statement, Posit
     })
 }
 
+/// The rest of a script from the position on at which one of its statements begins; `None` if it has no such position.
+pub fn statement_at(script: &str, position: Position) -> Option<&str> {
+    let line = script.split_inclusive('\n').take(position.line.checked_sub(1)? as usize).map(str::len).sum::<usize>();
+    let column = position.column.checked_sub(1)? as usize;
+    let rest = script.get(line..)?;
+    let (begin, _) = rest.char_indices().nth(column)?;
+    let rest = &rest[begin..];
+    // No more than a statement is needed, and names may be in quotes.
+    Some(rest.split(';').next().unwrap_or(rest))
+}
+
 /// Reads a text that is one `CREATE APPLICATION` statement.
 pub fn parse_application(text: &str) -> Result<CreateApplication, SqlError> {
     let mut all = statements(text);

@@ -1,7 +1,10 @@
 //! Statements about tenants, users, tokens and rights.
 
+use std::fmt;
+
 use super::Name;
 use crate::Position;
+use crate::parse::name_in_sql;
 
 /// What rights are about: words of `GRANT`, in small letters.
 pub const GRANT_KINDS: [&str; 9] =
@@ -36,6 +39,22 @@ pub enum GrantedRights {
         /// The position of the first action.
         position: Position,
     },
+}
+
+impl fmt::Display for GrantedRights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::Some { actions, kind, pattern, .. } = self else { return f.write_str("ALL") };
+        write!(f, "{} ON {}", actions.join(", "), kind.to_uppercase())?;
+        match pattern {
+            Some(pattern) => write!(f, " '{}'", pattern.replace('\'', "''")),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The id of a token; of a whole token, which somebody may have written instead, nothing that is secret.
+fn shown_id(id: &str) -> String {
+    id.chars().take(16).filter(|one| *one != '\'').collect()
 }
 
 /// A statement about accounts.
@@ -131,6 +150,36 @@ impl AccountStatement {
             | Self::Revoke { user, .. } => Some(user),
             Self::ShowTokens(user) | Self::ShowGrants(user) => user.as_ref(),
             _ => None,
+        }
+    }
+
+    /// It in words, without secrets, as it could be written.
+    pub fn text(&self) -> String {
+        let named = |user: &UserName| match &user.tenant {
+            Some(tenant) => format!("{}.{}", name_in_sql(&tenant.text), name_in_sql(&user.name.text)),
+            None => name_in_sql(&user.name.text).into_owned(),
+        };
+        let of =
+            |user: &Option<UserName>| user.as_ref().map_or_else(String::new, |user| format!(" FOR {}", named(user)));
+        match self {
+            Self::CreateTenant { name, .. } => format!("CREATE TENANT {}", name_in_sql(&name.text)),
+            Self::DropTenant { name, .. } => format!("DROP TENANT {}", name_in_sql(&name.text)),
+            Self::ShowTenants => "SHOW TENANTS".into(),
+            Self::CreateUser { user, is_admin, .. } => {
+                format!("CREATE USER {}{}", named(user), if *is_admin { " ADMIN" } else { "" })
+            }
+            Self::DropUser { user, .. } => format!("DROP USER {}", named(user)),
+            Self::ShowUsers => "SHOW USERS".into(),
+            Self::CreateToken { user, expires_in_s } => {
+                let expires = expires_in_s.map(|seconds| format!(" EXPIRES IN INTERVAL '{seconds} seconds'"));
+                format!("CREATE TOKEN FOR {}{}", named(user), expires.unwrap_or_default())
+            }
+            Self::RotateToken { id, .. } => format!("ALTER TOKEN '{}' ROTATE", shown_id(id)),
+            Self::DropToken { id, .. } => format!("DROP TOKEN '{}'", shown_id(id)),
+            Self::ShowTokens(user) => format!("SHOW TOKENS{}", of(user)),
+            Self::Grant { rights, user } => format!("GRANT {rights} TO {}", named(user)),
+            Self::Revoke { rights, user } => format!("REVOKE {rights} FROM {}", named(user)),
+            Self::ShowGrants(user) => format!("SHOW GRANTS{}", of(user)),
         }
     }
 

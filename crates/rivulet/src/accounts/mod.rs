@@ -5,12 +5,14 @@
 //! every door asks for one, and that never goes away again: there is always an administrator who can log in.
 //!
 //! In reading order: [`token`] (the text of a token), `record` (what is saved of a user), this file (who is who, and
-//! what they may do), `change` (statements).
+//! what they may do), `change` (statements), `audit` (the record of what callers do).
 
+mod audit;
 mod change;
 mod record;
 pub mod token;
 
+pub(crate) use audit::AuditLog;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

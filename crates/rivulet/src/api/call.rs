@@ -16,7 +16,7 @@ use rivulet_connectors::logins::FailedLogins;
 use tokio::sync::{Semaphore, watch};
 
 use super::error::ApiError;
-use crate::service::{Access, Caller, Credentials, Service, ServiceError, Session};
+use crate::service::{Access, Caller, Credentials, Origin, Service, ServiceError, Session};
 
 /// The largest body of a request that is read as a whole.
 const BODY_BYTES_MAX: usize = 4 << 20;
@@ -150,8 +150,12 @@ impl FromRequestParts<Api> for Authenticated {
             parts.headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
         let certificate = parts.extensions.get::<Encrypted>().and_then(|encrypted| encrypted.certificate.clone());
         let access = api.service.get().ok_or_else(ApiError::starting)?.access();
+        let origin = Some(Origin { address, door: "http" });
         let caller = match secret.map(<[u8]>::to_vec) {
-            None => access.authenticate(&Credentials { certificate: certificate.as_deref(), ..Credentials::default() }),
+            None => {
+                let certificate = certificate.as_deref();
+                access.authenticate(&Credentials { certificate, origin, ..Credentials::default() })
+            }
             Some(secret) => {
                 let failed_logins = api.failed_logins.clone();
                 // In its turn, so that those who guess at the same time do not pass together.
@@ -159,11 +163,9 @@ impl FromRequestParts<Api> for Authenticated {
                     if let Some(wait) = address.and_then(|address| failed_logins.must_wait(address)) {
                         return Err(ApiError::after_wrong_tokens(wait));
                     }
-                    let caller = service.access().authenticate(&Credentials {
-                        user: None,
-                        secret: Some(&secret),
-                        certificate: certificate.as_deref(),
-                    });
+                    let certificate = certificate.as_deref();
+                    let credentials = Credentials { user: None, secret: Some(&secret), certificate, origin };
+                    let caller = service.access().authenticate(&credentials);
                     if let (Err(_), Some(address)) = (&caller, address) {
                         failed_logins.note(address, "the REST API");
                     }

@@ -172,6 +172,12 @@ pub const KEYS: &[Key] = &[
     Key { name: "sink.retain", kind: Kind::Switch, default: Some("false"), help: "whether published results are retained" },
     Key { name: "stop.delay_s", kind: Kind::Count(0, 3_600), default: Some("0"), help: "how long a server that is told to stop works on while /health/ready says that it is stopping, so that who asks that sends no more requests" },
     Key { name: "stop.limit_s", kind: Kind::Count(0, 3_600), default: Some("60"), help: "how long stopping may take behind that; then the process ends as if it were killed, which loses nothing that was acknowledged by inputs with durability log; 0 for no limit" },
+    Key { name: "audit.enabled", kind: Kind::Switch, default: Some("true"), help: "whether changes, refused logins and refused requests are recorded, once clients have to log in" },
+    Key { name: "audit.folder", kind: Kind::Path, default: None, help: "where the audit's files are; the folder audit of the data folder by default" },
+    Key { name: "audit.reads", kind: Kind::Switch, default: Some("false"), help: "whether reads, accepted logins and subscriptions are recorded too" },
+    Key { name: "audit.file_bytes_max", kind: Kind::Bytes(64 * KIB, 64 * GIB), default: Some("64 MiB"), help: "most bytes of a file of the audit; then another one begins" },
+    Key { name: "audit.files_max", kind: Kind::Count(1, 10_000), default: Some("10"), help: "most files of the audit; the oldest is removed for a new one" },
+    Key { name: "audit.required", kind: Kind::Switch, default: Some("false"), help: "whether changes are refused while the audit cannot be written" },
     Key { name: "log.level", kind: Kind::Choice(&["off", "error", "warn", "info", "debug", "trace"]), default: Some("info"), help: "what is logged" },
     Key { name: "log.format", kind: Kind::Choice(&["text", "json"]), default: Some("text"), help: "how it is logged" },
 ];

@@ -33,6 +33,9 @@ pub const FILE_NAME: &str = "rivulet.toml";
 /// The folder of checkpoints in a data folder, unless it is configured otherwise.
 pub const CHECKPOINTS: &str = "checkpoints";
 
+/// The folder of the audit in a data folder, unless it is configured otherwise.
+const AUDIT: &str = "audit";
+
 /// Where checkpoints lie: the key.
 const FOLDER: &str = "checkpoint.folder";
 
@@ -130,6 +133,23 @@ pub struct Config {
     pub log_level: String,
     /// Whether log lines are JSON.
     pub log_json: bool,
+    /// The record of what callers do, if it is kept.
+    pub audit: Option<AuditConfig>,
+}
+
+/// The record of what callers do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditConfig {
+    /// The folder of its files.
+    pub folder: PathBuf,
+    /// Whether reads, accepted logins and subscriptions are recorded too.
+    pub reads: bool,
+    /// Most bytes of a file.
+    pub file_bytes_max: u64,
+    /// Most files.
+    pub files_max: usize,
+    /// Whether changes are refused while it cannot be written.
+    pub required: bool,
 }
 
 /// What engines do that Rivulet is compared with. No key sets it, but `rivulet bench many --model` does.
@@ -726,6 +746,7 @@ impl Values {
             sink_retain: self.switch("sink.retain"),
             log_level: self.text("log.level").unwrap_or_default(),
             log_json: self.text("log.format").as_deref() == Some("json"),
+            audit: self.switch("audit.enabled").then(|| self.audit()),
         };
         self.warn_of_plain(&config);
         Ok(Loaded { config, settings: self.settings(), warnings: self.warnings })
@@ -785,6 +806,17 @@ impl Values {
                 "{key} is {address}, and {section}.tls.certificate_file is not set: everybody on the way can read and \
                  change what is sent there, unless a proxy in front of it speaks TLS"
             ));
+        }
+    }
+
+    fn audit(&self) -> AuditConfig {
+        let in_data_dir = || PathBuf::from(self.text("data_dir").unwrap_or_default()).join(AUDIT);
+        AuditConfig {
+            folder: self.text("audit.folder").map_or_else(in_data_dir, PathBuf::from),
+            reads: self.switch("audit.reads"),
+            file_bytes_max: self.number("audit.file_bytes_max") as u64,
+            files_max: self.number("audit.files_max"),
+            required: self.switch("audit.required"),
         }
     }
 

@@ -94,9 +94,9 @@ use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::{Clock, LogPosition, QueryId};
 use rivulet_runtime::{InboxLimits, Spill, Workers};
 
-use crate::accounts::{self, Accounts};
+use crate::accounts::{self, Accounts, AuditLog};
 use crate::catalog::Catalog;
-use crate::config::Config;
+use crate::config::{AuditConfig, Config};
 use crate::data_folder::archive::Copies;
 use crate::data_folder::{CHECKPOINTS, LOG};
 use crate::secrets::Secrets;
@@ -138,6 +138,7 @@ pub struct Engine {
     /// `None` if something else decides who gets in.
     accounts: Option<Arc<Accounts>>,
     secrets: Arc<Secrets>,
+    audit: Option<Arc<AuditLog>>,
     started: Instant,
     catalog: Arc<Catalog>,
     workers: Arc<Workers>,
@@ -191,15 +192,25 @@ struct Doors {
     access: Arc<Access>,
     /// `None` if something else decides that.
     accounts: Option<Arc<Accounts>>,
+    /// What callers did; `None` if it is not recorded.
+    audit: Option<Arc<AuditLog>>,
 }
 
 impl Doors {
-    fn of(extensions: &Extensions) -> Self {
+    fn of(extensions: &Extensions, audit: Option<&AuditConfig>) -> Result<Self, ServiceError> {
         if let Some(access) = &extensions.access {
-            return Self { access: access.clone(), accounts: None };
+            return Ok(Self { access: access.clone(), accounts: None, audit: None });
         }
         let accounts = Arc::<Accounts>::default();
-        Self { access: Arc::new(Access::new(accounts.clone())), accounts: Some(accounts) }
+        let audit = audit.map(AuditLog::start).transpose().map_err(|error| {
+            ServiceError::new(ErrorKind::Unavailable, format!("cannot start a thread for the audit: {error}"))
+        })?;
+        let access = Access::new(accounts.clone());
+        let access = Arc::new(match audit.clone() {
+            Some(audit) => access.audited(audit),
+            None => access,
+        });
+        Ok(Self { access, accounts: Some(accounts), audit })
     }
 
     /// Reads the accounts. Until then nobody gets in.
@@ -245,7 +256,7 @@ impl Engine {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         // Before the data folder is made: a start that finds an address taken must leave nothing behind.
         let network = extensions.network.clone();
-        let doors = Doors::of(&extensions);
+        let doors = Doors::of(&extensions, config.audit.as_ref())?;
         let messaging = Messaging::start(&config, &doors.access, network, clock.clone())?;
         reserve::give_back(&config.data_dir);
         let checkpoints = config.checkpoint.as_ref().map(Checkpoints::open).transpose()?;
@@ -300,7 +311,7 @@ impl Engine {
     /// Assembles an engine from its parts, restores what was saved, and opens it for messages.
     fn assemble(config: Config, parts: Parts) -> Result<Arc<Self>, ServiceError> {
         let Parts { doors, extensions, messaging, catalog, workers, memory, checkpoints, event_log, starts } = parts;
-        let Doors { access, accounts } = doors;
+        let Doors { access, accounts, audit } = doors;
         let Extensions { languages, access: _, companion, network: _ } = extensions;
         let server_id = format!("{:016x}", catalog.server_id()?);
         let config = Arc::new(config);
@@ -401,6 +412,7 @@ impl Engine {
             access,
             accounts,
             secrets,
+            audit,
             started: Instant::now(),
             catalog,
             workers,
@@ -547,6 +559,7 @@ impl Engine {
         // All results are sent. From here on nothing changes, and no periodic work runs.
         self.threads.end();
         self.accounts.iter().for_each(|accounts| accounts.save_last_use());
+        self.audit.iter().for_each(|audit| audit.close());
         self.coordinator.end();
         self.outlets.end();
         self.event_log.close();

@@ -162,6 +162,7 @@ impl Engine {
                 self.queries.memory.bytes_max().unwrap_or(0),
             ),
             ("logins_refused", "Logins that the authorizer refused", true, self.access.logins_refused()),
+            ("audit_lost", "Entries of the audit that were lost", true, self.access.audit_lost()),
             ("requests_refused", "Requests that their caller may not make", true, self.access.requests_refused()),
             (
                 "tls_files_refused",

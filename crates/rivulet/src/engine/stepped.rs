@@ -53,7 +53,7 @@ impl Engine {
     pub fn stepped(config: Config, environment: Environment) -> Result<Arc<Self>, ServiceError> {
         let Environment { clock, disk, log, store, catalog, network } = environment;
         let (extensions, catalog) = (Extensions::default(), Arc::new(catalog));
-        let doors = Doors::of(&extensions);
+        let doors = Doors::of(&extensions, None)?;
         doors.load(&catalog)?;
         let parts = Parts {
             doors,

@@ -7,12 +7,13 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 
 use rivulet_connectors::mqtt::{ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted};
 use tokio::sync::watch;
 
+use super::audit::{AuditEntry, Auditor, Origin};
 use super::rights::{LoginToken, Rights};
 use super::{ErrorKind, FullName, ServiceError, Tenant};
 
@@ -25,6 +26,7 @@ struct Identity {
     name: FullName,
     login: Option<Login>,
     client_id: Option<String>,
+    origin: Option<Origin>,
 }
 
 /// What a user has logged in with, and may do.
@@ -48,12 +50,23 @@ impl Caller {
     /// A caller of a tenant.
     pub fn new(tenant: &str, name: impl Into<String>) -> Self {
         let name = Tenant::new(tenant).named(name);
-        Self(Arc::new(Identity { name, login: None, client_id: None }))
+        Self(Arc::new(Identity { name, login: None, client_id: None, origin: None }))
     }
 
     /// A user who has logged in.
     pub fn logged_in(user: FullName, login: Login) -> Self {
-        Self(Arc::new(Identity { name: user, login: Some(login), client_id: None }))
+        Self(Arc::new(Identity { name: user, login: Some(login), client_id: None, origin: None }))
+    }
+
+    /// The same caller, who is there.
+    #[must_use]
+    fn at(self, origin: Origin) -> Self {
+        Self(Arc::new(Identity { origin: Some(origin), ..(*self.0).clone() }))
+    }
+
+    /// Where it is, if its requests do not come from this process.
+    pub fn origin(&self) -> Option<Origin> {
+        self.0.origin
     }
 
     /// The same caller as an MQTT client of this id.
@@ -105,6 +118,8 @@ pub struct Credentials<'a> {
     pub secret: Option<&'a [u8]>,
     /// The name in the certificate that the client showed, if TLS has verified one.
     pub certificate: Option<&'a str>,
+    /// Where the client is.
+    pub origin: Option<Origin>,
 }
 
 /// Kinds of requests.
@@ -124,6 +139,17 @@ pub enum Action {
 }
 
 impl Action {
+    /// Its name in the record of what callers do.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Change => "change",
+            Self::Subscribe => "subscribe",
+            Self::Publish => "publish",
+            Self::Administer => "administer",
+        }
+    }
+
     /// The words after `may` in messages.
     fn verb(self) -> &'static str {
         match self {
@@ -164,6 +190,11 @@ pub enum ResourceKind {
 }
 
 impl ResourceKind {
+    /// Its name in the record of what callers do.
+    pub fn name(self) -> &'static str {
+        self.singular_and_plural().0
+    }
+
     fn singular_and_plural(self) -> (&'static str, &'static str) {
         match self {
             Self::Application => ("application", "applications"),
@@ -301,6 +332,7 @@ impl Authorizer for LocalOperator {
 /// The authorizer of a server, with counters of its refusals.
 pub struct Access {
     authorizer: Arc<dyn Authorizer>,
+    auditor: Option<Arc<dyn Auditor>>,
     logins_refused: AtomicU64,
     requests_refused: AtomicU64,
 }
@@ -314,7 +346,31 @@ impl Default for Access {
 impl Access {
     /// Nothing is refused yet.
     pub fn new(authorizer: Arc<dyn Authorizer>) -> Self {
-        Self { authorizer, logins_refused: AtomicU64::new(0), requests_refused: AtomicU64::new(0) }
+        let (logins_refused, requests_refused) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { authorizer, auditor: None, logins_refused, requests_refused }
+    }
+
+    /// The same with a record of what callers do, as far as they have to log in.
+    #[must_use]
+    pub fn audited(self, auditor: Arc<dyn Auditor>) -> Self {
+        Self { auditor: Some(auditor), ..self }
+    }
+
+    /// Keeps the record of what callers do, if there is one and they have to log in.
+    pub(crate) fn auditor(&self) -> Option<&Arc<dyn Auditor>> {
+        self.auditor.as_ref().filter(|_| self.has_accounts())
+    }
+
+    /// The number of entries of the record that were lost.
+    pub fn audit_lost(&self) -> u64 {
+        self.auditor.as_ref().map_or(0, |auditor| auditor.lost())
+    }
+
+    fn note_login(&self, caller: Option<&Caller>, origin: Option<Origin>, refused: Option<&str>) {
+        if let Some(auditor) = self.auditor() {
+            let (action, resource, statement) = (None, None, None);
+            auditor.note(&AuditEntry { caller, origin, action, resource, count: 1, statement, refused });
+        }
     }
 
     /// [`Authorizer::authenticate`], counted.
@@ -322,12 +378,20 @@ impl Access {
     /// # Errors
     /// [`ErrorKind::Unauthenticated`].
     pub fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, ServiceError> {
-        self.authorizer.authenticate(credentials).map_err(|refused| {
+        let authenticated = self.authorizer.authenticate(credentials).map(|caller| match credentials.origin {
+            Some(origin) if self.auditor.is_some() => caller.at(origin),
+            _ => caller,
+        });
+        if let Ok(caller) = &authenticated {
+            self.note_login(Some(caller), credentials.origin, None);
+        }
+        authenticated.map_err(|refused| {
             self.logins_refused.fetch_add(1, Ordering::Relaxed);
             let message = match credentials.secret {
                 Some(_) => "the server does not know these credentials",
                 None => "the server asks for credentials",
             };
+            self.note_login(None, credentials.origin, Some(message));
             let hint = "send `Authorization: Bearer TOKEN`; commands send the token in RIVULET_TOKEN";
             ServiceError::new(ErrorKind::Unauthenticated, message)
                 .with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()))
@@ -418,10 +482,12 @@ impl ClientAuthorizer for BrokerAccess {
             user: login.user.as_deref(),
             secret: login.password.as_deref(),
             certificate: login.certificate.as_deref(),
+            origin: Some(Origin { address: Some(login.address), door: "mqtt" }),
         };
         let caller = access.authenticate(&credentials).map_err(|_| NotAdmitted)?.with_client_id(&login.client_id);
         let is_checked = !access.may_everything(&caller) || access.changes().is_some();
-        Ok(is_checked.then(|| Arc::new(TopicRights { access: access.clone(), caller }) as Arc<dyn ClientRights>))
+        let rights = || TopicRights { access: access.clone(), caller, has_told: Default::default() };
+        Ok(is_checked.then(|| Arc::new(rights()) as Arc<dyn ClientRights>))
     }
 }
 
@@ -429,12 +495,33 @@ impl ClientAuthorizer for BrokerAccess {
 struct TopicRights {
     access: Arc<Access>,
     caller: Caller,
+    /// Whether a refused message and a refused subscription were recorded: a client may send any number of them.
+    has_told: [AtomicBool; 2],
 }
 
 impl TopicRights {
     fn may(&self, action: Action, topic: &str) -> bool {
         let resource = Resource { kind: ResourceKind::Topic, name: Some(topic) };
-        self.access.check(&self.caller, action, resource).is_ok()
+        let is_allowed = self.access.check(&self.caller, action, resource).is_ok();
+        if !is_allowed && !self.has_told[usize::from(action == Action::Subscribe)].swap(true, Ordering::Relaxed) {
+            self.note_refused(action, resource);
+        }
+        is_allowed
+    }
+
+    #[cold]
+    fn note_refused(&self, action: Action, resource: Resource<'_>) {
+        if let Some(auditor) = self.access.auditor() {
+            auditor.note(&AuditEntry {
+                caller: Some(&self.caller),
+                origin: self.caller.origin(),
+                action: Some(action),
+                resource: Some(resource),
+                count: 1,
+                statement: None,
+                refused: Some("it has no such right"),
+            });
+        }
     }
 }
 

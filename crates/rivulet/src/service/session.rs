@@ -5,17 +5,21 @@
 use std::sync::Arc;
 
 use rivulet_dataflow::QueryId;
-use rivulet_sql::{AccountStatement, Name, Statement, UserName};
+use rivulet_sql::{AccountStatement, Name, Position, Statement, UserName};
 use tokio::sync::broadcast;
 
 use super::access::Action::{self, Administer, Change, Read, Subscribe};
 use super::access::ResourceKind::{self, Application, Query, Secret, Server, Sink, Source, Table, Tenant, User, View};
 use super::access::{Access, Caller, Permit, Resource};
+use super::audit::{AuditEntry, Auditor, without_values};
 use super::{
     AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult,
     QueryChange, QueryFilter, QueryInfo, QueryRequest, Replacement, SecretInfo, Selection, Service, ServiceError,
     StatementResult, Status, TableInfo,
 };
+
+/// What is done to what of which name.
+type What<'a> = (Action, ResourceKind, Option<&'a str>);
 
 /// The service for one caller. Its methods are those of [`Service`]; each refuses what the caller may not do with
 /// [`ErrorKind::Forbidden`], and has then changed nothing.
@@ -24,13 +28,17 @@ pub struct Session<'s> {
     permit: Permit,
     /// `None` if the caller may do everything.
     access: Option<Arc<Access>>,
+    /// `None` if nobody keeps a record of what callers do.
+    auditor: Option<Arc<dyn Auditor>>,
 }
 
 impl dyn Service {
     /// The service for this caller. Cheap: REST makes one for each request.
     pub fn session(&self, caller: Caller) -> Session<'_> {
-        let access = Some(self.access()).filter(|access| !access.may_everything(&caller));
-        Session { service: self, permit: Permit::new(caller), access }
+        let access = self.access();
+        let auditor = access.auditor().cloned();
+        let access = Some(access).filter(|access| !access.may_everything(&caller));
+        Session { service: self, permit: Permit::new(caller), access, auditor }
     }
 }
 
@@ -146,13 +154,24 @@ impl Session<'_> {
         name_of: impl Fn(&R) -> Option<&str>,
         pass_on: impl FnOnce(&[R]) -> Vec<Result<A, ServiceError>>,
     ) -> Vec<Result<A, ServiceError>> {
-        if self.access.is_none() {
+        if self.access.is_none() && self.auditor.is_none() {
             return pass_on(requests);
         }
-        let permit = |request: &R| self.permit(Change, Query, name_of(request));
+        let permit = |request: &R| self.check(Change, Query, name_of(request));
         let permits: Vec<Result<&Permit, ServiceError>> = requests.iter().map(permit).collect();
         let permitted = requests.iter().zip(&permits).filter(|(_, permit)| permit.is_ok());
         let permitted: Vec<R> = permitted.map(|(request, _)| *request).collect();
+        let refused = permits.iter().find_map(|permit| permit.as_ref().err());
+        // Of many, the first stands for all.
+        for (count, refused) in [(permitted.len(), None), (requests.len() - permitted.len(), refused)] {
+            if count > 0 {
+                let is_one = |permit: &Result<&Permit, ServiceError>| permit.is_ok() == refused.is_none();
+                let first =
+                    requests.iter().zip(&permits).find(|(_, permit)| is_one(permit)).map(|(request, _)| request);
+                let what = (Change, Query, first.and_then(&name_of));
+                self.note(what, count, None, refused);
+            }
+        }
         let answers = if permitted.is_empty() { Vec::new() } else { pass_on(&permitted) };
         let mut answers = answers.into_iter();
         let unanswered = || Err(ServiceError::new(ErrorKind::Internal, "the query was not answered"));
@@ -244,6 +263,41 @@ impl Session<'_> {
     }
 
     fn permit(&self, action: Action, kind: ResourceKind, name: Option<&str>) -> Result<&Permit, ServiceError> {
+        self.permit_statement((action, kind, name), None)
+    }
+
+    /// The same for what a statement does.
+    fn permit_statement(&self, what: What<'_>, statement: Option<&str>) -> Result<&Permit, ServiceError> {
+        let permitted = self.check(what.0, what.1, what.2);
+        self.note(what, 1, statement, permitted.as_ref().err());
+        permitted
+    }
+
+    /// Has a request recorded.
+    fn note(
+        &self,
+        (action, kind, name): What<'_>,
+        count: usize,
+        statement: Option<&str>,
+        refused: Option<&ServiceError>,
+    ) {
+        let Some(auditor) = &self.auditor else { return };
+        let caller = self.permit.caller();
+        auditor.note(&AuditEntry {
+            caller: Some(caller),
+            origin: caller.origin(),
+            action: Some(action),
+            resource: Some(Resource { kind, name }),
+            count,
+            statement,
+            refused: refused.map(|error| error.message.as_str()),
+        });
+    }
+
+    fn check(&self, action: Action, kind: ResourceKind, name: Option<&str>) -> Result<&Permit, ServiceError> {
+        if matches!(action, Change | Administer) {
+            self.auditor.iter().try_for_each(|auditor| auditor.admits_changes())?;
+        }
         let Some(access) = &self.access else { return Ok(&self.permit) };
         let is_application = kind == Application;
         // The authorizer knows names, and a request may name an application by its id.
@@ -265,18 +319,25 @@ impl Session<'_> {
         let tenant = statement.tenant().cloned().or_else(|| statement.user().and_then(other));
         let name = tenant.as_ref().or_else(|| statement.user().map(|user| &user.name));
         let kind = if tenant.is_some() || *statement == AccountStatement::ShowTenants { Tenant } else { User };
-        let permitted = self.permit(Administer, kind, name.map(|name| name.text.as_str()));
+        let text = statement.text();
+        let permitted = self.permit_statement((Administer, kind, name.map(|name| name.text.as_str())), Some(&text));
         permitted.map_err(|error| name.map_or(error.clone(), |name| error.at_place(name.position.into())))
     }
 
     /// Checks that the caller may run all statements of a script. Errors in its text are left to the service, which
     /// then runs nothing of it.
     fn permit_script(&self, script: &str) -> Result<&Permit, ServiceError> {
-        if self.access.is_none() {
+        if self.access.is_none() && self.auditor.is_none() {
             return Ok(&self.permit);
         }
+        let text_of = |position: Position| {
+            let text = self.auditor.as_ref().and_then(|_| rivulet_sql::statement_at(script, position));
+            text.map(without_values)
+        };
         // One statement after the other: all of them may take a thousand times the memory of their text.
         for (statement, position) in rivulet_sql::statements(script).map_while(Result::ok) {
+            let text = text_of(position);
+            let text = text.as_deref();
             if let Statement::Account(account) = &statement {
                 self.permit_account(account).map_err(|error| match error.line {
                     Some(_) => error,
@@ -286,7 +347,7 @@ impl Session<'_> {
             }
             let (action, kind, name) = needed(&statement);
             let position = name.map_or(position, |name| name.position);
-            self.permit(action, kind, name.map(|name| name.text.as_str()))
+            self.permit_statement((action, kind, name.map(|name| name.text.as_str())), text)
                 .map_err(|error| error.at(position.line, position.column))?;
             for (secret, position) in statement.secrets() {
                 self.permit(Read, Secret, Some(secret)).map_err(|error| error.at(position.line, position.column))?;

@@ -543,3 +543,51 @@ fn commands_change_accounts_and_a_backup_has_them() {
     let said = String::from_utf8_lossy(&asked.stderr);
     assert!(said.contains("there is no query"), "{said}");
 }
+
+#[test]
+fn the_audit_tells_who_did_what_from_where_and_what_was_refused() {
+    let fixture = Fixture::new();
+    let ann = fixture.user("ann", &["change ON QUERY 'ann_%'", "publish ON TOPIC 'in'"]);
+    fixture.done(APPLICATION);
+    fixture.sql(&ann, "DROP QUERY IF EXISTS ann_1; CREATE SINK s TO 'http://user:rose@127.0.0.1:1/' FORMAT JSON");
+    fixture.sql(&ann, "SHOW QUERIES");
+    fixture.sql("rvt_wrong", "SHOW QUERIES");
+    let lines = ["ann_1", "ann_2", "other"].map(|name| format!(r#"{{"name":"{name}","application":"none"}}"#));
+    ask(&fixture.server, &ann, "POST", "/api/v1/queries/bulk", &lines.join("\n"));
+    let (mut client, _) = Mqtt::connect(fixture.broker(), 5, &ann, "d1", None);
+    assert_eq!([sends(&mut client, "in"), sends(&mut client, "out"), sends(&mut client, "out")], [true, false, false]);
+    let Fixture { folder, engine, server, admin } = fixture;
+    drop(server);
+    AsOperator::shutdown(&*engine);
+    let file = folder.path().join("data/audit/audit.jsonl");
+    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).expect("the audit").permissions());
+    assert_eq!(mode & 0o777, 0o600);
+    let text = std::fs::read_to_string(file).expect("the audit");
+    for secret in ["rose", &ann[20..], &admin[20..], "rvt_wrong"] {
+        assert!(!text.contains(secret), "{secret} in {text}");
+    }
+    let entries: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let find = |parts: Value| {
+        let parts = parts.as_object().expect("an object").clone();
+        let is_it = |entry: &&Value| parts.iter().all(|(name, value)| entry[name] == *value);
+        let found: Vec<&Value> = entries.iter().filter(is_it).collect();
+        assert_eq!(found.len(), 1, "{parts:?} in {text}");
+        found[0].clone()
+    };
+    let id = ann[4..20].to_owned();
+    let granted = "GRANT publish ON TOPIC 'in' TO ann";
+    find(json!({"user": "admin", "action": "administer", "kind": "user", "name": "ann", "statement": granted}));
+    let dropped = find(json!({"user": "ann", "statement": "DROP QUERY IF EXISTS ann_1"}));
+    assert_eq!((&dropped["token"], &dropped["door"], &dropped["allowed"]), (&json!(id), &json!("http"), &json!(true)));
+    assert_eq!((&dropped["tenant"], &dropped["address"]), (&json!("default"), &json!("127.0.0.1")));
+    let sink = find(json!({"user": "ann", "kind": "sink", "name": "s", "allowed": false}));
+    assert_eq!(
+        (&sink["statement"], &sink["why"]),
+        (&json!("CREATE SINK s TO ..."), &json!("'ann' may not change the sink 's'"))
+    );
+    find(json!({"user": "ann", "action": "read", "kind": "query", "allowed": false}));
+    find(json!({"action": "login", "allowed": false, "door": "http"}));
+    find(json!({"user": "ann", "action": "change", "kind": "query", "count": 2, "allowed": true}));
+    find(json!({"user": "ann", "action": "change", "name": "other", "allowed": false}));
+    find(json!({"client": "d1", "door": "mqtt", "action": "publish", "name": "out", "allowed": false}));
+}

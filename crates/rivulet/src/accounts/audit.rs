@@ -1,0 +1,318 @@
+//! The record of what callers do: JSON lines in files that are replaced by size.
+//!
+//! What must hold: nobody waits for the disk. Entries wait in a bounded queue for a thread that writes them. Those for
+//! which there is no room, because the disk is full or too slow, are counted, and the log of the server tells it.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+
+use super::token;
+use crate::catalog::OWNER_ONLY;
+use crate::config::AuditConfig;
+use crate::service::{Action, AuditEntry, Auditor, ErrorKind, ServiceError};
+use crate::times::at;
+
+/// The file that is written now. Those before it have the time at which they ended in their names.
+const FILE_NAME: &str = "audit.jsonl";
+
+/// Entries that wait to be written. About 300 bytes each.
+const QUEUE_MAX: usize = 16_384;
+
+/// How often a disk that fails is tried again.
+const RETRY_PERIOD: Duration = Duration::from_secs(1);
+
+/// The record of one server.
+pub(crate) struct AuditLog {
+    config: AuditConfig,
+    /// `None` once it is closed.
+    queue: Mutex<Option<SyncSender<Vec<u8>>>>,
+    state: Arc<State>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct State {
+    lost: AtomicU64,
+    is_failing: AtomicBool,
+    is_closing: AtomicBool,
+}
+
+impl AuditLog {
+    /// Begins the record. Its folder is made with the first entry.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(crate) fn start(config: &AuditConfig) -> io::Result<Arc<Self>> {
+        let (queue, entries) = sync_channel(QUEUE_MAX);
+        let state = Arc::<State>::default();
+        let mut writer = Writer { config: config.clone(), state: state.clone(), file: None };
+        let thread = std::thread::Builder::new().name("rivulet-audit".into()).spawn(move || writer.run(&entries))?;
+        let (queue, thread) = (Mutex::new(Some(queue)), Mutex::new(Some(thread)));
+        Ok(Arc::new(Self { config: config.clone(), queue, state, thread }))
+    }
+
+    /// Writes what waits, and ends.
+    pub(crate) fn close(&self) {
+        self.state.is_closing.store(true, Ordering::Release);
+        drop(self.queue.lock().take());
+        if let Some(thread) = self.thread.lock().take() {
+            // A panic was reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Auditor for AuditLog {
+    fn note(&self, entry: &AuditEntry<'_>) {
+        let is_look = matches!(entry.action, None | Some(Action::Read | Action::Subscribe | Action::Publish));
+        if is_look && entry.refused.is_none() && !self.config.reads {
+            return;
+        }
+        let mut line = line(entry).to_string().into_bytes();
+        line.push(b'\n');
+        let queue = self.queue.lock();
+        let is_queued = queue.as_ref().is_some_and(|queue| queue.try_send(line).is_ok());
+        if !is_queued && self.state.lost.fetch_add(1, Ordering::Relaxed) == 0 {
+            tracing::error!("entries of the audit are lost, because its files are not written as fast as they come");
+        }
+    }
+
+    fn admits_changes(&self) -> Result<(), ServiceError> {
+        if !self.config.required || !self.state.is_failing.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let message = "the audit cannot be written, and audit.required says that no change is made without it";
+        Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint(format!(
+            "make room for {}; the log of the server says what is wrong",
+            self.config.folder.display()
+        )))
+    }
+
+    fn lost(&self) -> u64 {
+        self.state.lost.load(Ordering::Relaxed)
+    }
+}
+
+fn line(entry: &AuditEntry<'_>) -> Value {
+    let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_micros());
+    let mut line = Map::new();
+    let mut put = |name: &str, value: Value| drop(line.insert(name.to_owned(), value));
+    put("time", json!(at(i64::try_from(now_us).unwrap_or(i64::MAX))));
+    if let Some(caller) = entry.caller {
+        put("tenant", json!(caller.tenant().as_str()));
+        put("user", json!(caller.name()));
+        if let Some(login) = caller.login() {
+            put("token", json!(token::id_text(login.token.id)));
+        }
+        if let Some(client) = caller.client_id() {
+            put("client", json!(client));
+        }
+    }
+    if let Some(origin) = entry.origin {
+        put("door", json!(origin.door));
+        if let Some(address) = origin.address {
+            put("address", json!(address.to_string()));
+        }
+    }
+    put("action", json!(entry.action.map_or("login", Action::name)));
+    if let Some(resource) = entry.resource {
+        put("kind", json!(resource.kind.name()));
+        if let Some(name) = resource.name {
+            put("name", json!(name));
+        }
+    }
+    if entry.count != 1 {
+        put("count", json!(entry.count));
+    }
+    if let Some(statement) = entry.statement {
+        put("statement", json!(statement));
+    }
+    put("allowed", json!(entry.refused.is_none()));
+    if let Some(why) = entry.refused {
+        put("why", json!(why));
+    }
+    Value::Object(line)
+}
+
+/// Writes the files.
+struct Writer {
+    config: AuditConfig,
+    state: Arc<State>,
+    /// The file, and how many bytes it has.
+    file: Option<(File, u64)>,
+}
+
+impl Writer {
+    fn run(&mut self, entries: &Receiver<Vec<u8>>) {
+        let mut waiting: Option<Vec<u8>> = None;
+        loop {
+            let next = match waiting.take() {
+                Some(line) => line,
+                None => match entries.recv() {
+                    Ok(line) => line,
+                    Err(_) => return,
+                },
+            };
+            let Err(error) = self.write(&next) else {
+                if self.state.is_failing.swap(false, Ordering::AcqRel) {
+                    tracing::info!("the audit is written again");
+                }
+                continue;
+            };
+            self.file = None;
+            if !self.state.is_failing.swap(true, Ordering::AcqRel) {
+                let folder = self.config.folder.display();
+                tracing::error!("the audit in {folder} is not written, and entries are lost if that lasts: {error}");
+            }
+            if self.state.is_closing.load(Ordering::Acquire) {
+                let left = 1 + entries.try_iter().count() as u64;
+                self.state.lost.fetch_add(left, Ordering::Relaxed);
+                return;
+            }
+            // The queue holds what comes meanwhile.
+            waiting = Some(next);
+            std::thread::sleep(RETRY_PERIOD);
+        }
+    }
+
+    fn write(&mut self, line: &[u8]) -> io::Result<()> {
+        let path = self.config.folder.join(FILE_NAME);
+        let is_full = |bytes: u64| bytes > 0 && bytes + line.len() as u64 > self.config.file_bytes_max;
+        if self.file.as_ref().is_some_and(|(_, bytes)| is_full(*bytes)) {
+            self.file = None;
+            self.replace(&path)?;
+        }
+        if self.file.is_none() {
+            std::fs::create_dir_all(&self.config.folder)?;
+            let file = OpenOptions::new().create(true).append(true).mode(OWNER_ONLY).open(&path)?;
+            let bytes = file.metadata()?.len();
+            self.file = Some((file, bytes));
+        }
+        let Some((file, bytes)) = &mut self.file else { return Ok(()) };
+        let before = *bytes;
+        // A line that is written in part is taken back, so that every line is whole.
+        file.write_all(line).inspect_err(|_| drop(file.set_len(before)))?;
+        *bytes += line.len() as u64;
+        Ok(())
+    }
+
+    /// Gives the present file a name of its own, and removes the oldest files.
+    fn replace(&self, path: &Path) -> io::Result<()> {
+        let now_ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis());
+        let named = |number: u128| self.config.folder.join(format!("audit-{number:015}.jsonl"));
+        let free = (now_ms..).map(named).find(|name| !name.exists()).expect("some name is free");
+        std::fs::rename(path, free)?;
+        let mut files: Vec<PathBuf> = std::fs::read_dir(&self.config.folder)?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| {
+                let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+                name.starts_with("audit-") && name.ends_with(".jsonl")
+            })
+            .collect();
+        files.sort();
+        let kept = self.config.files_max.saturating_sub(1);
+        let surplus = files.len().saturating_sub(kept);
+        files[..surplus].iter().try_for_each(std::fs::remove_file)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::service::Caller;
+
+    fn entry(caller: &Caller) -> AuditEntry<'_> {
+        AuditEntry {
+            caller: Some(caller),
+            origin: None,
+            action: Some(Action::Change),
+            resource: None,
+            count: 1,
+            statement: Some("DROP QUERY q"),
+            refused: None,
+        }
+    }
+
+    fn files(folder: &Path) -> Vec<String> {
+        let names = std::fs::read_dir(folder).into_iter().flatten();
+        let mut names: Vec<String> =
+            names.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned())).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn files_are_replaced_by_size_and_so_many_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = AuditConfig {
+            folder: folder.path().join("audit"),
+            reads: false,
+            file_bytes_max: 1_000,
+            files_max: 3,
+            required: true,
+        };
+        let caller = Caller::new("acme", "ann");
+        let log = AuditLog::start(&config).unwrap();
+        log.note(&AuditEntry { action: Some(Action::Read), ..entry(&caller) });
+        for _ in 0..100 {
+            log.note(&entry(&caller));
+        }
+        assert!(log.admits_changes().is_ok());
+        log.close();
+        let names = files(&config.folder);
+        assert_eq!((names.len(), names.last().map(String::as_str)), (3, Some(FILE_NAME)), "{names:?}");
+        let mut lines = 0;
+        for name in names {
+            let text = std::fs::read_to_string(config.folder.join(name)).unwrap();
+            assert!(text.len() <= 1_000);
+            for line in text.lines() {
+                let line: Value = serde_json::from_str(line).unwrap();
+                assert_eq!(
+                    (&line["tenant"], &line["user"], &line["allowed"]),
+                    (&json!("acme"), &json!("ann"), &json!(true))
+                );
+                assert_eq!(line["action"], "change");
+                lines += 1;
+            }
+        }
+        assert!((10..100).contains(&lines), "{lines}");
+        assert_eq!(log.lost(), 0);
+    }
+
+    #[test]
+    fn a_disk_that_cannot_be_written_is_told_and_stops_changes_only_if_it_is_to() {
+        let folder = tempfile::tempdir().unwrap();
+        let blocked = folder.path().join("audit");
+        // A file where the folder should be.
+        std::fs::write(&blocked, "").unwrap();
+        let config =
+            AuditConfig { folder: blocked.clone(), reads: false, file_bytes_max: 1_000, files_max: 3, required: true };
+        let caller = Caller::new("acme", "ann");
+        let log = AuditLog::start(&config).unwrap();
+        log.note(&entry(&caller));
+        let begun = std::time::Instant::now();
+        while log.admits_changes().is_ok() {
+            assert!(begun.elapsed() < Duration::from_secs(10));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        std::fs::remove_file(&blocked).unwrap();
+        while log.admits_changes().is_err() {
+            assert!(begun.elapsed() < Duration::from_secs(20));
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        log.close();
+        assert_eq!(files(&blocked), [FILE_NAME]);
+        log.note(&entry(&caller));
+        assert_eq!(log.lost(), 1, "behind its end");
+    }
+}

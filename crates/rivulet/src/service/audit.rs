@@ -1,0 +1,86 @@
+//! What callers did, and what was refused to them, for a record that others keep.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::access::{Action, Caller, Resource};
+use super::error::ServiceError;
+
+/// Where a request comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The client's address, where it is known.
+    pub address: Option<IpAddr>,
+    /// The door: `http` or `mqtt`.
+    pub door: &'static str,
+}
+
+/// One thing that somebody did, or was refused.
+#[derive(Clone, Copy, Debug)]
+pub struct AuditEntry<'a> {
+    /// Who; `None` if a login was refused.
+    pub caller: Option<&'a Caller>,
+    /// Where the request comes from, if it does not come from this process.
+    pub origin: Option<Origin>,
+    /// What; `None` for a login.
+    pub action: Option<Action>,
+    /// What it is about; `None` for a login.
+    pub resource: Option<Resource<'a>>,
+    /// How many of the kind, as in a bulk submission.
+    pub count: usize,
+    /// The statement without its values.
+    pub statement: Option<&'a str>,
+    /// Why it was refused; `None` if it was allowed.
+    pub refused: Option<&'a str>,
+}
+
+/// Keeps a record of what callers do.
+pub trait Auditor: Send + Sync + 'static {
+    /// Takes note of something. It must not wait: it is called on the way of messages too.
+    fn note(&self, entry: &AuditEntry<'_>);
+
+    /// Whether changes may be made now.
+    ///
+    /// # Errors
+    /// The record cannot be written, and no change is to be without it.
+    fn admits_changes(&self) -> Result<(), ServiceError>;
+
+    /// How many entries were lost since the start.
+    fn lost(&self) -> u64;
+}
+
+impl fmt::Debug for dyn Auditor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Auditor")
+    }
+}
+
+/// The text of a statement for the record: up to its first value, which may be a secret, and of limited length.
+pub(super) fn without_values(statement: &str) -> String {
+    const CHARACTERS_MAX: usize = 500;
+    let end = statement.find(['\'', '$']).unwrap_or(statement.len());
+    let mut text: String = statement[..end].split_whitespace().collect::<Vec<_>>().join(" ");
+    if let Some((cut, _)) = text.char_indices().nth(CHARACTERS_MAX) {
+        text.truncate(cut);
+    }
+    if text.len() < statement.trim_end().trim_end_matches(';').trim_end().len() && end < statement.len() {
+        text.push_str(" ...");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_is_recorded_up_to_its_first_value() {
+        assert_eq!(without_values("DROP QUERY\n  q ;"), "DROP QUERY q ;");
+        assert_eq!(
+            without_values("CREATE SINK s TO 'http://user:rose@h/' FORMAT JSON WITH (token => 'tulip')"),
+            "CREATE SINK s TO ..."
+        );
+        assert_eq!(without_values("CREATE SECRET s AS $$rose$$"), "CREATE SECRET s AS ...");
+        assert!(without_values(&"x ".repeat(10_000)).len() <= 500);
+    }
+}
