@@ -276,6 +276,12 @@ impl fmt::Debug for SecretValue {
     }
 }
 
+/// The topic of an address, if it is one of the default connector.
+pub fn topic_of(address: &str) -> Option<&str> {
+    let (connector, topic) = address.split_once(':')?;
+    connector.eq_ignore_ascii_case(DEFAULT_CONNECTOR).then_some(topic)
+}
+
 /// `CREATE [OR REPLACE] TABLE name (column TYPE [NOT NULL], ...) FROM 'address' FORMAT ...`: a reference table.
 #[derive(Clone, Debug)]
 pub struct CreateTable {
@@ -471,6 +477,16 @@ impl CreateApplication {
         let joined =
             self.select.open().chain().flat_map(|select| &select.lookups).map(|lookup| lookup.table.text.as_str());
         joined.filter(|name| !is_input(name)).collect()
+    }
+
+    /// The topics that inputs read, and that outputs write, as they were written, with the positions of their addresses.
+    pub fn topics(&self) -> (Vec<(&str, Position)>, Vec<(&str, Position)>) {
+        let topic = |address: &'_ Option<(String, Position)>| -> Option<(&str, Position)> {
+            let (address, position) = address.as_ref()?;
+            Some((topic_of(address)?, *position))
+        };
+        let read = self.inputs.iter().filter_map(|input| topic(&input.address)).collect();
+        (read, self.outputs.iter().filter_map(|output| topic(&output.address)).collect())
     }
 
     /// The positions of the addresses of inputs that read something else than topics.

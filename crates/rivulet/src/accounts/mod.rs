@@ -24,7 +24,7 @@ use tokio::sync::watch;
 use crate::catalog::Catalog;
 use crate::service::{
     Action, Authorizer, Caller, Credentials, ErrorKind, FullName, Login, LoginToken, Refused, Resource, Rights,
-    ServiceError, Tenant,
+    ServiceError, Tenant, is_below,
 };
 use record::UserRecord;
 use token::Hash;
@@ -265,6 +265,15 @@ impl Authorizer for Accounts {
             return Ok(());
         }
         Err(Refused::default())
+    }
+
+    fn may_name_topic(&self, caller: &Caller, topic: &str) -> Result<(), Refused> {
+        let tenant = caller.tenant();
+        if tenant.is_default() || is_below(topic, tenant.as_str()) {
+            return Ok(());
+        }
+        let hint = format!("topics of the tenant '{tenant}' begin with {tenant}/: write 'mqtt:{tenant}/{topic}'");
+        Err(Refused { hint: Some(hint) })
     }
 
     fn holds(&self, caller: &Caller) -> bool {

@@ -289,6 +289,15 @@ pub trait Authorizer: Send + Sync + 'static {
     /// The caller may not.
     fn may(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), Refused>;
 
+    /// Whether statements of a caller may name a topic, in which `{parameter}` stands for a value.
+    ///
+    /// # Errors
+    /// They may not.
+    fn may_name_topic(&self, caller: &Caller, topic: &str) -> Result<(), Refused> {
+        let _ = (caller, topic);
+        Ok(())
+    }
+
     /// Whether the login of a caller still holds. An MQTT client whose login does not is disconnected. It must answer
     /// from memory.
     fn holds(&self, caller: &Caller) -> bool {
@@ -405,12 +414,8 @@ impl Access {
 
     /// [`Authorizer::may`], counted.
     pub(super) fn may(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), ServiceError> {
-        self.check(caller, action, resource).map_err(|refused| {
-            let verb = action.verb();
-            let hint = "ask the person who runs this server for the right";
-            ServiceError::new(ErrorKind::Forbidden, format!("'{caller}' may not {verb} {resource}"))
-                .with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()))
-        })
+        let allowed = self.check(caller, action, resource);
+        allowed.map_err(|refused| self.refusal(caller, action, resource, refused))
     }
 
     /// Whether a caller may read future results or messages of a resource that the service itself has found.
@@ -424,6 +429,21 @@ impl Access {
     /// The same for one who may already; a `false` does not count as a refusal.
     pub(crate) fn may_still_subscribe(&self, caller: &Caller, resource: Resource<'_>) -> bool {
         self.may_everything(caller) || self.authorizer.may(caller, Action::Subscribe, resource).is_ok()
+    }
+
+    /// [`Authorizer::may_name_topic`], counted.
+    pub(super) fn may_name_topic(&self, caller: &Caller, action: Action, topic: &str) -> Result<(), ServiceError> {
+        self.authorizer.may_name_topic(caller, topic).map_err(|refused| {
+            self.requests_refused.fetch_add(1, Ordering::Relaxed);
+            self.refusal(caller, action, Resource { kind: ResourceKind::Topic, name: Some(topic) }, refused)
+        })
+    }
+
+    fn refusal(&self, caller: &Caller, action: Action, resource: Resource<'_>, refused: Refused) -> ServiceError {
+        let verb = action.verb();
+        let hint = "ask the person who runs this server for the right";
+        ServiceError::new(ErrorKind::Forbidden, format!("'{caller}' may not {verb} {resource}"))
+            .with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()))
     }
 
     fn check(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), Refused> {

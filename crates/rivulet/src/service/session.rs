@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use rivulet_dataflow::QueryId;
-use rivulet_sql::{AccountStatement, Name, Position, Statement, UserName};
+use rivulet_sql::{AccountStatement, Name, Position, Statement, UserName, topic_of};
 use tokio::sync::broadcast;
 
 use super::access::Action::{self, Administer, Change, Read, Subscribe};
@@ -69,7 +69,9 @@ impl Session<'_> {
     /// See [`Service::create_application_of`]. Name and inputs in the code are known only when it is loaded: the caller
     /// must be allowed to change applications of any name, and sources.
     pub fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
-        self.service.create_application_of(self.permit_code()?, kind, code)
+        let permit = self.permit_code()?;
+        self.permit_text(kind, code)?;
+        self.service.create_application_of(permit, kind, code)
     }
 
     /// See [`Service::replace_application_of`], and [`Session::create_application_of`] for the right.
@@ -79,7 +81,9 @@ impl Session<'_> {
         code: &[u8],
         discards_state: bool,
     ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
-        self.service.replace_application_of(self.permit_code()?, kind, code, discards_state)
+        let permit = self.permit_code()?;
+        self.permit_text(kind, code)?;
+        self.service.replace_application_of(permit, kind, code, discards_state)
     }
 
     /// See [`Service::secrets`].
@@ -306,10 +310,35 @@ impl Session<'_> {
         access.may(self.permit.caller(), action, Resource { kind, name }).map(|()| &self.permit)
     }
 
+    /// Checks code that is the text of a statement as that statement.
+    fn permit_text(&self, kind: &str, code: &[u8]) -> Result<(), ServiceError> {
+        match str::from_utf8(code) {
+            Ok(text) if kind == rivulet_sql::SQL => self.permit_script(text).map(drop),
+            _ => Ok(()),
+        }
+    }
+
     /// Checks that the caller may register code in which the service alone finds names and sources.
     fn permit_code(&self) -> Result<&Permit, ServiceError> {
         self.permit(Action::Change, ResourceKind::Source, None)?;
         self.permit(Action::Change, ResourceKind::Application, None)
+    }
+
+    /// Checks that the caller may name the topics of a statement, whose rows go there with the rights of the server.
+    fn permit_topics(&self, statement: &Statement) -> Result<(), ServiceError> {
+        let Some(access) = &self.access else { return Ok(()) };
+        let (read, written) = match statement {
+            Statement::CreateApplication(create) => create.topics(),
+            Statement::CreateSource(create) => (address_of(&create.address, create.address_position), Vec::new()),
+            Statement::CreateSink(create) => (Vec::new(), address_of(&create.address, create.address_position)),
+            _ => return Ok(()),
+        };
+        let read = read.into_iter().map(|topic| (Subscribe, topic));
+        for (action, (topic, place)) in read.chain(written.into_iter().map(|topic| (Action::Publish, topic))) {
+            let named = access.may_name_topic(self.permit.caller(), action, topic);
+            named.map_err(|error| error.at(place.line, place.column))?;
+        }
+        Ok(())
     }
 
     /// Checks that the caller may run a statement about accounts. Users of other tenants belong to the one who runs the
@@ -352,6 +381,7 @@ impl Session<'_> {
             for (secret, position) in statement.secrets() {
                 self.permit(Read, Secret, Some(secret)).map_err(|error| error.at(position.line, position.column))?;
             }
+            self.permit_topics(&statement)?;
             // An input that reads no topic connects to another server, or listens, as a source does.
             let Statement::CreateApplication(create) = &statement else { continue };
             for place in create.source_positions() {
@@ -360,6 +390,11 @@ impl Session<'_> {
         }
         Ok(&self.permit)
     }
+}
+
+/// The topic of an address, if it is one.
+fn address_of(address: &str, position: Position) -> Vec<(&str, Position)> {
+    topic_of(address).map(|topic| (topic, position)).into_iter().collect()
 }
 
 /// Whether a SELECT reads files by their paths, as a declared source would.

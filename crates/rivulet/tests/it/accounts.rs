@@ -591,3 +591,45 @@ fn the_audit_tells_who_did_what_from_where_and_what_was_refused() {
     find(json!({"user": "ann", "action": "change", "name": "other", "allowed": false}));
     find(json!({"client": "d1", "door": "mqtt", "action": "publish", "name": "out", "allowed": false}));
 }
+
+#[test]
+fn statements_of_a_tenant_name_topics_of_the_tenant_only() {
+    let fixture = Fixture::new();
+    fixture.done("CREATE TENANT acme; CREATE USER acme.boss ADMIN");
+    let boss = fixture.token("acme.boss");
+    let application = |input: &str, output: &str| {
+        format!(
+            "CREATE APPLICATION a (home TEXT) INPUT t (v BIGINT) FROM 'mqtt:{input}' FORMAT JSON \
+             OUTPUT 'mqtt:{output}' FORMAT JSON AS SELECT v FROM t"
+        )
+    };
+    for (statement, what) in [
+        (application("in/{home}", "acme/out/{home}"), "subscribe to the topic 'in/{home}'"),
+        (application("{home}/in", "acme/out/{home}"), "subscribe to the topic '{home}/in'"),
+        (application("acme/in/{home}", "out/{home}"), "publish to the topic 'out/{home}'"),
+        (application("acme2/in/{home}", "acme/out/{home}"), "subscribe to the topic 'acme2/in/{home}'"),
+        ("CREATE SOURCE s (v BIGINT) FROM 'MQTT:#' FORMAT JSON".into(), "subscribe to the topic '#'"),
+        ("CREATE SINK s TO 'mqtt:out' FORMAT JSON".into(), "publish to the topic 'out'"),
+    ] {
+        let (status, error) = fixture.sql(&boss, &statement);
+        assert_eq!((status, &error["message"]), (403, &json!(format!("'boss' may not {what}"))), "{statement}");
+        assert!(error["hint"].as_str().is_some_and(|hint| hint.contains("begin with acme/")), "{error}");
+        assert!(error["line"].is_u64() && error["column"].as_u64().is_some_and(|column| column > 1), "{error}");
+    }
+    let (status, error) = ask(&fixture.server, &boss, "POST", "/api/v1/select", "SELECT * FROM \"mqtt:in/a\"");
+    assert_eq!(status, 403, "{error}");
+    let own = application("acme/in/{home}", "acme/out/{home}");
+    let session = fixture.engine.session(
+        fixture
+            .engine
+            .access()
+            .authenticate(&Credentials { secret: Some(boss.as_bytes()), ..Credentials::default() })
+            .expect("a caller"),
+    );
+    let foreign = application("in/{home}", "acme/out/{home}");
+    let refused = session.create_application_of("sql", foreign.as_bytes()).expect_err("a topic of nobody's tenant");
+    assert_eq!(refused.kind, ErrorKind::Forbidden);
+    drop(session);
+    assert_eq!(fixture.sql(&boss, &own).0, 200);
+    assert_eq!(fixture.sql(&boss, "DROP APPLICATION a").0, 200);
+}
