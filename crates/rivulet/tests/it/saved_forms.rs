@@ -30,7 +30,11 @@ const SCRIPT: &str = "
     CREATE VIEW copies AS SELECT * FROM numbers;
     CREATE SINK nowhere TO 'blackhole:';
     CREATE QUERY big AS SELECT * FROM copies INTO nowhere;
-    PAUSE QUERY big";
+    PAUSE QUERY big;
+    CREATE TENANT acme;
+    CREATE USER acme.ann;
+    GRANT read ON QUERY 'a%' TO acme.ann;
+    CREATE TOKEN FOR acme.ann EXPIRES IN INTERVAL '36500 days'";
 
 fn saved() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this");
@@ -92,6 +96,12 @@ fn what_every_version_saved_is_read() {
             let mut answer = ureq::get(format!("{}/api/v1/{path}", server.url())).call().unwrap();
             serde_json::from_str(&answer.body_mut().read_to_string().unwrap()).unwrap()
         };
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("catalog-9") {
+            let users = get("users");
+            assert_eq!((&users["users"][0]["tenant"], &users["users"][0]["tokens"]), (&json!("acme"), &json!(1)));
+            assert_eq!(get("grants")["grants"][0]["pattern"], "a%");
+        }
         let a = get("queries/a");
         assert_eq!((&a["parameters"], &a["label"]), (&json!({ "low": 2, "name": "a" }), &json!("home 42")), "{a}");
         assert_eq!(get("queries/b")["state"], "paused");
