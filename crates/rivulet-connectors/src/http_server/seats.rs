@@ -60,8 +60,8 @@ impl Seats {
         wait_closed(&self.closed, || self.table.lock().leaving == 0).await;
     }
 
-    /// Takes a place for a new connection of an address, if necessary that of the connection that has waited longest for
-    /// its client; where the address has its share, of those of its own.
+    /// Takes a place for a new connection of an address, if necessary that of the connection that has waited longest
+    /// for its client; where the address has its share, of those of its own.
     pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Option<Seat> {
         let mut table = self.table.lock();
         let address = network(address);

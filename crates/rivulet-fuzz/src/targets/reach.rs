@@ -1,6 +1,6 @@
 //! Lists of hosts that statements may reach, and hosts that statements name. Whatever a host is called, an address of
-//! this machine or of a metadata service is in reach only where a list has it, and what is refused by its name is refused
-//! by its address too.
+//! this machine or of a metadata service is in reach only where a list has it, and what is refused by its name is
+//! refused by its address too.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

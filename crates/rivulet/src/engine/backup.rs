@@ -1,11 +1,11 @@
 //! A backup of the server while it runs: what a restart would find if the process were killed at one moment.
 //!
-//! First it makes a checkpoint (if none can be made now, the last one is used). Then it copies catalog and secrets, then the
-//! log and the embedded broker's journal, so that each has what the one before it needs: the log has all events after
-//! the checkpoint, and the journal has the checkpoint's results for absent subscribers. Queries that were created after
-//! the checkpoint begin anew, as after a crash. Objects of checkpoints and complete frames of logs never change, so
-//! they are read while the server continues. The server deletes no checkpoint meanwhile. It may shorten its logs: the
-//! backup has names of its own for their files.
+//! First it makes a checkpoint (if none can be made now, the last one is used). Then it copies catalog and secrets,
+//! then the log and the embedded broker's journal, so that each has what the one before it needs: the log has all
+//! events after the checkpoint, and the journal has the checkpoint's results for absent subscribers. Queries that were
+//! created after the checkpoint begin anew, as after a crash. Objects of checkpoints and complete frames of logs never
+//! change, so they are read while the server continues. The server deletes no checkpoint meanwhile. It may shorten its
+//! logs: the backup has names of its own for their files.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};

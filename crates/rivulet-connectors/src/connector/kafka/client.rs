@@ -91,9 +91,9 @@ impl Settings {
         let refused = |why: &str| KafkaError::ClientCreation(why.to_owned());
         let brokers = CString::new(self.brokers.as_str()).map_err(|_| refused("the brokers have a zero byte"))?;
         let client = client.native_ptr();
-        // SAFETY: the client lives as long as this call. Its settings are those that its threads read when they connect,
-        // and without a broker none connects, so nothing reads the callback while it is set. The library keeps a
-        // reference to the context, its opaque value, for as long as the client lives, and the context is a `C`.
+        // SAFETY: the client lives as long as this call. Its settings are those that its threads read when they
+        // connect, and without a broker none connects, so nothing reads the callback while it is set. The client holds
+        // the context, a `C` that the library has as its opaque value, until the library's client is destroyed.
         let added = unsafe {
             rd_kafka_conf_set_connect_cb(rd_kafka_conf(client).cast_mut(), Some(connect::<C>));
             rd_kafka_brokers_add(client, brokers.as_ptr())

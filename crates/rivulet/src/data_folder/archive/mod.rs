@@ -211,8 +211,8 @@ pub(crate) struct LiveBackup {
 
 impl LiveBackup {
     /// The objects in the store of checkpoints, if there is one, the held files of logs, each with the name of its
-    /// folder, and the copies of the catalog and of the secrets. At the end `copies` are deleted and `token` is released. `notices` are kept
-    /// with the backup.
+    /// folder, and the copies of the catalog and of the secrets. At the end `copies` are deleted and `token` is
+    /// released. `notices` are kept with the backup.
     ///
     /// # Errors
     /// Something cannot be read.
