@@ -8,18 +8,27 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// The hosts that statements may reach, by what they do there.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
     /// Receivers of HTTP sinks and outputs. Queries may name them by their parameters.
     pub posts: AllowedHosts,
     /// Brokers of Kafka and MQTT.
     pub brokers: AllowedHosts,
+    /// The addresses of this machine at which `http:` sources may listen. By default all.
+    pub listeners: AllowedHosts,
+}
+
+impl Default for Reach {
+    fn default() -> Self {
+        let (posts, brokers) = (AllowedHosts::default(), AllowedHosts::default());
+        Self { posts, brokers, listeners: AllowedHosts::everything() }
+    }
 }
 
 impl Reach {
     /// All hosts, with the rights of the user of this process.
     pub fn everything() -> Self {
-        Self { posts: AllowedHosts::everything(), brokers: AllowedHosts::everything() }
+        Self { posts: AllowedHosts::everything(), brokers: AllowedHosts::everything(), ..Self::default() }
     }
 }
 
@@ -71,6 +80,9 @@ pub struct OutOfReach {
 /// The configuration key with the hosts that statements may reach.
 pub const KEY: &str = "hosts.allow";
 
+/// The configuration key with the addresses at which statements may listen.
+pub const KEY_OF_LISTENERS: &str = "hosts.listen";
+
 const IS_NEAR: &str = "it is this machine, a link-local address, or one of nobody";
 
 /// Metadata services of clouds that have other addresses than link-local ones: of AWS, Google, Alibaba, Azure, Oracle.
@@ -104,9 +116,9 @@ impl AllowedHosts {
         Ok(Self(Rules::Listed(entries.collect::<Result<_, _>>()?, key)))
     }
 
-    /// Whether they are those of the default, without this machine.
-    pub fn is_default(&self) -> bool {
-        *self == Self::default()
+    /// No hosts, because the list under this key is empty.
+    pub fn none(key: &'static str) -> Self {
+        Self(Rules::Listed([].into(), key))
     }
 
     /// Checks that a host may be reachable, before its name is resolved.

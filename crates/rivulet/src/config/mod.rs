@@ -831,8 +831,9 @@ impl Values {
             })
         };
         let (all, posts) = (listed(reach::KEY)?, listed("sink.http_allow")?);
+        let listeners = listed(reach::KEY_OF_LISTENERS)?.unwrap_or_else(AllowedHosts::everything);
         let brokers = all.clone().unwrap_or_default();
-        Ok(Reach { posts: posts.or(all).unwrap_or_default(), brokers })
+        Ok(Reach { posts: posts.or(all).unwrap_or_default(), brokers, listeners })
     }
 
     /// What statements may name, and what not: all that the configuration names as the server's own, and the file

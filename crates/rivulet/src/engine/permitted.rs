@@ -12,7 +12,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rivulet_connectors::connector::{self, Host};
 use rivulet_connectors::files::Files;
-use rivulet_connectors::reach::{AllowedHosts, Reach};
+use rivulet_connectors::reach::{AllowedHosts, KEY_OF_LISTENERS, Reach};
 
 use crate::config::Config;
 use crate::data_folder::{FILES, TENANTS};
@@ -75,6 +75,10 @@ impl Permitted {
         let is_local = tenant.is_default() && self.config.http_address.ip().is_loopback();
         if reach.brokers == AllowedHosts::default() && is_local && !self.access.has_accounts() {
             reach.brokers = AllowedHosts::with_loopback();
+        }
+        // A port of this machine is a door that only its operator opens.
+        if !tenant.is_default() && reach.listeners == AllowedHosts::everything() {
+            reach.listeners = AllowedHosts::none(KEY_OF_LISTENERS);
         }
         reach
     }

@@ -9,7 +9,7 @@ use rivulet::engine::{Engine, Extensions};
 use rivulet::service::{
     Access, Action, Authorizer, Caller, Credentials, ErrorKind, Refused, Resource, ServiceError, Session,
 };
-use rivulet_connectors::reach::Reach;
+use rivulet_connectors::reach::{AllowedHosts, KEY_OF_LISTENERS, Reach};
 use tempfile::TempDir;
 
 use super::engine::configuration;
@@ -97,6 +97,41 @@ fn brokers_of_this_machine_are_for_a_server_that_only_this_machine_reaches() {
                 .expect_err(&statement);
                 assert!(error.message.contains("out of reach"), "{name}: {statement}: {error}");
             }
+        }
+        drop(session);
+        rivulet::service::Service::shutdown(&*engine).unwrap();
+    }
+}
+
+#[test]
+fn statements_listen_where_the_operator_allows_it() {
+    let loopback = AllowedHosts::listed("127.0.0.1", KEY_OF_LISTENERS).unwrap();
+    for (listeners, tenant, host, is_allowed) in [
+        (None, "default", "0.0.0.0", true),
+        (None, "acme", "127.0.0.1", false),
+        (Some(loopback.clone()), "default", "127.0.0.1", true),
+        (Some(loopback.clone()), "default", "0.0.0.0", false),
+        (Some(loopback.clone()), "acme", "127.0.0.1", true),
+        (Some(loopback), "acme", "[::]", false),
+    ] {
+        let folder = TempDir::new().unwrap();
+        let mut config = configuration(folder.path());
+        config.reach.listeners = listeners.unwrap_or(config.reach.listeners);
+        let engine = Engine::open(config).unwrap();
+        let service: &dyn rivulet::service::Service = &*engine;
+        let session = service.session(Caller::new(tenant, "ann"));
+        for statement in [
+            format!("CREATE SOURCE s (n BIGINT) FROM 'http:{host}:9/x' FORMAT JSON"),
+            format!(
+                "CREATE APPLICATION a (id TEXT) INPUT r (n BIGINT) FROM 'http:{host}:9/x' FORMAT JSON \
+                 OUTPUT 'mqtt:o/{{id}}' FORMAT JSON AS SELECT n FROM r"
+            ),
+        ] {
+            let done = execute(&session, &statement);
+            let is_refused = done.as_ref().is_err_and(|error| {
+                error.message.contains("may not be listened at") && error.to_string().contains("hosts.listen")
+            });
+            assert_eq!((done.is_ok(), is_refused), (is_allowed, !is_allowed), "{tenant} {statement}: {done:?}");
         }
         drop(session);
         rivulet::service::Service::shutdown(&*engine).unwrap();

@@ -29,6 +29,7 @@ use super::{
     Options, SinkSpec, SourceSpec, certificates,
 };
 use crate::http_server::{Hosts, is_host_list};
+use crate::reach::KEY_OF_LISTENERS;
 use crate::tls::{Certificates, Prepared};
 use address::{not_to_post_to, parse_address, url_from};
 use listener::{Listener, ListenerOptions};
@@ -220,12 +221,26 @@ fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorErr
             hint: "write for example 'http:127.0.0.1:8090/events'".into(),
         });
     }
+    if let Ok(address) = host.parse::<SocketAddr>() {
+        check_listener(spec, address)?;
+    }
     if options.text("hosts").is_some_and(|list| !is_host_list(list)) {
         let hint = "write names without scheme, port and path: hosts => 'gateway.example.org, gateway'";
         return Err(options.wrong("hosts", "is no list of names", hint));
     }
     certificates::check_server(options, &spec.host.files)?;
     format_of_pieces(HTTP.name, spec.format.as_ref(), "bodies", &spec.host.files).map(drop)
+}
+
+/// Fails if a source may not listen at an address.
+fn check_listener(spec: &SourceSpec, address: SocketAddr) -> Result<(), ConnectorError> {
+    let ip = address.ip();
+    spec.host.reach.listeners.check(&ip.to_string(), ip).map_err(|error| ConnectorError::Address {
+        connector: HTTP.name,
+        address: spec.address.clone(),
+        problem: format!("may not be listened at: {}", error.why),
+        hint: format!("list {ip} in {KEY_OF_LISTENERS} in the server's configuration, and start the server again"),
+    })
 }
 
 fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
@@ -325,6 +340,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
         .map_err(|error| failed(error.to_string()))?
         .next()
         .ok_or_else(|| failed("the host has no address".into()))?;
+    check_listener(spec, address)?;
     let (token, hosts) = (options.text("token"), options.text("hosts"));
     let tls = certificates::server_tls(options, &spec.host.files)?;
     let tls = Prepared::read(tls.as_ref()).map_err(|error| certificates::unusable(options, &error))?;

@@ -20,7 +20,7 @@ fn rows() -> Batch {
 
 fn allowing(list: &str) -> Host {
     let hosts = AllowedHosts::listed(list, KEY).unwrap();
-    Host { reach: Reach { posts: hosts.clone(), brokers: hosts }, ..Host::of_user() }
+    Host { reach: Reach { posts: hosts.clone(), brokers: hosts, ..Reach::default() }, ..Host::of_user() }
 }
 
 /// The default of a server that others can reach.
