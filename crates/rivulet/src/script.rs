@@ -10,10 +10,10 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rivulet_connectors::connector::Host;
+use rivulet_connectors::connector::{Host, Secrets};
 use rivulet_sql::{
-    BigQuery, CreateApplication, CreateBigQuery, CreateTable, Name, Position, QueryPlan, Scope, Statement, Table,
-    explain_query, parse_script, plan_query,
+    BigQuery, CreateApplication, CreateBigQuery, CreateSecret, CreateTable, Name, Position, QueryPlan, Scope,
+    Statement, Table, explain_query, parse_script, plan_query,
 };
 
 use crate::engine::read_table;
@@ -35,6 +35,8 @@ pub struct Script {
     /// The names of the queries that were created.
     named: HashSet<String>,
     host: Host,
+    /// The values of secrets, by name.
+    secrets: HashMap<String, String>,
     /// The folder of the script, where files of tables are looked for first.
     folder: PathBuf,
     /// Applications, and the declarations that they need to be registered.
@@ -95,6 +97,7 @@ impl Script {
             replaced: HashMap::new(),
             named: HashSet::new(),
             host: Host::of_user(),
+            secrets: HashMap::new(),
             folder: folder.to_owned(),
             declared: Vec::new(),
             trial: None,
@@ -164,6 +167,7 @@ impl Script {
                     self.scope.add_sink(sink)?;
                 }
             }
+            Statement::CreateSecret(create) => self.create_secret(create)?,
             Statement::CreateView(create) => {
                 let known = self.scope.view(&create.name.text).is_some();
                 if !(known && create.if_not_exists) {
@@ -249,6 +253,20 @@ impl Script {
             ));
         }
         Ok(Planned { replaces: Some(file), ..planned })
+    }
+
+    /// A secret lasts as long as the script.
+    fn create_secret(&mut self, create: CreateSecret) -> Result<(), ServiceError> {
+        let CreateSecret { name, if_not_exists, replaces, value } = create;
+        if self.secrets.contains_key(&name.text) && !replaces {
+            let message = format!("there is a secret '{name}' already");
+            let error = ServiceError::invalid(message).with_hint("CREATE OR REPLACE SECRET gives it another value");
+            return if if_not_exists { Ok(()) } else { Err(error.at(name.position.line, name.position.column)) };
+        }
+        self.secrets.insert(name.text, value.0);
+        let known = self.secrets.clone();
+        self.host.secrets = Secrets::found_by(move |name| known.get(name).cloned());
+        Ok(())
     }
 
     fn create_table(&mut self, mut create: CreateTable) -> Result<(), ServiceError> {

@@ -193,6 +193,33 @@ fn rest_and_command_line_take_values_and_give_none() {
 }
 
 #[test]
+fn a_secret_of_a_script_lasts_as_long_as_the_script() {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    fs::write(folder.path().join("in.jsonl"), "{\"n\": 1}\n").unwrap();
+    let script = format!(
+        "CREATE SECRET token AS '{VALUE}';
+         CREATE SOURCE s (n BIGINT) FROM 'file:in.jsonl' FORMAT JSON;
+         CREATE SINK k TO 'http://127.0.0.1:{}/x' FORMAT JSON WITH (headers.authorization => SECRET token);
+         INSERT INTO k SELECT n FROM s",
+        receiver.port
+    );
+    fs::write(folder.path().join("script.sql"), script).unwrap();
+    let run = |script: &str| {
+        let done = super::cli::command(&["run", script]).current_dir(folder.path()).output().unwrap();
+        (done.status.success(), String::from_utf8(done.stderr).unwrap())
+    };
+    let (is_done, said) = run("script.sql");
+    assert!(is_done && !said.contains("rose"), "{said}");
+    assert_eq!(authorizations(&receiver), [VALUE]);
+    let application = APPLICATION.replace("PORT", "9");
+    fs::write(folder.path().join("hooks.sql"), application).unwrap();
+    let tried =
+        super::cli::command(&["app", "test", "hooks.sql", "--input", "in.jsonl", "--parameters", r#"{"room": "a"}"#]);
+    let said = format!("{:?}", { tried }.current_dir(folder.path()).output().unwrap());
+    assert!(!said.contains("there is none"), "{said}");
+}
+
+#[test]
 fn a_backup_has_the_secrets() {
     let (folder, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
     let engine = open(folder.path());
