@@ -52,8 +52,10 @@ const BACKLOG: u32 = 1_024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// What is answered where there are as many connections as allowed, and none gives way.
-const NO_ROOM: &[u8] =
-    b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+const NO_ROOM: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\nconnection: close\r\n\
+    content-type: application/json\r\ncontent-length: 205\r\n\r\n\
+    {\"error\":{\"kind\":\"unavailable\",\"message\":\"all connections are taken, or all of this address\",\
+    \"hint\":\"http.connections_max says how many there are, and http.address_share_percent how many one address has\"}}";
 
 /// What is answered to a request that is not encrypted, where requests have to be. It is an error as the REST API gives
 /// it. There is no redirect: a client that followed it would show its token to everybody on the way each time.
@@ -225,4 +227,18 @@ async fn refuse_plain(mut stream: TcpStream) -> std::io::Result<()> {
     );
     stream.write_all(answer.as_bytes()).await?;
     take_leave(stream).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::NO_ROOM;
+
+    #[test]
+    fn a_connection_without_a_place_is_told_which_bound_it_is() {
+        let answer = std::str::from_utf8(NO_ROOM).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.ends_with(&format!("content-length: {}", body.len())), "{answer}");
+        let error: serde_json::Value = serde_json::from_str(body).unwrap();
+        assert!(error["error"]["hint"].as_str().unwrap().contains("http.address_share_percent"), "{error}");
+    }
 }

@@ -252,6 +252,19 @@ fn bodies_of_other_kinds_are_refused_by_name() {
     }
 }
 
+#[test]
+fn json_that_is_nested_deeply_is_refused() {
+    let (server, _) = TestServer::with_memory();
+    let nested = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    let body = format!("{{\"application\":\"ac_control\",\"parameters\":{{\"home\":{nested}}}}}");
+    let ask = |method: &str, path: &str, body: &str| exchange(server.address, &request(method, path, "", body));
+    assert_eq!(ask("POST", "/api/v1/queries", &body).0, 400);
+    assert_eq!(ask("PATCH", "/api/v1/queries/q", &body).0, 400);
+    let (status, answer) = ask("POST", "/api/v1/queries/bulk", &format!("{body}\n"));
+    assert!(status == 200 && answer.contains("\"error\""), "{answer}");
+    assert_eq!(ask("GET", "/api/v1/status", "").0, 200);
+}
+
 /// No call that changes anything is a GET, and none takes a token in its address.
 #[test]
 fn no_get_changes_anything_and_no_address_has_a_token() {

@@ -173,6 +173,29 @@ fn the_limit_of_open_files_is_raised() {
 }
 
 #[test]
+fn heads_of_too_many_or_too_long_lines_are_refused() {
+    let folder = TempDir::new().unwrap();
+    let server = start_under(folder.path(), ":", &[]);
+    let lines = |count: usize| (0..count).map(|n| format!("x-{n}: 1\r\n")).collect::<String>();
+    let get = |path: &str, lines: &str| {
+        ask(server.http, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{lines}\r\n"))
+    };
+    let path = format!("/{}", "x".repeat(200_000));
+    for (what, answer) in [
+        ("many lines", get("/api/v1/status", &lines(1_000))),
+        ("a long line", get("/api/v1/status", &format!("x: {}\r\n", "x".repeat(200_000)))),
+        ("a long path", get(&path, "")),
+        ("no head", ask(server.http, &"\r\n".repeat(100_000))),
+        ("a space in a name", get("/api/v1/status", "x y: 1\r\n")),
+        ("two lengths", get("/api/v1/status", "content-length: 1\r\ncontent-length: 2\r\n")),
+    ] {
+        let start = &answer[..answer.len().min(100)];
+        assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{what}: {start}");
+    }
+    assert!(get("/api/v1/status", &lines(50)).starts_with("HTTP/1.1 200"));
+}
+
+#[test]
 fn scripts_of_signs_take_little_memory() {
     let folder = TempDir::new().unwrap();
     let server = start_under(folder.path(), ":", &[("RIVULET_HTTP_BYTES_MAX", "64 MiB")]);
