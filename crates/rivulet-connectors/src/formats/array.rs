@@ -1,5 +1,5 @@
-//! Columns of arrays. They are held as JSON without blanks, whatever payloads have: arrays in JSON, or values one by
-//! one.
+//! Columns of values with parts. They are held as JSON, whatever payloads have: JSON ([`nested`](super::nested)), or
+//! the elements of arrays one by one.
 //!
 //! What must hold: each element is of the declared type, or null; a payload with another one is refused.
 
@@ -11,52 +11,47 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Float64Type, Int64Type};
 use arrow::error::ArrowError;
 
-use rivulet_dataflow::{canonical_float, element_type};
+use rivulet_dataflow::{element_type, held_type, is_json};
 
 use super::cells::Cell;
 use super::fault::{Fault, Problem};
-use super::json::{Reader, append_integer, append_json_float, append_json_string};
+use super::json::{Reader, append_integer, append_json_string};
+use super::nested::{Buffers, Part, append_float};
 use super::number::not_finite;
 use super::texts::TextValues;
 
 /// The values of a column under construction.
-pub(crate) struct ArrayValues {
-    /// `Utf8`, `Int64`, `Float64` or `Boolean`.
-    element: DataType,
+pub(crate) struct NestedValues {
+    part: Part,
     texts: TextValues,
-    /// Strings that are written with escapes, decoded. Empty between uses.
-    scratch: Vec<u8>,
+    buffers: Buffers,
 }
 
-impl ArrayValues {
-    pub(super) fn new(element: DataType) -> Self {
-        Self { element, texts: TextValues::with_capacity(0, 0), scratch: Vec::new() }
+impl NestedValues {
+    /// An empty column of values of this type; `None` if it has no parts that are known here.
+    pub(crate) fn new(held: &DataType) -> Option<Self> {
+        let part = Part::of(&Field::new("", held.clone(), true)).filter(|_| held.is_nested())?;
+        Some(Self { part, texts: TextValues::with_capacity(0, 0), buffers: Buffers::default() })
     }
 
-    /// Appends the array that begins here with its bracket.
+    /// The byte that begins a value, and the problem of another one.
+    pub(crate) fn begin(&self) -> (u8, Problem) {
+        self.part.begin()
+    }
+
+    /// Appends the value that begins here, with [`NestedValues::begin`].
     pub(crate) fn read(&mut self, reader: &mut Reader<'_>) -> Result<(), Fault> {
-        let Self { element, texts, scratch } = self;
-        // A string that was refused may have left what was read of it.
-        scratch.clear();
-        texts.push_with(|out| {
-            out.push(b'[');
-            let mut another = reader.enter(b']');
-            while another {
-                append_element(reader, element, scratch, out)?;
-                another = reader.another(b']')?;
-                out.extend_from_slice(if another { b"," } else { b"" });
-            }
-            out.push(b']');
-            Ok(())
-        })
+        let Self { part, texts, buffers } = self;
+        texts.push_with(|out| buffers.read(reader, part, out))
     }
 
-    /// Appends the array that a text is.
+    /// Appends the value that a text is in JSON.
     pub(super) fn push_text(&mut self, text: &[u8]) -> Result<(), Problem> {
         let mut reader = Reader::new(text);
         reader.skip_whitespace();
-        if reader.peek() != b'[' {
-            return Err(Problem::ExpectedArray);
+        let (first, problem) = self.begin();
+        if reader.peek() != first {
+            return Err(problem);
         }
         self.read(&mut reader).and_then(|()| reader.finish()).map_err(|fault| fault.problem())
     }
@@ -73,33 +68,33 @@ impl ArrayValues {
 
     /// Adds a truth value to the array that was pushed last.
     pub(crate) fn add_boolean(&mut self, value: bool) -> Result<(), Problem> {
-        match self.element {
-            DataType::Boolean => self.add(|out| out.extend_from_slice(if value { b"true" } else { b"false" })),
+        match self.element() {
+            Some(Part::Boolean) => self.add(|out| out.extend_from_slice(if value { b"true" } else { b"false" })),
             _ => Err(Problem::BinaryWireType),
         }
     }
 
     /// Adds a whole number to the array that was pushed last.
     pub(crate) fn add_integer(&mut self, value: i64) -> Result<(), Problem> {
-        match self.element {
-            DataType::Int64 => self.add(|out| append_integer(value.unsigned_abs(), value < 0, out)),
+        match self.element() {
+            Some(Part::Integer) => self.add(|out| append_integer(value.unsigned_abs(), value < 0, out)),
             _ => self.add_float(value as f64),
         }
     }
 
     /// Adds a number to the array that was pushed last.
     pub(crate) fn add_float(&mut self, value: f64) -> Result<(), Problem> {
-        match self.element {
-            DataType::Float64 => self.add(|out| append_float(value, out)),
+        match self.element() {
+            Some(Part::Float) => self.add(|out| append_float(value, out)),
             _ => Err(Problem::BinaryWireType),
         }
     }
 
     /// Adds a text, unless it is not UTF-8, to the array that was pushed last.
     pub(crate) fn add_text(&mut self, text: &[u8]) -> Result<(), Problem> {
-        match (&self.element, std::str::from_utf8(text)) {
-            (DataType::Utf8, Ok(text)) => self.add(|out| append_json_string(text, out)),
-            (DataType::Utf8, Err(_)) => Err(Problem::InvalidUtf8),
+        match (self.element(), std::str::from_utf8(text)) {
+            (Some(Part::Text), Ok(text)) => self.add(|out| append_json_string(text, out)),
+            (Some(Part::Text), Err(_)) => Err(Problem::InvalidUtf8),
             _ => Err(Problem::BinaryWireType),
         }
     }
@@ -116,9 +111,17 @@ impl ArrayValues {
         })
     }
 
-    /// Whether the elements are texts.
+    /// What the elements of an array are.
+    fn element(&self) -> Option<&Part> {
+        match &self.part {
+            Part::Array(element) => Some(element),
+            _ => None,
+        }
+    }
+
+    /// Whether the values are arrays of texts.
     pub(crate) fn are_texts(&self) -> bool {
-        self.element == DataType::Utf8
+        self.element() == Some(&Part::Text)
     }
 
     pub(super) fn push_default(&mut self) {
@@ -183,10 +186,18 @@ pub(crate) fn each_element(text: &str, element: &DataType, mut each: impl FnMut(
     reader.finish()
 }
 
+/// Whether the values of a column are JSON that may be arrays.
+pub(crate) fn may_be_array(column: &Field) -> bool {
+    is_json(column) && matches!(held_type(column), None | Some(DataType::List(_)))
+}
+
 /// The type of a column in words.
 pub(crate) fn type_of(column: &Field) -> String {
-    match element_type(column) {
-        Some(element) => format!("an array of {element}"),
+    match held_type(column) {
+        Some(DataType::List(_)) if let Some(element) = element_type(column) => format!("an array of {element}"),
+        Some(DataType::List(_)) => "an array of values with parts".into(),
+        Some(DataType::Map(..)) => "a map".into(),
+        Some(_) => "a row".into(),
         None => column.data_type().to_string(),
     }
 }
@@ -227,14 +238,15 @@ pub(crate) fn lists_as_json(lists: &ArrayRef, element: &DataType) -> Result<Arra
     Ok(Arc::new(texts.finish(lists.nulls().cloned())))
 }
 
-/// The arrays that texts are, and which of the texts are arrays with such elements. The others are null.
-pub(crate) fn texts_as_arrays(texts: &StringArray, element: DataType) -> (ArrayRef, BooleanBuffer) {
-    let mut arrays = ArrayValues::new(element);
+/// The values of a type with parts that texts are in JSON, and which of the texts are such values. The others are null.
+/// `None` if there is no such type.
+pub(crate) fn texts_as_nested(texts: &StringArray, held: &DataType) -> Option<(ArrayRef, BooleanBuffer)> {
+    let mut values = NestedValues::new(held)?;
     let read = |row: usize| {
-        let is_read = texts.is_valid(row) && arrays.push_text(texts.value(row).as_bytes()).is_ok();
+        let is_read = texts.is_valid(row) && values.push_text(texts.value(row).as_bytes()).is_ok();
         if !is_read {
-            arrays.truncate(row);
-            arrays.push_default();
+            values.truncate(row);
+            values.push_default();
         }
         is_read
     };
@@ -243,7 +255,7 @@ pub(crate) fn texts_as_arrays(texts: &StringArray, element: DataType) -> (ArrayR
         Some(nulls) => &valid | &!nulls.inner(),
         None => valid.clone(),
     };
-    (Arc::new(arrays.finish(Some(NullBuffer::new(valid)))), fits)
+    Some((Arc::new(values.finish(Some(NullBuffer::new(valid)))), fits))
 }
 
 fn append_value(values: &ArrayRef, place: usize, out: &mut Vec<u8>) {
@@ -261,61 +273,6 @@ fn append_value(values: &ArrayRef, place: usize, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a float, by its name if it is not finite.
-fn append_float(value: f64, out: &mut Vec<u8>) {
-    match value {
-        _ if value.is_nan() => out.extend_from_slice(b"\"NaN\""),
-        f64::INFINITY => out.extend_from_slice(b"\"Infinity\""),
-        f64::NEG_INFINITY => out.extend_from_slice(b"\"-Infinity\""),
-        _ => append_json_float(canonical_float(value), out),
-    }
-}
-
-/// Takes an element, and appends it to `out`.
-fn append_element(
-    reader: &mut Reader<'_>,
-    element: &DataType,
-    scratch: &mut Vec<u8>,
-    out: &mut Vec<u8>,
-) -> Result<(), Fault> {
-    let at = reader.offset();
-    if reader.take_null() {
-        out.extend_from_slice(b"null");
-        return Ok(());
-    }
-    let refused = |problem| Fault::new(problem, at);
-    match element {
-        DataType::Int64 => {
-            let (number, text) = reader.number(Problem::ExpectedNumber)?;
-            let value = number.to_i64(text).map_err(refused)?;
-            append_integer(value.unsigned_abs(), value < 0, out);
-            return Ok(());
-        }
-        DataType::Float64 if reader.peek() == b'"' => {
-            let span = reader.string_span(scratch)?;
-            let value = not_finite(span.of(reader.payload(), scratch));
-            scratch.clear();
-            let value = value.ok_or(refused(Problem::ExpectedNumber))?;
-            append_float(value, out);
-            return Ok(());
-        }
-        DataType::Float64 => {
-            let (number, text) = reader.number(Problem::ExpectedNumber)?;
-            number.to_f64(text).map_err(refused)?;
-        }
-        DataType::Boolean => {
-            reader.boolean()?;
-        }
-        _ if reader.peek() != b'"' => return Err(refused(Problem::ExpectedString)),
-        _ => {
-            reader.string_span(scratch)?;
-            scratch.clear();
-        }
-    }
-    out.extend_from_slice(reader.since(at));
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use arrow::array::{ListArray, ListBuilder, StringBuilder};
@@ -323,8 +280,12 @@ mod tests {
 
     use super::*;
 
+    fn of(element: DataType) -> NestedValues {
+        NestedValues::new(&DataType::new_list(element, true)).expect("arrays have these elements")
+    }
+
     fn read(element: DataType, text: &str) -> Result<String, Problem> {
-        let mut values = ArrayValues::new(element);
+        let mut values = of(element);
         values.push_text(text.as_bytes())?;
         Ok(values.finish(None).value(0).to_owned())
     }
@@ -353,7 +314,7 @@ mod tests {
 
     #[test]
     fn elements_are_added_one_by_one_and_given_again() {
-        let mut values = ArrayValues::new(DataType::Utf8);
+        let mut values = of(DataType::Utf8);
         values.push_list().unwrap();
         values.add_text("[\"é\n".as_bytes()).unwrap();
         values.add_null().unwrap();
@@ -362,7 +323,7 @@ mod tests {
         values.push_list().unwrap();
         let texts = values.finish(None);
         assert_eq!((texts.value(0), texts.value(1)), ("[\"[\\\"é\\n\",null]", "[]"));
-        let mut numbers = ArrayValues::new(DataType::Float64);
+        let mut numbers = of(DataType::Float64);
         numbers.push_list().unwrap();
         [1.5, f64::NAN, -0.0].into_iter().for_each(|value| numbers.add_float(value).unwrap());
         numbers.add_integer(-3).unwrap();
@@ -417,7 +378,7 @@ mod tests {
     #[test]
     fn texts_that_are_no_arrays_are_told_apart() {
         let texts = StringArray::from(vec![Some("[1, 2]"), None, Some("[1"), Some("[true]"), Some("[]")]);
-        let (arrays, fits) = texts_as_arrays(&texts, DataType::Int64);
+        let (arrays, fits) = texts_as_nested(&texts, &DataType::new_list(DataType::Int64, true)).unwrap();
         let arrays: Vec<_> = arrays.as_string::<i32>().iter().collect();
         assert_eq!(arrays, [Some("[1,2]"), None, None, None, Some("[]")]);
         assert_eq!(fits.iter().collect::<Vec<_>>(), [true, true, false, false, true]);

@@ -11,7 +11,7 @@ use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, TimeUnit};
 use chrono::{NaiveDate, NaiveTime};
 
-use super::array::ArrayValues;
+use super::array::NestedValues;
 use super::encode::append_display;
 use super::fault::Problem;
 use super::number::Number;
@@ -33,8 +33,8 @@ pub(crate) enum CheckedValues {
     Time(Vec<i64>),
     /// Numbers times `10^scale`, of at most `precision` digits.
     Decimal { values: Vec<i128>, precision: u8, scale: i8 },
-    /// Arrays in JSON.
-    Array(ArrayValues),
+    /// Arrays, maps and rows in JSON.
+    Nested(NestedValues),
 }
 
 impl CheckedValues {
@@ -54,9 +54,9 @@ impl CheckedValues {
         }
     }
 
-    /// An empty column of arrays with elements of this type.
-    pub(crate) fn array(element: DataType) -> Self {
-        Self::Array(ArrayValues::new(element))
+    /// An empty column of values of this type, which has parts.
+    pub(crate) fn nested(held: &DataType) -> Option<Self> {
+        NestedValues::new(held).map(Self::Nested)
     }
 
     /// The problem of a value that is neither a number nor a text.
@@ -65,7 +65,7 @@ impl CheckedValues {
             Self::Whole { .. } | Self::Decimal { .. } => Problem::ExpectedNumber,
             Self::Date { .. } => Problem::ExpectedDate,
             Self::Time(_) => Problem::ExpectedTime,
-            Self::Array(_) => Problem::ExpectedArray,
+            Self::Nested(values) => values.begin().1,
         }
     }
 
@@ -84,7 +84,7 @@ impl CheckedValues {
             Self::Date { format: Some(_), .. } => self.push_text(text),
             Self::Date { .. } => Err(Problem::ExpectedDate),
             Self::Time(_) => Err(Problem::ExpectedTime),
-            Self::Array(_) => Err(Problem::ExpectedArray),
+            Self::Nested(values) => Err(values.begin().1),
         }
     }
 
@@ -105,7 +105,7 @@ impl CheckedValues {
                 let number = Number::of(text).map_err(|_| Problem::ExpectedNumber)?;
                 self.push_number(number, text)
             }
-            Self::Array(arrays) => arrays.push_text(text),
+            Self::Nested(values) => values.push_text(text),
         }
     }
 
@@ -113,7 +113,7 @@ impl CheckedValues {
     pub(crate) fn push_bare(&mut self, text: &[u8]) -> Result<(), Problem> {
         match self {
             Self::Whole { .. } | Self::Decimal { .. } => self.push_number(Number::of(text)?, text),
-            Self::Date { .. } | Self::Time(_) | Self::Array(_) => self.push_text(text),
+            Self::Date { .. } | Self::Time(_) | Self::Nested(_) => self.push_text(text),
         }
     }
 
@@ -131,7 +131,7 @@ impl CheckedValues {
             Self::Decimal { .. } => self.push_scaled(i128::from(value), 0),
             Self::Date { .. } => Err(Problem::ExpectedDate),
             Self::Time(_) => Err(Problem::ExpectedTime),
-            Self::Array(_) => Err(Problem::ExpectedArray),
+            Self::Nested(values) => Err(values.begin().1),
         }
     }
 
@@ -167,7 +167,7 @@ impl CheckedValues {
             Self::Whole { values, .. } | Self::Time(values) => values.push(0),
             Self::Date { values, .. } => values.push(0),
             Self::Decimal { values, .. } => values.push(0),
-            Self::Array(arrays) => arrays.push_default(),
+            Self::Nested(values) => values.push_default(),
         }
     }
 
@@ -176,7 +176,7 @@ impl CheckedValues {
             Self::Whole { values, .. } | Self::Time(values) => values.truncate(rows),
             Self::Date { values, .. } => values.truncate(rows),
             Self::Decimal { values, .. } => values.truncate(rows),
-            Self::Array(arrays) => arrays.truncate(rows),
+            Self::Nested(values) => values.truncate(rows),
         }
     }
 
@@ -186,7 +186,7 @@ impl CheckedValues {
             Self::Date { values, .. } => values.reserve_exact(rows),
             Self::Decimal { values, .. } => values.reserve_exact(rows),
             // Their lengths are not known.
-            Self::Array(_) => {}
+            Self::Nested(_) => {}
         }
     }
 
@@ -196,7 +196,7 @@ impl CheckedValues {
             Self::Whole { values, .. } => Arc::new(Int64Array::new(std::mem::take(values).into(), nulls)),
             Self::Date { values, .. } => Arc::new(Date32Array::new(std::mem::take(values).into(), nulls)),
             Self::Time(values) => Arc::new(Time64NanosecondArray::new(std::mem::take(values).into(), nulls)),
-            Self::Array(arrays) => Arc::new(arrays.finish(nulls)),
+            Self::Nested(values) => Arc::new(values.finish(nulls)),
             Self::Decimal { values, precision, scale } => {
                 let array = Decimal128Array::new(std::mem::take(values).into(), nulls);
                 Arc::new(array.with_precision_and_scale(*precision, *scale).expect("the type was declared"))

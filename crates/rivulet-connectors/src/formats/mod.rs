@@ -44,6 +44,7 @@ mod rows;
 mod texts;
 mod exact;
 mod array;
+mod nested;
 pub(crate) mod topic;
 mod cells;
 mod bare;
@@ -61,7 +62,7 @@ use std::fmt;
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use rivulet_dataflow::{Batch, Decoder};
 
-pub(crate) use array::{are_arrays_of, lists_as_json, texts_as_arrays};
+pub(crate) use array::{are_arrays_of, lists_as_json, texts_as_nested, type_of};
 pub use avro::AvroFormat;
 pub(crate) use avro::{BlockDecoder, ContainerReader, append_block, append_header};
 pub use encode::{EncodedRows, Encoder};

@@ -14,9 +14,9 @@ use arrow::array::{
 };
 use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
-use rivulet_dataflow::{canonical_float, carried, element_type};
+use rivulet_dataflow::{canonical_float, carried, held_type};
 
-use super::array::ArrayValues;
+use super::array::NestedValues;
 use super::exact::CheckedValues;
 use super::fault::{Fault, Problem};
 use super::number::Number;
@@ -215,7 +215,9 @@ impl Rows {
             .enumerate()
             .map(|(index, field)| Column {
                 values: match field.data_type() {
-                    _ if let Some(element) = element_type(field) => Values::Checked(CheckedValues::array(element)),
+                    _ if let Some(values) = held_type(field).and_then(|held| CheckedValues::nested(&held)) => {
+                        Values::Checked(values)
+                    }
                     DataType::Boolean => Values::Boolean(Vec::new()),
                     DataType::Int64 => Values::Int64(Vec::new()),
                     DataType::Float64 | DataType::Float32 => Values::Float64(Vec::new()),
@@ -323,10 +325,10 @@ impl Rows {
     }
 
     /// The open row's array in column `index`, to which elements are added; one without elements if it had no value.
-    pub(crate) fn open_array(&mut self, index: usize) -> Result<&mut ArrayValues, Problem> {
+    pub(crate) fn open_array(&mut self, index: usize) -> Result<&mut NestedValues, Problem> {
         let is_new = !self.is_written(index);
         let column = if is_new { self.open(index) } else { &mut self.columns[index] };
-        let Values::Checked(CheckedValues::Array(arrays)) = &mut column.values else {
+        let Values::Checked(CheckedValues::Nested(arrays)) = &mut column.values else {
             return Err(Problem::ExpectedArray);
         };
         if is_new {

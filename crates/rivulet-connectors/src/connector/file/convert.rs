@@ -12,9 +12,9 @@ use arrow::buffer::BooleanBuffer;
 use arrow::compute::kernels::cmp::eq;
 use arrow::compute::{CastOptions, can_cast_types, cast_with_options, filter, is_not_null, is_null};
 use arrow::datatypes::{DataType, Field, Float64Type, SchemaRef};
-use rivulet_dataflow::{carried_type, element_type};
+use rivulet_dataflow::{carried_type, element_type, held_type};
 
-use crate::formats::{are_arrays_of, lists_as_json, texts_as_arrays};
+use crate::formats::{are_arrays_of, lists_as_json, texts_as_nested, type_of};
 
 /// A value that does not fit becomes null at first.
 const CAST: CastOptions<'static> =
@@ -22,8 +22,9 @@ const CAST: CastOptions<'static> =
 
 /// Whether a column of a file may be read as a declared one.
 pub(super) fn is_readable(from: &DataType, declared: &Field) -> bool {
-    match element_type(declared) {
-        Some(element) => *from == DataType::Utf8 || are_arrays_of(from, &element),
+    match held_type(declared) {
+        Some(_) if *from == DataType::Utf8 => true,
+        Some(_) => element_type(declared).is_some_and(|element| are_arrays_of(from, &element)),
         None => is_possible(from, declared.data_type()),
     }
 }
@@ -80,15 +81,18 @@ impl Converted {
 
     /// The column in its declared type; rows with values that would change are not retained.
     fn checked(&mut self, declared: &Field, column: &ArrayRef) -> Result<ArrayRef, String> {
-        if let Some(element) = element_type(declared) {
-            let Some(texts) = column.as_string_opt::<i32>() else {
-                return lists_as_json(column, &element).map_err(|error| error.to_string());
-            };
-            let (arrays, fits) = texts_as_arrays(texts, element);
-            if fits.count_set_bits() < fits.len() {
-                self.retain(fits, || format!("field '{}': a text is no array of its elements", declared.name()));
+        if let Some(held) = held_type(declared) {
+            if let Some(texts) = column.as_string_opt::<i32>()
+                && let Some((values, fits)) = texts_as_nested(texts, &held)
+            {
+                if fits.count_set_bits() < fits.len() {
+                    self.retain(fits, || format!("field '{}': a text is not {}", declared.name(), type_of(declared)));
+                }
+                return Ok(values);
             }
-            return Ok(arrays);
+            if let Some(element) = element_type(declared) {
+                return lists_as_json(column, &element).map_err(|error| error.to_string());
+            }
         }
         let (from, to) = (column.data_type(), declared.data_type());
         // These numbers are widened again later, and so lose nothing on the way.

@@ -10,13 +10,14 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
-use rivulet_dataflow::{Polled, Reason, Refusals, Source, SourceError, element_type};
+use rivulet_dataflow::{Polled, Reason, Refusals, Source, SourceError};
 
 use super::chunks::Piece;
 use super::convert::{self, Converted};
 use super::source::Holding;
 use crate::connector::intake::refuse;
 use crate::files::Files;
+use crate::formats::type_of;
 
 /// A row group.
 #[derive(Clone)]
@@ -106,10 +107,7 @@ fn find(in_file: &Schema, declared: &Field) -> Result<usize, String> {
     let found = fields[place].data_type();
     if !convert::is_readable(found, declared) {
         let name = declared.name();
-        let wanted = match element_type(declared) {
-            Some(element) => format!("an array of {element}"),
-            None => declared.data_type().to_string(),
-        };
+        let wanted = type_of(declared);
         return Err(format!("the column '{name}' of type {found} cannot be read as {wanted}"));
     }
     Ok(place)

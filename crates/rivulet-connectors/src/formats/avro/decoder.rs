@@ -8,7 +8,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use rivulet_dataflow::element_type;
 
 use super::schema::{AvroSchema, Node, TimeUnit};
-use crate::formats::array::{ArrayValues, type_of};
+use crate::formats::array::{NestedValues, type_of};
 use crate::formats::binary::{Bytes, Framing, push_boolean, push_float, push_integer, push_text, push_time};
 use crate::formats::decode::PayloadParser;
 use crate::formats::exact::CheckedValues;
@@ -360,7 +360,7 @@ fn value(bytes: &mut Bytes<'_>, node: &Node, column: usize, rows: &mut Rows) -> 
 }
 
 /// Adds the items of an array to the array that was opened for them.
-fn array(bytes: &mut Bytes<'_>, items: &Node, arrays: &mut ArrayValues) -> Result<(), Fault> {
+fn array(bytes: &mut Bytes<'_>, items: &Node, arrays: &mut NestedValues) -> Result<(), Fault> {
     loop {
         let count = bytes.zigzag()?;
         if count == 0 {
@@ -381,7 +381,7 @@ fn array(bytes: &mut Bytes<'_>, items: &Node, arrays: &mut ArrayValues) -> Resul
     }
 }
 
-fn item(bytes: &mut Bytes<'_>, items: &Node, arrays: &mut ArrayValues) -> Result<(), Fault> {
+fn item(bytes: &mut Bytes<'_>, items: &Node, arrays: &mut NestedValues) -> Result<(), Fault> {
     let node = branch(bytes, items)?;
     let at = bytes.at();
     let added = match node {

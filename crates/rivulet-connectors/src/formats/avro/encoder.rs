@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema};
-use rivulet_dataflow::{Batch, element_type, is_json};
+use rivulet_dataflow::{Batch, element_type};
 
 use super::schema::{AvroSchema, Node};
-use crate::formats::array::{each_element, type_of};
+use crate::formats::array::{each_element, may_be_array, type_of};
 use crate::formats::binary::{Framing, append_zigzag};
 use crate::formats::cells::{Cell, Cells, written_as};
 use crate::formats::csv::append_bare;
@@ -120,8 +120,8 @@ fn suits_array(node: &Node, column: &Field) -> bool {
     match (element_of(item), element_type(column)) {
         (Some(DataType::Float64), Some(DataType::Int64)) => true,
         (wanted, Some(element)) => wanted == Some(element),
-        // Elements whose type is not known are texts.
-        (wanted, None) => is_json(column) && wanted == Some(DataType::Utf8),
+        // Elements whose type is not known, or that have parts, are texts.
+        (wanted, None) => may_be_array(column) && wanted == Some(DataType::Utf8),
     }
 }
 

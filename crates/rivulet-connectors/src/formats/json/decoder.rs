@@ -195,8 +195,8 @@ fn read_other_value(column: &mut Column, reader: &mut Reader<'_>, scratch: &mut 
     }
     let first = reader.peek();
     let expected = match column.values() {
-        Values::Checked(CheckedValues::Array(arrays)) if first == b'[' => return arrays.read(reader),
-        Values::Checked(CheckedValues::Array(_)) => Problem::ExpectedArray,
+        Values::Checked(CheckedValues::Nested(values)) if first == values.begin().0 => return values.read(reader),
+        Values::Checked(CheckedValues::Nested(values)) => values.begin().1,
         Values::Checked(values) if is_number_start(first) => {
             let number = reader.scan_number()?;
             return values.push_number(number, reader.since(at)).map_err(|problem| Fault::new(problem, at));

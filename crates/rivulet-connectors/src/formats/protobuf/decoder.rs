@@ -8,7 +8,7 @@ use rivulet_dataflow::element_type;
 
 use super::field::{DEPTH_MAX, Scalar, WireType, is_timestamp, length_delimited};
 use super::format::ProtobufFormat;
-use crate::formats::array::{ArrayValues, type_of};
+use crate::formats::array::{NestedValues, type_of};
 use crate::formats::binary::{Bytes, Framing, push_time};
 use crate::formats::decode::PayloadParser;
 use crate::formats::fault::{Fault, Problem};
@@ -206,7 +206,7 @@ fn list(
     bytes: &mut Bytes<'_>,
     wire_type: WireType,
     scalar: &Scalar,
-    arrays: &mut ArrayValues,
+    arrays: &mut NestedValues,
     at: usize,
 ) -> Result<(), Fault> {
     if wire_type == scalar.wire_type() {

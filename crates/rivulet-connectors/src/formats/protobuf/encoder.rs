@@ -2,11 +2,11 @@
 
 use arrow::datatypes::{DataType, Field as ColumnField, Schema};
 use prost_reflect::{Cardinality, Kind, MessageDescriptor};
-use rivulet_dataflow::{Batch, element_type, is_json};
+use rivulet_dataflow::{Batch, element_type};
 
 use super::field::{DEPTH_MAX, Scalar, WireType, is_timestamp};
 use super::format::ProtobufFormat;
-use crate::formats::array::{each_element, type_of};
+use crate::formats::array::{each_element, may_be_array, type_of};
 use crate::formats::binary::append_varint;
 use crate::formats::cells::{Cell, Cells, written_as};
 use crate::formats::csv::append_bare;
@@ -120,7 +120,7 @@ fn fields_of(
 
 /// The type of the elements of a column of arrays. Those whose type is not known are texts.
 fn element_of(column: &ColumnField) -> Option<DataType> {
-    element_type(column).or_else(|| is_json(column).then_some(DataType::Utf8))
+    element_type(column).or_else(|| may_be_array(column).then_some(DataType::Utf8))
 }
 
 /// The type in which elements are read to be written as the type.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use arrow::datatypes::DataType;
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 
-use crate::formats::array::ArrayValues;
+use crate::formats::array::NestedValues;
 use crate::formats::binary::{Bytes, push_boolean, push_float, push_integer, push_text, unzigzag};
 use crate::formats::fault::{Fault, Problem};
 use crate::formats::rows::{Column, Values};
@@ -193,7 +193,7 @@ impl Target for Column {
 }
 
 /// The value is one more element of the array that was opened last.
-impl Target for ArrayValues {
+impl Target for NestedValues {
     fn boolean(&mut self, value: bool) -> Result<(), Problem> {
         self.add_boolean(value)
     }

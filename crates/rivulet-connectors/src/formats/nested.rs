@@ -1,0 +1,360 @@
+//! Values with parts as payloads have them: arrays, maps and rows, in each other, read from JSON and held as JSON.
+//!
+//! What must hold: each part is of its declared type, or null; a payload with another one is refused. What is held
+//! depends on the value alone: it has no blanks, the keys of a map are in order and each is there once, with its last
+//! value, and the fields of a row stand as they are declared, null where the payload has none. Only the elements of an
+//! array of numbers or texts are held as they are sent. Nothing is allocated for a value beyond the buffers, which are
+//! kept.
+
+use arrow::datatypes::{DataType, Field};
+use rivulet_dataflow::{canonical_float, is_json, map_value};
+
+use super::fault::{Fault, Problem};
+use super::json::{Reader, append_integer, append_json_float, append_json_string};
+use super::number::not_finite;
+
+/// What a part is declared as.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Part {
+    /// Any JSON.
+    Any,
+    Text,
+    Integer,
+    Float,
+    Boolean,
+    Array(Box<Part>),
+    Map(Box<Part>),
+    /// Fields by their names.
+    Row(Vec<(String, Part)>),
+}
+
+impl Part {
+    /// The part that a field of the declared type is; `None` if parts are not of this type.
+    pub(crate) fn of(field: &Field) -> Option<Self> {
+        Some(match field.data_type() {
+            _ if is_json(field) => Self::Any,
+            DataType::Utf8 => Self::Text,
+            DataType::Int64 => Self::Integer,
+            DataType::Float64 => Self::Float,
+            DataType::Boolean => Self::Boolean,
+            DataType::List(element) => Self::Array(Box::new(Self::of(element)?)),
+            DataType::Map(entries, _) => Self::Map(Box::new(Self::of(map_value(entries)?)?)),
+            DataType::Struct(fields) => {
+                let fields = fields.iter().map(|field| Some((field.name().clone(), Self::of(field)?)));
+                Self::Row(fields.collect::<Option<_>>()?)
+            }
+            _ => return None,
+        })
+    }
+
+    /// The byte that begins a value with parts, and the problem of another one.
+    pub(crate) fn begin(&self) -> (u8, Problem) {
+        match self {
+            Self::Array(_) => (b'[', Problem::ExpectedArray),
+            _ => (b'{', Problem::ExpectedObject),
+        }
+    }
+}
+
+/// Buffers for values that are read, empty between uses.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    /// Strings that are written with escapes, decoded.
+    strings: Vec<u8>,
+    /// The members of objects that are being read, those of inner ones last: where in the output a member begins, where
+    /// its value does, and where it ends.
+    members: Vec<(usize, usize, usize)>,
+    /// An object with its members in order.
+    ordered: Vec<u8>,
+}
+
+impl Buffers {
+    /// Takes the value of a type with parts that begins here, and appends it to `out`.
+    pub(crate) fn read(&mut self, reader: &mut Reader<'_>, part: &Part, out: &mut Vec<u8>) -> Result<(), Fault> {
+        // A value that was refused may have left what was read of it.
+        self.strings.clear();
+        self.members.clear();
+        match part {
+            Part::Array(element) => self.array(reader, element, 1, out),
+            part => self.value(reader, part, 1, false, out),
+        }
+    }
+
+    /// Takes an array; `depth` counts the containers that are open around its elements.
+    fn array(&mut self, reader: &mut Reader<'_>, element: &Part, depth: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
+        out.push(b'[');
+        let mut another = reader.enter(b']');
+        while another {
+            self.value(reader, element, depth, depth == 1, out)?;
+            another = reader.another(b']')?;
+            out.extend_from_slice(if another { b"," } else { b"" });
+        }
+        out.push(b']');
+        Ok(())
+    }
+
+    /// Takes a value. A number or text is appended as it was sent if `as_sent`.
+    fn value(
+        &mut self,
+        reader: &mut Reader<'_>,
+        part: &Part,
+        depth: usize,
+        as_sent: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let at = reader.offset();
+        if reader.take_null() {
+            out.extend_from_slice(b"null");
+            return Ok(());
+        }
+        let refused = |problem| Fault::new(problem, at);
+        match part {
+            Part::Integer => {
+                let (number, text) = reader.number(Problem::ExpectedNumber)?;
+                let value = number.to_i64(text).map_err(refused)?;
+                append_integer(value.unsigned_abs(), value < 0, out);
+            }
+            Part::Float if reader.peek() == b'"' => {
+                let span = reader.string_span(&mut self.strings)?;
+                let value = not_finite(span.of(reader.payload(), &self.strings));
+                self.strings.clear();
+                append_float(value.ok_or(refused(Problem::ExpectedNumber))?, out);
+            }
+            Part::Float => {
+                let (number, text) = reader.number(Problem::ExpectedNumber)?;
+                let value = number.to_f64(text).map_err(refused)?;
+                match as_sent {
+                    true => out.extend_from_slice(text),
+                    false => append_float(value, out),
+                }
+            }
+            Part::Boolean => {
+                reader.boolean()?;
+                out.extend_from_slice(reader.since(at));
+            }
+            Part::Text if reader.peek() != b'"' => return Err(refused(Problem::ExpectedString)),
+            Part::Text => self.string(reader, as_sent, out)?,
+            Part::Any => {
+                reader.skip_value(depth)?;
+                out.extend_from_slice(reader.since(at));
+            }
+            Part::Array(_) | Part::Map(_) | Part::Row(_) if reader.peek() != part.begin().0 => {
+                return Err(refused(part.begin().1));
+            }
+            Part::Array(element) => self.array(reader, element, depth + 1, out)?,
+            Part::Map(value) => self.map(reader, value, depth, out)?,
+            Part::Row(fields) => self.row(reader, fields, depth, out)?,
+        }
+        Ok(())
+    }
+
+    /// Takes a string.
+    fn string(&mut self, reader: &mut Reader<'_>, as_sent: bool, out: &mut Vec<u8>) -> Result<(), Fault> {
+        let at = reader.offset();
+        reader.string_span(&mut self.strings)?;
+        match self.strings.is_empty() || as_sent {
+            true => out.extend_from_slice(reader.since(at)),
+            false => append_text(&self.strings, at, out)?,
+        }
+        self.strings.clear();
+        Ok(())
+    }
+
+    /// Takes an object with any keys.
+    fn map(&mut self, reader: &mut Reader<'_>, value: &Part, depth: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
+        let (start, first) = (out.len(), self.members.len());
+        out.push(b'{');
+        let mut is_ordered = true;
+        let mut another = reader.enter(b'}');
+        while another {
+            let begin = out.len();
+            let at = reader.offset();
+            let span = reader.key(&mut self.strings)?;
+            append_text(span.of(reader.payload(), &self.strings), at, out)?;
+            self.strings.clear();
+            if let Some(&(before, colon, _)) = self.members.get(first..).and_then(<[_]>::last) {
+                is_ordered &= out[before..colon] < out[begin..];
+            }
+            let colon = out.len();
+            out.push(b':');
+            self.value(reader, value, depth + 1, false, out)?;
+            self.members.push((begin, colon, out.len()));
+            another = reader.another(b'}')?;
+            out.extend_from_slice(if another { b"," } else { b"" });
+        }
+        if is_ordered {
+            out.push(b'}');
+        } else {
+            self.order(start, first, out);
+        }
+        self.members.truncate(first);
+        Ok(())
+    }
+
+    /// Puts the members of a map, which begins at `start`, in the order of their keys. Of several members with one key
+    /// the last remains.
+    fn order(&mut self, start: usize, first: usize, out: &mut Vec<u8>) {
+        let members = &mut self.members[first..];
+        members.sort_unstable_by(|one, other| out[one.0..one.1].cmp(&out[other.0..other.1]).then(one.0.cmp(&other.0)));
+        self.ordered.clear();
+        self.ordered.push(b'{');
+        for (place, &(begin, colon, end)) in members.iter().enumerate() {
+            let is_last = members.get(place + 1).is_none_or(|next| out[next.0..next.1] != out[begin..colon]);
+            if is_last {
+                self.ordered.extend_from_slice(if self.ordered.len() > 1 { b"," } else { b"" });
+                self.ordered.extend_from_slice(&out[begin..end]);
+            }
+        }
+        self.ordered.push(b'}');
+        out.truncate(start);
+        out.extend_from_slice(&self.ordered);
+    }
+
+    /// Takes an object with these fields. As with columns, a key that is a field but for the case of its letters means
+    /// that one, unless it has a value. Other keys are left out.
+    fn row(
+        &mut self,
+        reader: &mut Reader<'_>,
+        fields: &[(String, Part)],
+        depth: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        const ABSENT: (usize, usize, usize) = (0, 0, 0);
+        let (start, first) = (out.len(), self.members.len());
+        self.members.resize(first + fields.len(), ABSENT);
+        let mut another = reader.enter(b'}');
+        while another {
+            let span = reader.key(&mut self.strings)?;
+            let key = span.of(reader.payload(), &self.strings);
+            let field = fields.iter().position(|(name, _)| name.as_bytes() == key).or_else(|| {
+                let is_variant = |name: &str| name.as_bytes().eq_ignore_ascii_case(key);
+                let found = fields.iter().position(|(name, _)| is_variant(name));
+                found.filter(|field| self.members[first + field] == ABSENT)
+            });
+            self.strings.clear();
+            match field {
+                Some(field) => {
+                    let begin = out.len();
+                    self.value(reader, &fields[field].1, depth + 1, false, out)?;
+                    self.members[first + field] = (begin, begin, out.len());
+                }
+                None => reader.skip_value(depth + 1)?,
+            }
+            another = reader.another(b'}')?;
+        }
+        self.ordered.clear();
+        self.ordered.push(b'{');
+        for (place, (name, _)) in fields.iter().enumerate() {
+            self.ordered.extend_from_slice(if place > 0 { b"," } else { b"" });
+            append_json_string(name, &mut self.ordered);
+            self.ordered.push(b':');
+            match self.members[first + place] {
+                ABSENT => self.ordered.extend_from_slice(b"null"),
+                (begin, _, end) => self.ordered.extend_from_slice(&out[begin..end]),
+            }
+        }
+        self.ordered.push(b'}');
+        out.truncate(start);
+        out.extend_from_slice(&self.ordered);
+        self.members.truncate(first);
+        Ok(())
+    }
+}
+
+/// Appends a decoded string, which was read at `at`.
+fn append_text(text: &[u8], at: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
+    let text = std::str::from_utf8(text).map_err(|_| Fault::new(Problem::InvalidUtf8, at))?;
+    append_json_string(text, out);
+    Ok(())
+}
+
+/// Appends a float, by its name if it is not finite.
+pub(super) fn append_float(value: f64, out: &mut Vec<u8>) {
+    match value {
+        _ if value.is_nan() => out.extend_from_slice(b"\"NaN\""),
+        f64::INFINITY => out.extend_from_slice(b"\"Infinity\""),
+        f64::NEG_INFINITY => out.extend_from_slice(b"\"-Infinity\""),
+        _ => append_json_float(canonical_float(value), out),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(part: &Part, text: &str) -> Result<String, Problem> {
+        let (mut reader, mut out) = (Reader::new(text.as_bytes()), b"before".to_vec());
+        // What a refused value leaves in the buffers harms no other.
+        let mut buffers = Buffers { strings: b"x".to_vec(), members: vec![(1, 2, 3)], ordered: b"y".to_vec() };
+        let read = buffers.read(&mut reader, part, &mut out).and_then(|()| reader.finish());
+        read.map(|()| String::from_utf8(out.split_off(6)).unwrap()).map_err(|fault| fault.problem())
+    }
+
+    fn row() -> Part {
+        let of = |name: &str, part| (name.to_owned(), part);
+        Part::Row(vec![of("a", Part::Integer), of("b \"", Part::Text), of("", Part::Map(Box::new(Part::Boolean)))])
+    }
+
+    #[test]
+    fn maps_have_their_keys_in_order() {
+        let map = Part::Map(Box::new(Part::Float));
+        for (text, expected) in [
+            ("{}", "{}"),
+            (r#"{ "a" : 1.50 , "b":null}"#, r#"{"a":1.5,"b":null}"#),
+            (r#"{"b":"-Infinity","\u0061":-0.0}"#, r#"{"a":0.0,"b":"-Infinity"}"#),
+            (r#"{"b":1,"a":2,"b":3,"ab":4,"a":5}"#, r#"{"a":5.0,"ab":4.0,"b":3.0}"#),
+            (r#"{"a":1,"a":2}"#, r#"{"a":2.0}"#),
+            (r#"{"é\n":1,"":2}"#, r#"{"":2.0,"é\n":1.0}"#),
+        ] {
+            assert_eq!(read(&map, text).as_deref(), Ok(expected), "{text}");
+        }
+        let inner = Part::Map(Box::new(Part::Map(Box::new(Part::Integer))));
+        let text = r#"{"z":{"b":1,"a":2},"y":{"d":3,"c":4},"z":{"f":5,"e":6}}"#;
+        assert_eq!(read(&inner, text).as_deref(), Ok(r#"{"y":{"c":4,"d":3},"z":{"e":6,"f":5}}"#));
+    }
+
+    #[test]
+    fn rows_have_the_declared_fields() {
+        for (text, expected) in [
+            ("{}", r#"{"a":null,"b \"":null,"":null}"#),
+            (
+                r#"{"":{"x":true,"w":false},"other":[{}],"b \"":"\u0041\n","a":7}"#,
+                r#"{"a":7,"b \"":"A\n","":{"w":false,"x":true}}"#,
+            ),
+            (r#"{"a":1,"a":2,"b \"":"\\"}"#, r#"{"a":2,"b \"":"\\","":null}"#),
+            (r#"{"A":1,"B \"":"x","A":"y"}"#, r#"{"a":1,"b \"":"x","":null}"#),
+            (r#"{"A":1,"a":2}"#, r#"{"a":2,"b \"":null,"":null}"#),
+        ] {
+            assert_eq!(read(&row(), text).as_deref(), Ok(expected), "{text}");
+        }
+        let rows = Part::Array(Box::new(row()));
+        let two = r#"[{"a":1},null,{"b \"":"x"}]"#;
+        let expected = r#"[{"a":1,"b \"":null,"":null},null,{"a":null,"b \"":"x","":null}]"#;
+        assert_eq!(read(&rows, two).as_deref(), Ok(expected));
+        let any = Part::Map(Box::new(Part::Any));
+        assert_eq!(read(&any, r#"{"b":[1, {}],"a": "x"}"#).as_deref(), Ok(r#"{"a":"x","b":[1, {}]}"#));
+        let arrays = Part::Array(Box::new(Part::Array(Box::new(Part::Float))));
+        assert_eq!(read(&arrays, "[[1],[],[2.50]]").as_deref(), Ok("[[1.0],[],[2.5]]"));
+    }
+
+    #[test]
+    fn other_values_are_refused() {
+        let map = Part::Map(Box::new(Part::Integer));
+        let deep = format!("{{\"a\":{}1{}}}", "[".repeat(100), "]".repeat(100));
+        for (part, text, problem) in [
+            (&map, r#"{"a":1.5}"#, Problem::ExpectedInteger),
+            (&map, r#"{"a":"1"}"#, Problem::ExpectedNumber),
+            (&map, r#"{"a":{}}"#, Problem::ExpectedNumber),
+            (&map, r#"{"a":1"#, Problem::ExpectedCommaOrBrace),
+            (&map, r#"{"a" 1}"#, Problem::ExpectedColon),
+            (&map, r#"{a:1}"#, Problem::ExpectedKey),
+            (&row(), r#"{"":[]}"#, Problem::ExpectedObject),
+            (&row(), r#"{"a":true}"#, Problem::ExpectedNumber),
+            (&row(), r#"{"other":tru}"#, Problem::ExpectedValue),
+            (&Part::Map(Box::new(Part::Array(Box::new(Part::Text)))), r#"{"a":"x"}"#, Problem::ExpectedArray),
+            (&Part::Map(Box::new(Part::Any)), deep.as_str(), Problem::TooDeep),
+        ] {
+            assert_eq!(read(part, text), Err(problem), "{text}");
+        }
+    }
+}
