@@ -1,10 +1,12 @@
 //! JSON payloads. What is accepted is JSON by the standard (`serde_json` says so), each value is the one that stands
 //! there, and what is written is read again.
 
+use std::sync::Arc;
+
 use arrow::array::{Array, AsArray};
-use arrow::datatypes::{Float64Type, Int64Type};
+use arrow::datatypes::{DataType, Field, Float64Type, Int64Type, Schema, SchemaRef};
 use rivulet_connectors::formats::Format;
-use rivulet_dataflow::Batch;
+use rivulet_dataflow::{Batch, any_json, map_of, marked_as};
 use serde_json::Value;
 
 use super::payload::{columns, decode, payloads, round_trip};
@@ -69,6 +71,35 @@ fn run(bytes: &[u8]) {
     }
     let mut encoder = Format::Json.encoder(schema).expect("the columns suit the format");
     round_trip(&batch, &mut *encoder, &mut *decoder);
+    let schema = values_with_parts();
+    let mut decoder = Format::Json.decoder(schema.clone(), None).expect("the columns suit the format");
+    let batch = decode(&mut *decoder, &payloads);
+    for column in batch.columns.columns() {
+        for text in column.as_string::<i32>().iter().flatten() {
+            if let Err(error) = serde_json::from_str::<Value>(text) {
+                assert!(error.to_string().contains("out of range"), "what is held is JSON: {text}");
+            }
+        }
+    }
+    let mut encoder = Format::Json.encoder(schema).expect("the columns suit the format");
+    round_trip(&batch, &mut *encoder, &mut *decoder);
+}
+
+/// A map, a row and an array of rows, with all kinds of parts.
+fn values_with_parts() -> SchemaRef {
+    let of = |name: &str, data_type| Field::new(name, data_type, true);
+    let list = |part: Field| DataType::List(Arc::new(part.with_name("item")));
+    let fields = vec![
+        of("v", DataType::Float64),
+        of("n", DataType::Int64),
+        of("s", list(of("", DataType::Utf8))),
+        of("f", map_of(of("", DataType::Boolean))),
+        any_json().with_name("b"),
+    ];
+    let row = DataType::Struct(fields.into());
+    let columns = [("a", map_of(of("", DataType::Float64))), ("b", row.clone()), ("t", list(of("", row)))];
+    let columns = columns.map(|(name, held)| marked_as(of(name, DataType::Utf8), &held));
+    Arc::new(Schema::new(columns.to_vec()))
 }
 
 /// Whether a key may be there more than once, by another spelling too: which of several counts is no question of the

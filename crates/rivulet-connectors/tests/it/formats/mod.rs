@@ -2,6 +2,7 @@
 
 mod arrays;
 mod binary;
+mod nested;
 mod properties;
 mod text;
 mod types;
