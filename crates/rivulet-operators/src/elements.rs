@@ -1,4 +1,4 @@
-//! The elements of an array in JSON: read one by one, and put into a column of their type.
+//! The elements of an array in JSON and the members of an object: read one by one, and put into a column of their type.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, BooleanBuilder, Float64Builder, Int64Builder, StringBuilder};
 use arrow::datatypes::{DataType, Field};
 use rivulet_dataflow::{canonical_float, is_json};
-use serde::de::{Deserialize, Deserializer, SeqAccess, Visitor};
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// Calls `take` with each element of an array in JSON, in order, as it is written there. Returns whether the text is
@@ -29,6 +29,55 @@ pub fn each_element<'t>(text: &'t str, take: impl FnMut(&'t str)) -> bool {
     }
     let mut read = serde_json::Deserializer::from_str(text);
     read.deserialize_seq(Elements(take)).and_then(|()| read.end()).is_ok()
+}
+
+/// Calls `take` with each key of an object in JSON and with its value as it is written there, in order. Returns whether
+/// the text is such an object; if it is not, `take` may have been called for some members.
+pub fn each_member<'t>(text: &'t str, take: impl FnMut(Cow<'t, str>, &'t str)) -> bool {
+    struct Members<F>(F);
+    impl<'t, F: FnMut(Cow<'t, str>, &'t str)> Visitor<'t> for Members<F> {
+        type Value = ();
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("an object")
+        }
+
+        fn visit_map<A: MapAccess<'t>>(mut self, mut members: A) -> Result<(), A::Error> {
+            while let Some(key) = members.next_key_seed(Key)? {
+                (self.0)(key, members.next_value::<&RawValue>()?.get());
+            }
+            Ok(())
+        }
+    }
+    let mut read = serde_json::Deserializer::from_str(text);
+    read.deserialize_map(Members(take)).and_then(|()| read.end()).is_ok()
+}
+
+/// A key, copied only if it is written with escapes.
+struct Key;
+
+impl<'t> DeserializeSeed<'t> for Key {
+    type Value = Cow<'t, str>;
+
+    fn deserialize<D: Deserializer<'t>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl<'t> Visitor<'t> for Key {
+    type Value = Cow<'t, str>;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_borrowed_str<E: Error>(self, key: &'t str) -> Result<Self::Value, E> {
+        Ok(Cow::Borrowed(key))
+    }
+
+    fn visit_str<E: Error>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(Cow::Owned(key.to_owned()))
+    }
 }
 
 /// An element as text: a string without its quotes, anything else as it is written; `None` for null.
@@ -90,6 +139,14 @@ impl ElementColumn {
         }
     }
 
+    /// Appends a text to a column of texts, and null to another one.
+    pub fn push_text(&mut self, text: &str) {
+        match self {
+            Self::Text(texts) | Self::Json(texts) => texts.append_value(text),
+            other => other.push(None),
+        }
+    }
+
     /// The column; none of it is left here.
     pub fn finish(&mut self) -> ArrayRef {
         match self {
@@ -122,6 +179,20 @@ mod tests {
         assert_eq!(elements("[]"), Some(vec![]));
         for text in ["", "1", "{}", "[1", "[1]]", "[1,]", "[a]", "null", &"[".repeat(10_000)] {
             assert_eq!(elements(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn members_are_as_they_are_written() {
+        let members = |text: &str| {
+            let mut found = String::new();
+            each_member(text, |key, value| found.push_str(&format!("{key}={value};"))).then_some(found)
+        };
+        let text = r#" {"a": 1, "b\u0063": {"d": [2]}, "a": "x", "": null} "#;
+        assert_eq!(members(text).as_deref(), Some(r#"a=1;bc={"d": [2]};a="x";=null;"#));
+        assert_eq!(members("{}").as_deref(), Some(""));
+        for text in ["", "[]", "null", "{", "{1:2}", "{\"a\"}", "{\"a\":1}}", "{\"a\":1,}", "{\"a\":x}"] {
+            assert_eq!(members(text), None, "{text}");
         }
     }
 

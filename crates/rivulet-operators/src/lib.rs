@@ -61,7 +61,7 @@ pub use aggregate::{AggregateFunction, AggregateSpec, DECIMAL_DIGITS};
 pub use assign_time::AssignTime;
 pub use assign_times::{AssignTimes, INPUT_COLUMN, InputTime};
 pub use change_only::ChangeOnly;
-pub use elements::{ElementColumn, each_element, element_number, element_text};
+pub use elements::{ElementColumn, each_element, each_member, element_number, element_text};
 pub use error::{LengthError, PlanError};
 pub use expression::{Expressions, NamedExpression};
 pub use filter::Filter;

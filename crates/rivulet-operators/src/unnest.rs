@@ -1,4 +1,4 @@
-//! UNNEST: an event with several values in an array becomes several rows, in order.
+//! UNNEST: an event with several values in an array or map becomes several rows, in order.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::{Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, Reason};
 
 use crate::PlanError;
-use crate::elements::{ElementColumn, each_element};
+use crate::elements::{ElementColumn, each_element, each_member};
 use crate::expression::{Expressions, sql};
 
 /// The most values into which one event is unnested. An event with more is refused.
@@ -25,7 +25,8 @@ const OUTPUT_ROWS_MAX: usize = 1 << 14;
 /// From this many bytes on a batch is emitted. Far below 2 GiB, where the offsets of a column of text end.
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
-/// Repeats each row for each element of an array in JSON, with the element in a further column. A row whose array is
+/// Repeats each row for each element of an array in JSON, with the element in a further column. The elements of an
+/// array of rows may be divided into their fields, and the entries of a map are into key and value. A row whose array is
 /// null or empty gives no rows. A row with more than [`ELEMENTS_MAX`] elements, or whose elements would carry more than
 /// [`EVENT_BYTES_MAX`], is refused, and so is a text that is no array ([`Reason::Expression`]).
 ///
@@ -39,7 +40,7 @@ const OUTPUT_BYTES_MAX: usize = 4 << 20;
 /// let input = Schema::new(vec![Field::new("readings", DataType::Utf8, true)]);
 /// let array = Arc::new(Column::new("readings", 0));
 /// let element = Field::new("reading", DataType::Float64, true);
-/// let unnest = Unnest::new(&input, &Schema::empty(), vec![], array, element, Some("number")).unwrap();
+/// let unnest = Unnest::new(&input, &Schema::empty(), vec![], array, None, vec![element], Some("number")).unwrap();
 /// let names: Vec<_> = unnest.output_schema().fields().iter().map(|field| field.name().clone()).collect();
 /// assert_eq!(names, ["readings", "reading", "number"]);
 /// ```
@@ -49,23 +50,37 @@ pub struct Unnest {
     expressions: Arc<Expressions>,
     /// The columns of the input that are repeated.
     carried: Vec<usize>,
-    element: Field,
+    /// The columns of an element.
+    elements: Vec<Field>,
+    division: Arc<Division>,
     numbered: bool,
     output: SchemaRef,
     text: String,
 }
 
+/// How an element becomes columns.
+#[derive(Clone, Debug)]
+enum Division {
+    Whole,
+    /// Into the key and the value of an entry of a map.
+    Entry,
+    /// Into the fields of a row with these names.
+    Fields(Vec<String>),
+}
+
 impl Unnest {
     /// Makes an operator over rows with the columns of `input`; `array` is compiled against
     /// [`Expressions::evaluation_schema`]`(input, parameter_schema, parameters)`. The output columns are those of the
-    /// input, `element`, and `number` (`Int64`, from 1) if it has a name. Elements are of type `Utf8`, `Int64`,
-    /// `Float64` or `Boolean`, or marked as JSON.
+    /// input, `elements`, and `number` (`Int64`, from 1) if it has a name. Elements are of type `Utf8`, `Int64`,
+    /// `Float64` or `Boolean`, or marked as JSON. The array holds values of type `held`: entries of a `Map` are key and
+    /// value, and elements that are a `Struct` may be as many columns as it has fields.
     pub fn new(
         input: &Schema,
         parameter_schema: &Schema,
         parameters: Vec<usize>,
         array: Arc<dyn PhysicalExpr>,
-        element: Field,
+        held: Option<&DataType>,
+        elements: Vec<Field>,
         number: Option<&str>,
     ) -> Result<Self, PlanError> {
         let shown = format!("unnest({})", sql(&array));
@@ -76,13 +91,25 @@ impl Unnest {
                 return Err(PlanError::Expression { expression: field.name().clone(), problem });
             }
         }
+        let division = match held {
+            Some(DataType::Map(..)) => Division::Entry,
+            Some(DataType::List(element)) if let DataType::Struct(fields) = element.data_type() => {
+                match elements.len() == fields.len() && elements.len() > 1 {
+                    true => Division::Fields(fields.iter().map(|field| field.name().clone()).collect()),
+                    false => Division::Whole,
+                }
+            }
+            _ => Division::Whole,
+        };
+        let division = Arc::new(division);
         let number = number.map(|number| Arc::new(Field::new(number, DataType::Int64, false)));
         let numbered = number.is_some();
-        let fields: Vec<_> = input.fields().iter().cloned().chain([Arc::new(element.clone())]).chain(number).collect();
+        let added = elements.iter().cloned().map(Arc::new);
+        let fields: Vec<_> = input.fields().iter().cloned().chain(added).chain(number).collect();
         let carried = (0..input.fields().len()).collect();
         let output = Arc::new(Schema::new(fields));
         let expressions = Arc::new(expressions);
-        Ok(Self { expressions, carried, element, numbered, output, text: shown })
+        Ok(Self { expressions, carried, elements, division, numbered, output, text: shown })
     }
 
     /// The same, but it repeats only the columns of the input whose names are used later. This matters above all for
@@ -148,11 +175,13 @@ impl Operator for UnnestOperator {
         let (batch, columns) = self.plan.expressions.evaluate(batch, context)?;
         let arrays = cast(&columns[0], &DataType::Utf8)?;
         let arrays = arrays.as_string::<i32>();
-        let (mut elements, mut numbers) = (ElementColumn::new(&self.plan.element), Int64Builder::new());
+        let mut elements: Vec<ElementColumn> = self.plan.elements.iter().map(ElementColumn::new).collect();
+        let mut numbers = Int64Builder::new();
+        let division = self.plan.division.clone();
         for row in (0..batch.rows()).filter(|&row| arrays.is_valid(row)) {
             let text = arrays.value(row);
             let mut count = 0;
-            let is_array = each_element(text, |_| count += 1);
+            let is_array = division.each(text, |_, _| count += 1);
             let carried_bytes = self.carried_bytes(&batch, row);
             let is_too_many = count > ELEMENTS_MAX;
             if !is_array || is_too_many || count.saturating_mul(carried_bytes) > EVENT_BYTES_MAX {
@@ -175,14 +204,14 @@ impl Operator for UnnestOperator {
             }
             let mut number = 0;
             let mut failed = Ok(());
-            each_element(text, |element| {
+            division.each(text, |key, element| {
                 if failed.is_err() {
                     return;
                 }
                 number += 1;
                 self.rows.push(row as u32);
-                self.bytes += carried_bytes + element.len();
-                elements.push(Some(element));
+                self.bytes += carried_bytes + key.map_or(0, str::len) + element.len();
+                division.push(key, element, &mut elements);
                 numbers.append_value(number);
                 if self.rows.len() >= OUTPUT_ROWS_MAX || self.bytes >= OUTPUT_BYTES_MAX {
                     failed = self.emit(&batch, &mut elements, &mut numbers, context);
@@ -194,11 +223,40 @@ impl Operator for UnnestOperator {
     }
 }
 
+impl Division {
+    /// Calls `take` with each element, and with its key if it is an entry of a map. Returns whether the text is an
+    /// array, or a map.
+    fn each<'t>(&self, text: &'t str, mut take: impl FnMut(Option<&str>, &'t str)) -> bool {
+        match self {
+            Self::Entry => each_member(text, |key, value| take(Some(&key), value)),
+            Self::Whole | Self::Fields(_) => each_element(text, |element| take(None, element)),
+        }
+    }
+
+    /// Appends an element to its columns.
+    fn push(&self, key: Option<&str>, element: &str, columns: &mut [ElementColumn]) {
+        match (self, key, columns) {
+            (Self::Entry, Some(key), [keys, values]) => {
+                keys.push_text(key);
+                values.push(Some(element));
+            }
+            (Self::Fields(names), _, columns) => {
+                for (name, column) in names.iter().zip(columns) {
+                    let mut found = None;
+                    each_member(element, |key, value| found = if key == name.as_str() { Some(value) } else { found });
+                    column.push(found);
+                }
+            }
+            (_, _, columns) => columns.iter_mut().for_each(|column| column.push(Some(element))),
+        }
+    }
+}
+
 impl UnnestOperator {
     fn emit(
         &mut self,
         batch: &Batch,
-        elements: &mut ElementColumn,
+        elements: &mut [ElementColumn],
         numbers: &mut Int64Builder,
         context: &mut Context<'_>,
     ) -> Result<(), OperatorError> {
@@ -208,7 +266,7 @@ impl UnnestOperator {
         let rows = UInt32Array::from(self.rows.clone());
         let carried = self.plan.carried.iter().map(|&column| take(batch.column(column), &rows, None));
         let mut columns = carried.collect::<Result<Vec<_>, _>>()?;
-        columns.push(elements.finish());
+        columns.extend(elements.iter_mut().map(ElementColumn::finish));
         let number: ArrayRef = Arc::new(numbers.finish());
         columns.extend(self.plan.numbered.then_some(number));
         let retracts = batch.retracts.as_ref();
@@ -260,7 +318,8 @@ mod tests {
         let input = Schema::new(vec![Field::new("c0", DataType::Utf8, true)]);
         let array = Arc::new(Column::new("c0", 0));
         let element = Field::new("element", DataType::Utf8, true);
-        let factory = Unnest::new(&input, &Schema::empty(), vec![], array, element, Some("number")).unwrap();
+        let factory =
+            Unnest::new(&input, &Schema::empty(), vec![], array, None, vec![element], Some("number")).unwrap();
         let factory = factory.carrying(|_| false);
         let rows: Vec<(u32, i64)> = (0..arrays.len() as i64).map(|row| (0, row)).collect();
         let rows = batch(&rows, vec![Arc::new(StringArray::from(arrays))]);
@@ -313,7 +372,8 @@ mod tests {
     fn with_note(rows: Vec<(&str, &str)>) -> (Unnest, Batch) {
         let fields = ["c0", "c1"].map(|name| Field::new(name, DataType::Utf8, true));
         let (array, element) = (Arc::new(Column::new("c0", 0)), Field::new("part", DataType::Utf8, true));
-        let plan = Unnest::new(&Schema::new(fields.to_vec()), &Schema::empty(), vec![], array, element, None);
+        let plan =
+            Unnest::new(&Schema::new(fields.to_vec()), &Schema::empty(), vec![], array, None, vec![element], None);
         let columns = [rows.iter().map(|row| row.0).collect::<Vec<_>>(), rows.iter().map(|row| row.1).collect()];
         let columns = columns.map(|column| -> ArrayRef { Arc::new(StringArray::from(column)) });
         let rows: Vec<(u32, i64)> = (0..rows.len() as i64).map(|row| (0, row)).collect();
@@ -367,7 +427,7 @@ mod tests {
     fn only_arrays_have_elements() {
         let input = Schema::new(vec![Field::new("n", DataType::Int64, true)]);
         let (number, element) = (Arc::new(Column::new("n", 0)), Field::new("x", DataType::Utf8, true));
-        let error = Unnest::new(&input, &Schema::empty(), vec![], number, element, None).unwrap_err();
+        let error = Unnest::new(&input, &Schema::empty(), vec![], number, None, vec![element], None).unwrap_err();
         assert!(error.to_string().contains("only an array"), "{error}");
     }
 }

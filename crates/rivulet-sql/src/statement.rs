@@ -425,12 +425,13 @@ pub(crate) struct TopClause {
     pub(crate) limit: Option<ast::Expr>,
 }
 
-/// `CROSS JOIN UNNEST(array) [WITH ORDINALITY] AS alias (element [, number])`
+/// `CROSS JOIN UNNEST(array) [WITH ORDINALITY] AS alias (column [, column ...] [, number])`
 pub(crate) struct UnnestClause {
     pub(crate) position: Position,
     pub(crate) array: ast::Expr,
     pub(crate) alias: Name,
-    pub(crate) element: Name,
+    /// The element, or its parts.
+    pub(crate) columns: Vec<Name>,
     pub(crate) number: Option<Name>,
 }
 

@@ -1,4 +1,5 @@
-//! `CROSS JOIN UNNEST(array) [WITH ORDINALITY] AS alias (element [, number])` at the end of FROM.
+//! `CROSS JOIN UNNEST(array) [WITH ORDINALITY] AS alias (element [, number])` at the end of FROM; a map has two columns
+//! in place of the element, and an array of rows may have one for each field.
 
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::ast::Spanned;
@@ -34,13 +35,12 @@ impl SelectText<'_> {
         };
         let array = argument.clone();
         let alias = alias.ok_or_else(|| SqlError::new(position, "this UNNEST has no name").hint(EXAMPLE))?;
-        let mut columns = alias.columns.iter().map(|column| name_of(&column.name));
-        let wrong = || Err(SqlError::new(alias.name.span, "the columns of this UNNEST have no names").hint(EXAMPLE));
-        let (Some(element), number) = (columns.next(), columns.next()) else { return wrong() };
-        if number.is_some() != with_ordinality || columns.next().is_some() {
-            return wrong();
+        let mut columns: Vec<_> = alias.columns.iter().map(|column| name_of(&column.name)).collect();
+        let number = if with_ordinality { columns.pop() } else { None };
+        if columns.is_empty() {
+            return Err(SqlError::new(alias.name.span, "the columns of this UNNEST have no names").hint(EXAMPLE));
         }
-        Ok(Some(UnnestClause { position, array, alias: name_of(&alias.name), element, number }))
+        Ok(Some(UnnestClause { position, array, alias: name_of(&alias.name), columns, number }))
     }
 }
 

@@ -9,7 +9,6 @@ use datafusion_common::{DFSchema, DFSchemaRef};
 use datafusion_expr::{Expr, ExprSchemable};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_sql::sqlparser::ast;
-use rivulet_dataflow::element_field;
 use rivulet_operators::Expressions;
 use rivulet_relational::{Catalog, Problem, RelationalError};
 
@@ -63,14 +62,6 @@ impl ExpressionPlanner {
             Ok((_, found)) if data_type.is_string() => field.with_metadata(found.metadata().clone()),
             _ => field,
         }
-    }
-
-    /// The column `name` of the elements of an array that a planned expression gives.
-    pub(super) fn element_of(&self, planned: &Expr, name: &str) -> Field {
-        let element = element_field(&self.field_of(planned, name, &DataType::Utf8), name);
-        // These elements are parts of a text.
-        let is_split = matches!(planned, Expr::ScalarFunction(call) if call.func.name() == "string_to_array");
-        element.with_nullable(!is_split)
     }
 
     /// Returns a planned expression, coerced over these columns, and its type.

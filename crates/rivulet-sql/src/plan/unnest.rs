@@ -2,14 +2,16 @@
 
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion_expr::Expr;
+use rivulet_dataflow::held_type;
 use rivulet_operators::Unnest;
+use rivulet_relational::columns_of;
 
 use super::check::{Place, Scope, ScopeTable, full_name};
 use super::defect;
 use super::expression::{Compiler, ExpressionPlanner, parameter_fields};
 use super::lookup::Lookups;
 use super::walk::start;
-use crate::statement::UnnestClause;
+use crate::statement::{Name, UnnestClause};
 use crate::value::type_name;
 use crate::{Position, SqlError};
 
@@ -17,7 +19,10 @@ use crate::{Position, SqlError};
 pub(super) struct PlannedUnnest {
     array: Expr,
     position: Position,
-    element: Field,
+    /// What the array holds, if that is known.
+    held: Option<DataType>,
+    /// The columns of an element.
+    elements: Vec<Field>,
     number: Option<String>,
     /// What it does, in SQL.
     pub(super) step: Vec<String>,
@@ -43,10 +48,18 @@ impl PlannedUnnest {
             return Err(SqlError::new(position, message).hint("write for example UNNEST(string_to_array(text, ','))"));
         }
         let numbered = if clause.number.is_some() { " WITH ORDINALITY" } else { "" };
-        let name = |column: &crate::statement::Name| full_name(&clause.alias.text, &column.text);
+        let name = |column: &Name| full_name(&clause.alias.text, &column.text);
+        let names: Vec<String> = clause.columns.iter().map(name).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let whole = planner.field_of(&array, "", &DataType::Utf8);
+        let elements =
+            columns_of(&whole, &names).map_err(|(message, hint)| SqlError::new(position, message).hint(hint))?;
+        // These elements are parts of a text.
+        let is_split = matches!(&array, Expr::ScalarFunction(call) if call.func.name() == "string_to_array");
         Ok(Self {
-            element: planner.element_of(&array, &name(&clause.element)),
+            elements: elements.into_iter().map(|element| element.with_nullable(!is_split)).collect(),
             array,
+            held: held_type(&whole),
             position: clause.position,
             number: clause.number.as_ref().map(name),
             step: vec![format!("UNNEST({}){numbered}", clause.array)],
@@ -65,20 +78,21 @@ impl PlannedUnnest {
             return Err(SqlError::new(alias.position, format!("the name '{alias}' is used twice in FROM"))
                 .hint("give one of them another name with AS"));
         }
-        if let Some(number) = clause.number.as_ref().filter(|number| number.text == clause.element.text) {
-            return Err(SqlError::new(number.position, format!("two columns have the name '{number}'")));
+        let columns: Vec<&Name> = clause.columns.iter().chain(&clause.number).collect();
+        let is_second = |(place, name): &(usize, &&Name)| columns[..*place].iter().any(|one| one.text == name.text);
+        if let Some((_, name)) = columns.iter().enumerate().find(is_second) {
+            return Err(SqlError::new(name.position, format!("two columns have the name '{name}'")));
         }
-        lookups.fields.push(self.element.clone());
+        lookups.fields.extend(self.elements.iter().cloned());
         lookups.fields.extend(self.number.iter().map(|number| Field::new(number, DataType::Int64, false)));
-        let columns = [Some(&clause.element), clause.number.as_ref()].into_iter().flatten();
-        let columns = columns.map(|column| column.text.clone()).collect();
+        let columns = columns.into_iter().map(|column| column.text.clone()).collect();
         lookups.tables.push(ScopeTable { name: clause.alias.text.clone(), columns });
         Ok(())
     }
 
     /// Whether it adds the column `name`.
     pub(super) fn gives(&self, name: &str) -> bool {
-        self.element.name() == name || self.number.as_deref() == Some(name)
+        self.elements.iter().any(|element| element.name() == name) || self.number.as_deref() == Some(name)
     }
 
     pub(super) fn array(&self) -> &Expr {
@@ -94,8 +108,8 @@ impl PlannedUnnest {
     ) -> Result<Unnest, SqlError> {
         let compiler = Compiler::new(columns, parameter_schema, [&self.array])?;
         let array = compiler.compile(self.array.clone(), self.position)?;
-        let (element, number) = (self.element.clone(), self.number.as_deref());
-        Unnest::new(columns, parameter_schema, compiler.parameters, array, element, number)
+        let (elements, number) = (self.elements.clone(), self.number.as_deref());
+        Unnest::new(columns, parameter_schema, compiler.parameters, array, self.held.as_ref(), elements, number)
             .map(|unnest| unnest.carrying(is_used))
             .map_err(|error| defect(error, self.position))
     }

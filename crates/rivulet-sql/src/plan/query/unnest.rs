@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use arrow::datatypes::Schema;
-use rivulet_dataflow::EdgeKind;
+use datafusion_expr::ExprSchemable;
+use rivulet_dataflow::{EdgeKind, held_type};
 use rivulet_operators::Unnest;
 use rivulet_relational::Elements;
 
@@ -36,9 +37,11 @@ impl Lowering {
         kept.extend(stream.time);
         kept.extend(stream.window.iter().flat_map(|window| window.start.into_iter().chain([window.end])));
         let what = format!("{array:?} {kept:?} {output:?}");
-        let number = elements.names.get(1).map(String::as_str);
-        let element = output.field(0).clone();
-        let unnest = Unnest::new(&stream.schema, &Schema::empty(), vec![], array, element, number)
+        let number = elements.names.last().filter(|_| elements.is_numbered).map(String::as_str);
+        let parts = output.fields()[..elements.names.len() - usize::from(elements.is_numbered)].iter();
+        let parts = parts.map(|part| part.as_ref().clone()).collect();
+        let held = elements.array.to_field(input).ok().and_then(|(_, field)| held_type(&field));
+        let unnest = Unnest::new(&stream.schema, &Schema::empty(), vec![], array, held.as_ref(), parts, number)
             .map_err(|error| crate::plan::defect(error, position))?;
         let unnest = unnest.carrying_columns(|column| kept.contains(&column));
         let (carried, schema) = (unnest.carried().to_vec(), unnest.output_schema().clone());
