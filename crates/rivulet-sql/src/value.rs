@@ -3,9 +3,9 @@
 use arrow::compute::kernels::cast_utils::{
     IntervalParseConfig, IntervalUnit as ParsedUnit, parse_interval_month_day_nano_config, string_to_timestamp_nanos,
 };
-use arrow::datatypes::{DataType, Field, IntervalMonthDayNano, IntervalUnit, TimeUnit};
+use arrow::datatypes::{DataType, Field, FieldRef, IntervalMonthDayNano, IntervalUnit, TimeUnit};
 use datafusion_common::ScalarValue;
-use rivulet_dataflow::element_type;
+use rivulet_dataflow::{held_type, is_json, map_value};
 
 pub use rivulet_operators::application::{Literal, interval_text};
 
@@ -77,10 +77,15 @@ pub fn declared_type_name(data_type: &DataType) -> String {
 
 /// The name of the type of a column in SQL, as a source or sink declares it.
 pub fn column_type_name(column: &Field) -> String {
-    match element_type(column) {
-        Some(element) => format!("{} ARRAY", type_name(&element)),
+    match held_type(column) {
+        Some(held) => type_name(&held),
         None => declared_type_name(column.data_type()),
     }
+}
+
+/// The name of the type of a part of a type in SQL.
+fn part_name(part: &Field) -> String {
+    if is_json(part) { "JSON".into() } else { type_name(part.data_type()) }
 }
 
 /// The name of a type in SQL.
@@ -99,9 +104,20 @@ pub fn type_name(data_type: &DataType) -> String {
             "DECIMAL".into()
         }
         DataType::Null => "NULL".into(),
-        DataType::List(element) => format!("{} ARRAY", type_name(element.data_type())),
+        DataType::List(element) => format!("{} ARRAY", part_name(element)),
+        DataType::Map(entries, _) => match map_value(entries) {
+            Some(value) => format!("MAP<TEXT, {}>", part_name(value)),
+            None => "a map".into(),
+        },
+        DataType::Struct(fields) => {
+            let is_plain = |name: &str| name.chars().all(|one| matches!(one, 'a'..='z' | '0'..='9' | '_'));
+            let field = |field: &FieldRef| match is_plain(field.name()) {
+                true => format!("{} {}", field.name(), part_name(field)),
+                false => format!("\"{}\" {}", field.name().replace('"', "\"\""), part_name(field)),
+            };
+            format!("ROW<{}>", fields.iter().map(field).collect::<Vec<_>>().join(", "))
+        }
         DataType::LargeList(_) | DataType::FixedSizeList(..) => "a list".into(),
-        DataType::Struct(_) => "a structure".into(),
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_) => {
             "bytes".into()
         }

@@ -10,6 +10,7 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 use super::cursor::{Cursor, Declares};
 use super::select;
 use super::select_text::{check_depth, read};
+use super::types::{PARTS_DEPTH_MAX, close_of_row};
 use crate::lexer::{self, token_is_word};
 use crate::statement::{
     ColumnDeclaration, ComputedColumn, CreateApplication, CreateTable, FormatSpec, InputDeclaration, Name,
@@ -308,12 +309,9 @@ fn some_columns(
                 refuse_arrival(of, &column.name)?;
                 computed.push(column);
             }
-            _ => columns.push(column(
-                cursor,
-                &columns,
-                computed.as_deref().map_or(&[][..], |computed| computed),
-                (of, ""),
-            )?),
+            // The parts of a row in an event are columns; a sink is written with whole rows.
+            Some(computed) => column_or_parts(cursor, &mut columns, computed, of, ("", 0))?,
+            None => columns.push(column(cursor, &columns, &[], (of, ""))?),
         }
         if columns.len() + computed.as_ref().map_or(0, |computed| computed.len()) > COLUMNS_MAX {
             return Err(SqlError::new(
@@ -391,26 +389,18 @@ fn second_event_time(position: Position, first: &Name) -> SqlError {
     SqlError::new(position, format!("an input has one EVENT TIME, and that is '{first}' already"))
 }
 
-/// How deep the parts of columns may nest.
-const PARTS_DEPTH_MAX: usize = 16;
-
-/// Reads a column of a source, or the columns that are its parts: `radio ROW(rssi BIGINT, snr DOUBLE)` is `"radio.rssi"
+/// Reads a column, or the columns that are its parts: `radio ROW(rssi BIGINT, snr DOUBLE)` is `"radio.rssi"
 /// BIGINT, "radio.snr" DOUBLE`.
 pub(super) fn column_or_parts(
     cursor: &mut Cursor<'_>,
     columns: &mut Vec<ColumnDeclaration>,
     computed: &[ComputedColumn],
+    of: Declares,
     (prefix, depth): (&str, usize),
 ) -> Result<(), SqlError> {
-    let token = |place: usize| cursor.rest().get(place).map(|token| &token.token);
-    let is_row = token(1).is_some_and(|token| token_is_word(token, "row") || token_is_word(token, "struct"));
-    let close = match token(2) {
-        Some(Token::LParen) if is_row => Token::RParen,
-        Some(Token::Lt) if is_row => Token::Gt,
-        _ => {
-            columns.push(column(cursor, columns, computed, (Declares::Stream, prefix))?);
-            return Ok(());
-        }
+    let Some(close) = close_of_row(cursor) else {
+        columns.push(column(cursor, columns, computed, (of, prefix))?);
+        return Ok(());
     };
     if depth == PARTS_DEPTH_MAX {
         return Err(SqlError::new(
@@ -423,12 +413,17 @@ pub(super) fn column_or_parts(
     (0..2).for_each(|_| cursor.advance());
     let prefix = format!("{prefix}{name}.");
     loop {
-        column_or_parts(cursor, columns, computed, (&prefix, depth + 1))?;
+        column_or_parts(cursor, columns, computed, of, (&prefix, depth + 1))?;
         if columns.len() > COLUMNS_MAX {
             return Err(SqlError::new(cursor.position(), format!("declare at most {COLUMNS_MAX} columns")));
         }
-        if cursor.eat(&close) {
-            return Ok(());
+        if cursor.eat_close(&close) {
+            return match cursor.is_array() {
+                true => Err(cursor
+                    .expected(&format!("',' or ')' behind the parts of '{name}'"))
+                    .hint(format!("an array of rows is {name} ARRAY<ROW<...>>"))),
+                false => Ok(()),
+            };
         }
         if !cursor.eat(&Token::Comma) {
             return Err(cursor.expected(&format!("',' or '{close}' behind a part of '{name}'")));

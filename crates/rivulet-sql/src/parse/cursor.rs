@@ -60,12 +60,14 @@ pub(crate) struct Cursor<'a> {
     tokens: &'a [TokenWithSpan],
     index: usize,
     end: Position,
+    /// Whether the first half of the `>>` under the cursor is taken.
+    is_halved: bool,
 }
 
 impl<'a> Cursor<'a> {
     /// Makes a cursor at the first of `tokens`; `end` is where the statement ends.
     pub(crate) fn new(tokens: &'a [TokenWithSpan], end: Position) -> Self {
-        Self { tokens, index: 0, end }
+        Self { tokens, index: 0, end, is_halved: false }
     }
 
     pub(crate) fn end(&self) -> Position {
@@ -129,6 +131,16 @@ impl<'a> Cursor<'a> {
             self.index += 1;
         }
         found
+    }
+
+    /// Steps over what closes a type, `)` or `>`, if it is next. Two types may be closed by `>>`.
+    pub(crate) fn eat_close(&mut self, close: &Token) -> bool {
+        if (close, self.peek()) != (&Token::Gt, &Token::ShiftRight) {
+            return self.eat(close);
+        }
+        self.index += usize::from(self.is_halved);
+        self.is_halved = !self.is_halved;
+        true
     }
 
     pub(crate) fn expect(&mut self, token: &Token) -> Result<(), SqlError> {
@@ -287,34 +299,8 @@ impl<'a> Cursor<'a> {
         Ok((Literal::Interval(value), position))
     }
 
-    /// Reads a declared type. An array is a list of the type of its elements.
-    pub(crate) fn data_type(&mut self, of: Declares) -> Result<DataType, SqlError> {
-        let position = self.position();
-        if self.is_word("array") {
-            self.advance();
-            if !self.eat(&Token::Lt) {
-                return Err(self.expected("'<' and the type of the elements").hint(ARRAY_HINT));
-            }
-            let element = self.single_type(of)?;
-            self.expect(&Token::Gt)?;
-            return array_of(&element, of, position);
-        }
-        let data_type = self.single_type(of)?;
-        let is_array = self.eat_word("array");
-        if !is_array && *self.peek() != Token::LBracket {
-            return Ok(data_type);
-        }
-        if self.eat(&Token::LBracket) {
-            self.expect(&Token::RBracket)?;
-        }
-        if *self.peek() == Token::LBracket {
-            return Err(SqlError::new(self.position(), "an array of arrays is not supported yet").hint(ARRAY_HINT));
-        }
-        array_of(&data_type, of, position)
-    }
-
-    /// Reads a declared type that is no array.
-    fn single_type(&mut self, of: Declares) -> Result<DataType, SqlError> {
+    /// Reads a declared type without parts.
+    pub(super) fn plain_type(&mut self, of: Declares) -> Result<DataType, SqlError> {
         let position = self.position();
         let Token::Word(word) = self.peek() else {
             return Err(self.expected("a type").hint(format!("types are {}", list(&TYPE_NAMES))));
@@ -497,44 +483,19 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// What to write instead of a column that is an array.
-const ARRAY_HINT: &str = "write TEXT ARRAY, BIGINT ARRAY, DOUBLE ARRAY or BOOLEAN ARRAY";
+/// What to write instead of another type with parts.
+pub(super) const PARTS_HINT: &str = "write TEXT ARRAY, MAP<TEXT, DOUBLE> or ROW<rssi BIGINT, snr DOUBLE>; parts are \
+                                     TEXT, BIGINT, DOUBLE, BOOLEAN, JSON or have parts";
 
-/// What to write instead of a column of a type that has parts; `None` if this is no such type.
+/// What to write instead of a type that is not known but has parts or bytes; `None` if this is no such type.
 fn nested_type_hint(name: &str) -> Option<&'static str> {
     Some(match name.to_ascii_lowercase().as_str() {
-        "list" | "multiset" => ARRAY_HINT,
-        "struct" | "row" | "map" | "object" | "json" | "jsonb" | "variant" => {
-            "declare the parts: radio ROW(rssi BIGINT) of a source, which is \"radio.rssi\" BIGINT"
-        }
+        "list" | "multiset" | "object" | "variant" => PARTS_HINT,
         "bytes" | "binary" | "varbinary" | "bytea" | "blob" => {
             "declare it TEXT; FORMAT RAW (encoding => 'hex') reads a whole payload of bytes"
         }
         _ => return None,
     })
-}
-
-/// Returns the type of an array with elements that are declared as `element`. They have the types of 64 bits.
-fn array_of(element: &DataType, of: Declares, position: Position) -> Result<DataType, SqlError> {
-    let what = match of {
-        Declares::Input | Declares::Stream => None,
-        Declares::Parameter => Some("a parameter"),
-        Declares::Table => Some("a column of a table"),
-    };
-    if let Some(what) = what {
-        return Err(SqlError::new(position, format!("{what} cannot be an array"))
-            .hint("declare it TEXT; UNNEST, array[1] and the like take a text that is an array in JSON"));
-    }
-    let kept = match element {
-        whole if whole.is_integer() => DataType::Int64,
-        DataType::Float32 => DataType::Float64,
-        DataType::Utf8 | DataType::Float64 | DataType::Boolean => element.clone(),
-        other => {
-            let name = declared_type_name(other);
-            return Err(SqlError::new(position, format!("an array of {name} is not supported yet")).hint(ARRAY_HINT));
-        }
-    };
-    Ok(DataType::new_list(kept, true))
 }
 
 /// Returns the type that a declaration means, or an error if no such column or parameter may exist. Only sources and

@@ -15,6 +15,7 @@ mod select_text;
 mod source;
 mod stored;
 mod subquery;
+mod types;
 mod union;
 mod unnest;
 mod window_table;

@@ -3,7 +3,7 @@
 use datafusion_sql::sqlparser::tokenizer::Token;
 
 use super::create::{self, COLUMNS_MAX};
-use super::cursor::Cursor;
+use super::cursor::{Cursor, Declares};
 use super::query;
 use crate::lexer::token_is_word;
 use crate::statement::{
@@ -142,7 +142,7 @@ fn source_columns(cursor: &mut Cursor<'_>) -> Result<SourceColumns, SqlError> {
         } else if create::is_computed(cursor) {
             computed.push(create::computed_column(cursor, &columns, &computed)?);
         } else {
-            create::column_or_parts(cursor, &mut columns, &computed, ("", 0))?;
+            create::column_or_parts(cursor, &mut columns, &computed, Declares::Stream, ("", 0))?;
             let position = cursor.position();
             if cursor.eat_words(&["primary", "key"]) {
                 only_key(&key, position)?;

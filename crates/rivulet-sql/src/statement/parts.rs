@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field};
 use datafusion_sql::sqlparser::ast;
-use rivulet_dataflow::marked_as_array;
+use rivulet_dataflow::marked_as;
 
 use crate::Position;
 
@@ -46,12 +46,12 @@ pub(crate) struct ColumnDeclaration {
 }
 
 impl ColumnDeclaration {
-    /// The column. An array is text in JSON, with a mark.
+    /// The column. One whose values have parts is text in JSON, with marks.
     pub(crate) fn field(&self) -> Field {
         let of_type = |data_type| Field::new(&self.name.text, data_type, !self.not_null);
-        match &self.data_type {
-            DataType::List(element) => marked_as_array(of_type(DataType::Utf8), element),
-            other => of_type(other.clone()),
+        match self.data_type.is_nested() {
+            true => marked_as(of_type(DataType::Utf8), &self.data_type),
+            false => of_type(self.data_type.clone()),
         }
     }
 }

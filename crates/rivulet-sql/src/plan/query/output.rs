@@ -3,10 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, cast};
-use rivulet_dataflow::{EdgeKind, Work, element_type, is_json};
+use rivulet_dataflow::{EdgeKind, Work, held_type, is_json, map_value};
 use rivulet_operators::NamedExpression;
 use rivulet_operators::parallel::RequireValues;
 use rivulet_relational::Planned;
@@ -82,10 +82,10 @@ impl Lowering {
             let found = stream.schema.field(place).data_type();
             if let Some((name, schema)) = wanted
                 && let Some(column) = schema.fields().get(index)
-                && let Some(element) = element_type(column)
+                && let Some(held) = held_type(column)
                 && !found.is_null()
             {
-                check_array((name, column, &element), (field.name(), stream.schema.field(place)))?;
+                check_parts((name, column, &held), (field.name(), stream.schema.field(place)))?;
             }
             let target = self.target(found, field.name(), wanted.map(|(name, schema)| (*name, schema)), index)?;
             let column: Arc<dyn PhysicalExpr> = Arc::new(Column::new(stream.schema.field(place).name(), place));
@@ -183,28 +183,76 @@ impl Lowering {
     }
 }
 
-/// Fails unless a column of results is an array whose elements may go into the array of a sink's column.
-fn check_array(
-    (name, column, element): (&Name, &Field, &DataType),
+/// Fails unless the values of a column of results have parts that may be those of a sink's column.
+fn check_parts(
+    (name, column, held): (&Name, &Field, &DataType),
     (result, found): (&str, &Field),
 ) -> Result<(), SqlError> {
-    let (what, hint) = match element_type(found) {
-        Some(found) if widens(&found, element) && found.is_numeric() == element.is_numeric() => return Ok(()),
-        Some(_) => (format!("is {}", column_type_name(found)), "convert the elements before they become an array"),
-        None if is_json(found) => ("may have elements of other types".to_owned(), ARRAYS),
-        None => ("is none".to_owned(), ARRAYS),
+    let known = held_type(found);
+    let is_any_list = matches!(held, DataType::List(element) if is_json(element));
+    let may_go = match &known {
+        Some(known) => goes_into(&part(known), &part(held)),
+        None => is_any_list && is_json(found),
     };
-    let array = match element_type(found) {
-        None if !is_json(found) => "an array".to_owned(),
-        _ => column_type_name(column),
+    if may_go {
+        return Ok(());
+    }
+    let (kind, hint) = match held {
+        DataType::List(_) => ("an array", ARRAYS),
+        DataType::Map(..) => ("a map", MAPS),
+        _ => ("a row", ROWS),
     };
-    let message = format!("the column '{}' of the sink '{name}' is {array}, and '{result}' {what}", column.name());
+    let (what, hint) = match known {
+        Some(known) if std::mem::discriminant(&known) == std::mem::discriminant(held) => match held {
+            DataType::List(_) => {
+                (format!("is {}", column_type_name(found)), "convert the elements before they become an array")
+            }
+            _ => (format!("is {}", column_type_name(found)), "convert the parts before they are put together"),
+        },
+        Some(_) => (format!("is {}", column_type_name(found)), hint),
+        None if is_json(found) => ("may have elements of other types".to_owned(), hint),
+        None => ("is none".to_owned(), hint),
+    };
+    let kind = match is_json(found) {
+        true => column_type_name(column),
+        false => kind.to_owned(),
+    };
+    let message = format!("the column '{}' of the sink '{name}' is {kind}, and '{result}' {what}", column.name());
     Err(refused(name.position, message).hint(hint))
+}
+
+fn part(held: &DataType) -> Field {
+    Field::new("", held.clone(), true)
+}
+
+/// Whether each value of one part may be one of the other as it is written.
+fn goes_into(found: &Field, wanted: &Field) -> bool {
+    match (found.data_type(), wanted.data_type()) {
+        _ if is_json(wanted) => true,
+        _ if is_json(found) => false,
+        (DataType::List(found), DataType::List(wanted)) => goes_into(found, wanted),
+        (DataType::Map(found, _), DataType::Map(wanted, _)) => {
+            map_value(found).zip(map_value(wanted)).is_some_and(|(found, wanted)| goes_into(found, wanted))
+        }
+        (DataType::Struct(found), DataType::Struct(wanted)) => {
+            let same =
+                |(found, wanted): (&FieldRef, &FieldRef)| found.name() == wanted.name() && goes_into(found, wanted);
+            found.len() == wanted.len() && found.iter().zip(wanted).all(same)
+        }
+        (found, wanted) if found.is_nested() || wanted.is_nested() => false,
+        (found, wanted) => widens(found, wanted) && found.is_numeric() == wanted.is_numeric(),
+    }
 }
 
 /// The expressions that give arrays.
 const ARRAYS: &str =
     "select a column that is an array, string_to_array, or array_agg or json_array of values of one type";
+
+/// The expressions that give maps.
+const MAPS: &str = "select a column that is a map, or map('key', value, ...) with values of one type";
+
+/// The expressions that give rows.
+const ROWS: &str = "select named_struct('field', value, ...) with these fields in this order";
 
 /// Whether rows with equal keys, which are indices in the result, are in one instance.
 fn is_divided_by(stream: &Stream, places: &[usize], key: &[usize]) -> bool {
