@@ -7,21 +7,23 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, FieldRef, SchemaRef};
 use datafusion_common::config::ConfigOptions;
 use datafusion_common::tree_node::{Transformed, TreeNode};
-use datafusion_common::{DFSchema, Result, TableReference};
+use datafusion_common::{Column, DFSchema, Result, TableReference};
 use datafusion_expr::expr::{AggregateFunction, WindowFunction, WindowFunctionParams};
 use datafusion_expr::planner::{
     ContextProvider, ExprPlanner, PlannerResult, RawAggregateExpr, RawDictionaryExpr, RawWindowExpr, RelationPlanner,
     TypePlanner,
 };
 use datafusion_expr::utils::COUNT_STAR_EXPANSION;
-use datafusion_expr::{AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF};
+use datafusion_expr::{AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF, lit};
 use datafusion_functions::core::planner::CoreFunctionPlanner;
 use datafusion_sql::sqlparser::ast;
+use rivulet_dataflow::is_json;
 
 use crate::decimals::ExactNumbers;
 use crate::error::{Problem, RelationalError};
 use crate::functions;
 use crate::matches::RowPattern;
+use crate::subscripts::PART;
 use crate::table_function::TableFunctions;
 use crate::times::TIMESTAMP;
 
@@ -62,7 +64,8 @@ impl Catalog {
         options.optimizer.enable_physical_uncorrelated_scalar_subquery = false;
         let own = functions::placeholders().into_iter().map(|function| (function.name().to_owned(), function));
         let scalars: HashMap<String, Arc<ScalarUDF>> = scalars.into_iter().chain(own).collect();
-        let syntax = Syntax { core: CoreFunctionPlanner {}, overlay: scalars.get("overlay").cloned() };
+        let function = |name: &str| scalars.get(name).cloned();
+        let syntax = Syntax { core: CoreFunctionPlanner {}, overlay: function("overlay"), part: function(PART) };
         Self {
             relations: HashMap::new(),
             tables: HashSet::new(),
@@ -261,12 +264,14 @@ fn with_conversions_named(raw: RawAggregateExpr) -> PlannerResult<RawAggregateEx
     PlannerResult::Planned(call(named.collect()).alias(name))
 }
 
-/// Plans syntax as DataFusion does, with the given functions, except for parts of columns. Columns have no parts:
-/// `v.id` is an error ([`Problem::FieldOfColumn`]), by which [`aliases`](crate::aliases) finds that an input is meant.
+/// Plans syntax as DataFusion does, with the given functions, except for parts of columns. Those of a column that holds
+/// JSON are found by a function. Others have no parts: `v.id` is an error ([`Problem::FieldOfColumn`]), by which
+/// [`aliases`](crate::aliases) finds that an input is meant.
 #[derive(Debug)]
 struct Syntax {
     core: CoreFunctionPlanner,
     overlay: Option<Arc<ScalarUDF>>,
+    part: Option<Arc<ScalarUDF>>,
 }
 
 impl ExprPlanner for Syntax {
@@ -280,6 +285,23 @@ impl ExprPlanner for Syntax {
 
     fn plan_struct_literal(&self, values: Vec<Expr>, is_named: bool) -> Result<PlannerResult<Vec<Expr>>> {
         self.core.plan_struct_literal(values, is_named)
+    }
+
+    fn plan_compound_identifier(
+        &self,
+        field: &Field,
+        qualifier: Option<&TableReference>,
+        nested_names: &[String],
+    ) -> Result<PlannerResult<Vec<Expr>>> {
+        Ok(match &self.part {
+            Some(part) if is_json(field) => {
+                let column = Expr::Column(Column::new(qualifier.cloned(), field.name()));
+                PlannerResult::Planned(
+                    nested_names.iter().fold(column, |whole, name| part.call(vec![whole, lit(name)])),
+                )
+            }
+            _ => PlannerResult::Original(Vec::new()),
+        })
     }
 
     fn plan_overlay(&self, arguments: Vec<Expr>) -> Result<PlannerResult<Vec<Expr>>> {

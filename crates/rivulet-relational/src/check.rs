@@ -123,7 +123,7 @@ impl Check {
                 && matches!(expression, ast::Expr::Tuple(_))
             {
                 self.at(expression);
-                return self.refuse("a structured value", Some("select its parts one by one"));
+                return self.refuse("a structured value", Some("write ROW(a, b), or select its parts one by one"));
             }
         }
         if matches!(select.group_by, ast::GroupByExpr::All(_)) {
@@ -296,9 +296,9 @@ impl Check {
             }
             Expr::Array(_) => ("an array in brackets".to_owned(), Some("write json_array(1, 2, 3)")),
             Expr::InUnnest { .. } => ("IN UNNEST".to_owned(), Some("write array_contains(array, value)")),
-            Expr::CompoundFieldAccess { access_chain, .. } if subscripts::is_elements(access_chain) => return Ok(()),
+            Expr::CompoundFieldAccess { access_chain, .. } if subscripts::is_parts(access_chain) => return Ok(()),
             Expr::CompoundFieldAccess { .. } | Expr::JsonAccess { .. } => {
-                ("access to a part of a value".to_owned(), Some("an element of an array is array[1]"))
+                ("access to a part of a value".to_owned(), Some("a part is array[1], map['key'] or row.field"))
             }
             Expr::Collate { .. } => ("COLLATE".to_owned(), None),
             _ => return Ok(()),

@@ -68,11 +68,14 @@ impl KnownColumn {
 }
 
 impl RelationalError {
-    pub(crate) fn new(message: impl Into<String>) -> Self {
+    /// An error in one sentence, without a place and a hint.
+    pub fn new(message: impl Into<String>) -> Self {
         Self { problem: Problem::Other(message.into()), place: None, hint: None }
     }
 
-    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+    /// The error with a hint.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
@@ -98,7 +101,7 @@ impl RelationalError {
     }
 
     /// Wraps it as an error of DataFusion, to pass through its planner.
-    pub(crate) fn boxed(self) -> DataFusionError {
+    pub fn boxed(self) -> DataFusionError {
         DataFusionError::External(Box::new(self))
     }
 }

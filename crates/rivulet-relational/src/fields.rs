@@ -1,9 +1,10 @@
 //! Columns that are fields of objects: `radio.rssi` is the column of that name, as if it were in quotes, unless an
-//! input `radio` is meant.
+//! input `radio` is meant; and `radio` is an object of all these columns.
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Ident};
 
 use crate::error::KnownColumn;
+use crate::subscripts::row_of_parts;
 use crate::walk::{NodeMut, change_query};
 
 /// If the planner did not find a name with points and it means one of `columns`, names that column everywhere in a
@@ -14,7 +15,7 @@ pub(crate) fn name_column(name: &str, columns: &[KnownColumn], query: &mut ast::
         column.name.contains('.')
             && input.is_some_and(|input| input.is_empty() || column.inputs.iter().any(|one| one == input))
     };
-    let Some(column) = columns.iter().find(means) else { return false };
+    let Some(column) = columns.iter().find(means) else { return name_row(name, columns, query) };
     let parts = column.name.split('.').count();
     let mut is_found = false;
     change_query(query, &mut |node, _| {
@@ -30,6 +31,48 @@ pub(crate) fn name_column(name: &str, columns: &[KnownColumn], query: &mut ast::
             true => *expression = Expr::Identifier(column),
             false => idents.push(column),
         }
+    });
+    is_found
+}
+
+/// If a name, which may have that of an input before it, is that of a row whose parts are columns, puts them together
+/// everywhere in a query. Returns false if it is not.
+fn name_row(name: &str, columns: &[KnownColumn], query: &mut ast::Query) -> bool {
+    let (input, row) = name.split_once('.').map_or((None, name), |(input, row)| (Some(input), row));
+    let known = columns.iter().filter(|column| input.is_none_or(|input| column.inputs.iter().any(|one| one == input)));
+    let known = known.map(|column| column.name.as_str());
+    let mut is_found = false;
+    let mut put = |expression: &mut Expr| {
+        let idents = match &*expression {
+            Expr::Identifier(ident) => std::slice::from_ref(ident),
+            Expr::CompoundIdentifier(idents) => idents.as_slice(),
+            _ => return false,
+        };
+        if text(idents) != name {
+            return false;
+        }
+        let Some(whole) = row_of_parts(row, &idents[..idents.len() - 1], known.clone()) else { return false };
+        *expression = whole;
+        is_found = true;
+        true
+    };
+    change_query(query, &mut |node, _| match node {
+        // A selected row keeps its name.
+        NodeMut::Query(query) => {
+            let ast::SetExpr::Select(select) = query.body.as_mut() else { return };
+            for item in &mut select.projection {
+                if let ast::SelectItem::UnnamedExpr(expression) = item
+                    && put(expression)
+                {
+                    let (expr, alias) = (expression.clone(), Ident::with_quote('"', row));
+                    *item = ast::SelectItem::ExprWithAlias { expr, alias };
+                }
+            }
+        }
+        NodeMut::Expr(expression) => {
+            put(expression);
+        }
+        NodeMut::TableFactor(_) => {}
     });
     is_found
 }

@@ -70,6 +70,7 @@ pub use expression::ExpressionPlanner;
 pub use matches::{Matches, RowPattern};
 pub use planning::{Planned, PlannedView, SortColumn, plan, plan_view};
 pub use spelling::spell_out_times;
+pub use subscripts::{member_of, row_of_parts};
 pub use unnest::{Elements, columns_of};
 pub use versions::Versions;
 pub use window::{WindowKind, WindowTable};

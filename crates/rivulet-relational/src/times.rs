@@ -109,7 +109,7 @@ pub(crate) fn taken(expression: &mut Expr) -> Expr {
     std::mem::replace(expression, Expr::Value(Value::Null.into()))
 }
 
-fn text(text: &str) -> Expr {
+pub(crate) fn text(text: &str) -> Expr {
     Expr::Value(Value::SingleQuotedString(text.to_owned()).into())
 }
 

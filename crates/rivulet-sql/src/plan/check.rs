@@ -7,6 +7,7 @@
 mod calls;
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Value};
+use rivulet_relational::{member_of, row_of_parts};
 
 use super::expression::placed;
 use super::walk::{start, try_each_child};
@@ -100,26 +101,31 @@ impl Scope<'_> {
                     return Ok(());
                 }
                 let name = self.of_table(name)?;
+                if !self.columns.contains(&name.text.as_str())
+                    && let Some(row) = row_of_parts(&name.text, &[], self.columns.iter().copied())
+                {
+                    *expression = row;
+                    return self.names(expression, place, position);
+                }
                 self.column(&name, place)?;
                 *identifier = exact(&name);
                 Ok(())
             }
             Expr::CompoundIdentifier(identifiers) => {
-                let [table, column] = identifiers.as_slice() else {
-                    return Err(not_yet(position, "a name with several points"));
-                };
-                let (table, column) = (name_of(table), name_of(column));
-                if let Some(column) = self.table_column(&table, &column)? {
-                    self.column(&column, place)?;
-                    *expression = Expr::Identifier(exact(&column));
-                    return Ok(());
-                }
-                if table.text != self.alias.unwrap_or(self.input) {
-                    return Err(SqlError::new(table.position, format!("unknown input '{table}'"))
-                        .did_you_mean(Some(self.alias.unwrap_or(self.input))));
+                let (column, parts) = self.column_with_parts(identifiers)?;
+                let parts = identifiers[identifiers.len() - parts..].to_vec();
+                let known = self.columns.contains(&column.text.as_str());
+                let row = row_of_parts(&column.text, &[], self.columns.iter().copied());
+                if let (Some(row), false) = (row, known || !parts.is_empty()) {
+                    *expression = row;
+                    return self.names(expression, place, position);
                 }
                 self.column(&column, place)?;
                 *expression = Expr::Identifier(exact(&column));
+                if !parts.is_empty() {
+                    *expression = parts.iter().fold(expression.clone(), member_of);
+                    return self.names(expression, place, position);
+                }
                 Ok(())
             }
             Expr::Value(value) => {
@@ -166,6 +172,36 @@ impl Scope<'_> {
             | Expr::Case { .. } => self.children(expression, place, position),
             other => Err(refuse(other, position)),
         }
+    }
+
+    /// The column that a name with points means, and how many names of parts stand behind it: `input.column`,
+    /// `table.column`, `row.field` where `"row.field"` is a column, and `column.part`.
+    fn column_with_parts(&self, identifiers: &[ast::Ident]) -> Result<(Name, usize), SqlError> {
+        let names: Vec<Name> = identifiers.iter().map(name_of).collect();
+        let joined = |names: &[Name]| Name {
+            text: names.iter().map(|name| name.text.as_str()).collect::<Vec<_>>().join("."),
+            position: names[0].position,
+        };
+        let is_column = |name: &Name| self.columns.contains(&name.text.as_str());
+        if let Some(column) = self.table_column(&names[0], &names[1])? {
+            return Ok((column, names.len() - 2));
+        }
+        let own = self.alias.unwrap_or(self.input);
+        let is_own = names[0].text == own;
+        let behind = if is_own { &names[1..] } else { &names[..] };
+        for length in (1..=behind.len()).rev() {
+            let name = joined(&behind[..length]);
+            let column = if is_own { name } else { self.of_table(name)? };
+            if is_column(&column) {
+                return Ok((column, behind.len() - length));
+            }
+        }
+        let prefix = format!("{}.", names[0]);
+        if is_own || self.columns.iter().any(|column| column.starts_with(&prefix)) {
+            return Ok((joined(behind), 0));
+        }
+        let error = SqlError::new(names[0].position, format!("unknown input '{}'", names[0]));
+        Err(error.did_you_mean(Some(own)))
     }
 
     fn children(&self, expression: &mut Expr, place: Place, position: Position) -> Result<(), SqlError> {

@@ -93,9 +93,9 @@ pub(super) const LEFT_OUT: [(&[&str], &str, &str); 4] = [
         "CAST(x AS TYPE) and TRY_CAST(x AS TYPE) give a value another type of SQL",
     ),
     (
-        &["get_field", "named_struct", "row", "struct", "union_extract", "union_tag"],
-        "is about structs and unions, which are no columns",
-        "declare a field of a JSON object as a column: \"radio.rssi\" BIGINT",
+        &["get_field", "union_extract", "union_tag"],
+        "is about structs and unions of DataFusion",
+        "a field of a row is row['field'], and a field of a JSON object is a column: \"radio.rssi\" BIGINT",
     ),
     (&["version"], "is about DataFusion itself", "`rivulet --version` says the version"),
     (
@@ -145,15 +145,13 @@ pub(super) const LEFT_OUT: [(&[&str], &str, &str); 4] = [
             "generate_series",
             "inner_product",
             "make_array",
-            "map",
             "map_entries",
             "map_extract",
-            "map_keys",
-            "map_values",
             "range",
         ],
         "is about lists and maps of DataFusion",
-        "arrays are JSON: they have array[1], cardinality, array_contains, array_to_string, string_to_array and UNNEST",
+        "arrays and maps are JSON: they have array[1], map['key'], cardinality, array_contains, array_to_string, \
+         string_to_array, map, map_keys, map_values and UNNEST",
     ),
 ];
 

@@ -21,6 +21,7 @@ const MATH: &str = "Math Functions";
 const HASH: &str = "Hashing Functions";
 const JSON: &str = "JSON Functions";
 const ARRAY: &str = "Array Functions";
+const MAP: &str = "Map Functions";
 
 /// Functions of our own, and functions that differ from DataFusion's description: the section, how they are called,
 /// what they return.
@@ -34,9 +35,10 @@ const OWN: &[(&str, &str, &str, &str)] = &[
     (
         "array_element",
         ARRAY,
-        "array_element(array, place) | array[place]",
-        "The element at this place, from 1, or from the end if it is negative; null where nothing is. It has the type of \
-         the array's elements; where that is not known it is a text, and an object or array is JSON.",
+        "array_element(array, place) | array[place] | map['key'] | row.field",
+        "The element at this place, from 1, or from the end if it is negative; the value of a key of a map, or a field \
+         of a row; null where nothing is. It has the type of the array's elements, of the map's values or of the field; \
+         where that is not known it is a text, and an object or array is JSON.",
     ),
     (
         "array_to_string",
@@ -44,7 +46,12 @@ const OWN: &[(&str, &str, &str, &str)] = &[
         "array_to_string(array, separator)",
         "The elements as texts with the separator between two of them, without those that are null.",
     ),
-    ("cardinality", ARRAY, "cardinality(array)", "The number of elements; null for a text that is no array."),
+    (
+        "cardinality",
+        ARRAY,
+        "cardinality(array) | cardinality(map)",
+        "The number of elements, or of keys; null for a text that is neither an array nor a map.",
+    ),
     ("count_char", TEXT, "count_char(text, character)", "How often a character is in a text."),
     ("date_bin", TIME, "date_bin(interval, time [, origin])", "The beginning of the interval that the time is in."),
     (
@@ -100,7 +107,15 @@ const OWN: &[(&str, &str, &str, &str)] = &[
         "json_object",
         JSON,
         "json_object(name, value, ...)",
-        "An object in JSON with these values by name, as `json_array` writes them.",
+        "An object in JSON with these values by name, as `json_array` writes them. It is a row with these fields if \
+         the names are constants: `named_struct` is the same.",
+    ),
+    (
+        "struct",
+        JSON,
+        "row(value, ...) | struct(value, ...)",
+        "A row of these values. A column gives its field the name; other fields are `c0`, `c1` and so on, by their \
+         places. `named_struct` gives fields any names.",
     ),
     ("json_query", JSON, "json_query(text, path)", "The value at this path, an object or array included, as JSON."),
     (
@@ -111,6 +126,16 @@ const OWN: &[(&str, &str, &str, &str)] = &[
          if the text is no JSON. The path is a constant: `$.name`, `$.\"a name\"` and `$[0]`, one behind the other. For \
          numbers write for example `CAST(json_value(text, '$.rssi') AS DOUBLE)`.",
     ),
+    (
+        "map",
+        MAP,
+        "map(key, value, ...)",
+        "A map of these values by key. A key that comes again has its last value. The values have a type if they are of \
+         one. A key that is null makes the map null. At most 1 MiB.",
+    ),
+    ("map_contains_key", MAP, "map_contains_key(map, key)", "Whether the map has the key."),
+    ("map_keys", MAP, "map_keys(map)", "The keys as an array of texts, in their order."),
+    ("map_values", MAP, "map_values(map)", "The values as an array, in the order of their keys."),
     ("minute", TIME, "minute(time)", "The minute."),
     ("mod", MATH, "mod(a, b)", "The remainder of `a / b`, as `a % b`."),
     ("md5", HASH, "md5(text)", "The MD5 hash of a text, in hexadecimal."),

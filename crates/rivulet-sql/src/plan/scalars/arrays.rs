@@ -1,8 +1,8 @@
-//! Functions of arrays, which are JSON as text: `string_to_array`, `array_element` (`array[1]`), `cardinality`,
-//! `array_contains` and `array_to_string`.
+//! Functions of arrays, which are JSON as text: `string_to_array`, `array_element` (`array[1]`, and `map['key']` of
+//! maps and rows), `cardinality`, `array_contains` and `array_to_string`.
 //!
-//! An element has the type that the column of the array says ([`element_field`]), or is a text. A text that is no array
-//! has no elements: results are null.
+//! An element has the type that the column of the array says ([`element_field`]), or is a text, and so is a member of a
+//! map or row ([`member_field`]). A text that is no array has no elements: results are null.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -10,11 +10,14 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, BooleanBuilder, Int64Builder, StringArray, StringBuilder};
 use arrow::datatypes::{DataType, Field, Float64Type, Int64Type};
 use datafusion_common::{Result, exec_err};
-use rivulet_dataflow::{element_field, marked_as_array};
-use rivulet_operators::{ElementColumn, each_element, element_number, element_text};
+use datafusion_expr::ReturnFieldArgs;
+use rivulet_dataflow::{element_field, held_type, marked_as_array, member_field};
+use rivulet_operators::{ElementColumn, each_element, each_member, element_number, element_text};
+use rivulet_relational::RelationalError;
 
 use super::function::Function;
 use super::json::append_string;
+use crate::value::type_name;
 
 /// The longest array or text of a row, in bytes.
 const RESULT_BYTES_MAX: usize = 1 << 20;
@@ -27,12 +30,13 @@ pub(super) fn functions() -> [Function; 5] {
         Function::new("string_to_array", [vec![Utf8, Utf8]], Utf8)
             .returning(|field, _| marked_as_array(field.clone(), &field))
             .computed(|columns| split(columns[0].as_string(), columns[1].as_string())),
-        Function::new("array_element", [vec![Utf8, Int64]], Utf8)
-            .returning(|field, arguments| match arguments.first() {
-                Some(array) => element_field(array, field.name()),
-                None => field,
-            })
-            .computed_as(|columns, element| Ok(elements(columns[0].as_string(), &columns[1], element))),
+        Function::new("array_element", [vec![Utf8, Int64], vec![Utf8, Utf8]], Utf8)
+            .also("element_at")
+            .returning_by(|field, arguments| part_of(&field, arguments))
+            .computed_as(|columns, part| match columns[1].as_string_opt() {
+                Some(keys) => Ok(members(columns[0].as_string(), keys, part)),
+                None => Ok(elements(columns[0].as_string(), &columns[1], part)),
+            }),
         Function::new("cardinality", [vec![Utf8]], Int64)
             .also("array_length")
             .computed(|columns| Ok(lengths(columns[0].as_string()))),
@@ -76,10 +80,58 @@ fn lengths(texts: &StringArray) -> ArrayRef {
     let mut lengths = Int64Builder::with_capacity(texts.len());
     for text in texts {
         let mut length = 0;
-        let is_array = text.is_some_and(|text| each_element(text, |_| length += 1));
-        lengths.append_option(is_array.then_some(length));
+        let has_parts = text.is_some_and(|text| match is_object(text) {
+            true => each_member(text, |_, _| length += 1),
+            false => each_element(text, |_| length += 1),
+        });
+        lengths.append_option(has_parts.then_some(length));
     }
     Arc::new(lengths.finish())
+}
+
+fn is_object(text: &str) -> bool {
+    text.trim_start().starts_with('{')
+}
+
+/// The column of a part: of an element of an array, or of a member of a map or row.
+fn part_of(field: &Field, arguments: &ReturnFieldArgs<'_>) -> Result<Field> {
+    let [whole, key] = arguments.arg_fields else { return Ok(field.clone()) };
+    let constant = arguments.scalar_arguments.get(1).copied().flatten().and_then(|key| key.try_as_str().flatten());
+    match (held_type(whole), key.data_type().is_string()) {
+        (Some(DataType::List(_)), true) => {
+            refuse("elements of an array have numbers and no names", "write array[1] for the first one")
+        }
+        (Some(DataType::Map(..)), false) => refuse("the keys of a map are TEXT", "write map['key']"),
+        (Some(DataType::Struct(_)), false) => refuse("the fields of a row have names", "write row['field']"),
+        (Some(row @ DataType::Struct(_)), true) => match constant {
+            Some(name) => member_field(whole, constant, field.name()).map_or_else(
+                || refuse(&format!("there is no field '{name}'"), &format!("this is {}", type_name(&row))),
+                Ok,
+            ),
+            None => refuse("the name of a field is a constant", "write row['field']; a map has any keys"),
+        },
+        (_, true) => Ok(member_field(whole, constant, field.name()).unwrap_or_else(|| field.clone())),
+        (_, false) => Ok(element_field(whole, field.name())),
+    }
+}
+
+fn refuse(what: &str, hint: &str) -> Result<Field> {
+    Err(RelationalError::new(what).hint(hint).boxed())
+}
+
+/// The members with these keys. Of several with one key it is the last.
+fn members(texts: &StringArray, keys: &StringArray, member: &Field) -> ArrayRef {
+    let mut column = ElementColumn::new(member);
+    for (text, key) in texts.iter().zip(keys) {
+        let mut found = None;
+        if let (Some(text), Some(key)) = (text, key)
+            && !each_member(text, |one, value| found = if one == key { Some(value) } else { found })
+        {
+            found = None;
+        }
+        column.push(found);
+    }
+    column.finish()
 }
 
 /// The elements at these places, which begin with 1; negative places count from the end.

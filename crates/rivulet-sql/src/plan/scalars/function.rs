@@ -18,8 +18,8 @@ use rivulet_dataflow::marked_as_json;
 /// Gives an expression in place of a call with these arguments, or returns the arguments.
 type Rewrite = Box<dyn Fn(Vec<Expr>, &SimplifyContext) -> Result<ExprSimplifyResult> + Send + Sync>;
 
-/// Gives the column of the results, given one of the declared type and the columns of the arguments.
-type Returning = Box<dyn Fn(Field, &[FieldRef]) -> Field + Send + Sync>;
+/// Gives the column of the results, given one of the declared type, and the columns and constants of the arguments.
+type Returning = Box<dyn Fn(Field, &ReturnFieldArgs<'_>) -> Result<Field> + Send + Sync>;
 
 /// Computes the results from a column for each argument, given the column of the results.
 type Compute = Box<dyn Fn(&[ArrayRef], &Field) -> Result<ArrayRef> + Send + Sync>;
@@ -64,6 +64,14 @@ impl Function {
     pub(in crate::plan) fn returning(
         self,
         returning: impl Fn(Field, &[FieldRef]) -> Field + Send + Sync + 'static,
+    ) -> Self {
+        self.returning_by(move |field, arguments| Ok(returning(field, arguments.arg_fields)))
+    }
+
+    /// The function, whose column of results depends on the columns and constants of its arguments, or is refused.
+    pub(in crate::plan) fn returning_by(
+        self,
+        returning: impl Fn(Field, &ReturnFieldArgs<'_>) -> Result<Field> + Send + Sync + 'static,
     ) -> Self {
         Self { returning: Some(Box::new(returning)), ..self }
     }
@@ -120,7 +128,7 @@ impl ScalarUDFImpl for Function {
     fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
         let field = Field::new(self.name(), self.returns.clone(), true);
         Ok(Arc::new(match &self.returning {
-            Some(returning) => returning(field, arguments.arg_fields),
+            Some(returning) => returning(field, &arguments)?,
             None => field,
         }))
     }

@@ -1,5 +1,5 @@
-//! `json_object(name, value, ...)` and `json_array(value, ...)`: values as JSON text, in the same form as results in
-//! JSON; and the lists of `array_agg`.
+//! `json_object(name, value, ...)`, `map(key, value, ...)` and `json_array(value, ...)`: values as JSON text, in the
+//! same form as results in JSON; and the lists of `array_agg`.
 //!
 //! Such a text is marked ([`marked`]). As a value inside another one, or as a column of an output in JSON, it is
 //! written as it is and not in quotes.
@@ -19,7 +19,7 @@ use datafusion_expr::{
     ColumnarValue, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, Volatility,
 };
 use datafusion_functions::utils::make_scalar_function;
-use rivulet_dataflow::{is_json, marked_as_array, marked_as_json};
+use rivulet_dataflow::{any_json, is_json, marked_as_array, marked_as_json, marked_as_map, marked_as_row};
 
 use crate::plan::types::{common_field, result_type};
 
@@ -29,8 +29,8 @@ const RESULT_BYTES_MAX: usize = 1 << 20;
 const BATCH_BYTES_MAX: usize = 1 << 30;
 
 /// The functions that queries may call.
-pub(super) fn functions() -> [Arc<ScalarUDF>; 2] {
-    [JsonFunction::udf(Which::Object), JsonFunction::udf(Which::Array)]
+pub(super) fn functions() -> [Arc<ScalarUDF>; 3] {
+    [Which::Object, Which::Map, Which::Array].map(JsonFunction::udf)
 }
 
 /// The function that writes a value as JSON; null stays null. Its column has the mark of a list of such values, so that
@@ -41,21 +41,45 @@ pub(in crate::plan) fn json_of() -> Arc<ScalarUDF> {
 
 /// The column of arrays of the values of these columns. Nulls have no type.
 pub(in crate::plan) fn array_of(arrays: Field, columns: &[FieldRef]) -> Field {
-    let columns = columns.iter().filter(|column| !column.data_type().is_null());
-    let mut written = columns.map(|column| {
-        let data_type = result_type(column.data_type()).unwrap_or(DataType::Utf8);
-        column.as_ref().clone().with_data_type(data_type)
-    });
-    let common = written.next().and_then(|first| written.try_fold(first, |one, other| common_field(one, &other)));
-    match common {
+    match common_of(columns.iter()) {
         Some(element) => marked_as_array(arrays, &element),
         None => marked_as_json(arrays),
     }
 }
 
+/// The column of the values of these columns, as they are written. Nulls have no type.
+fn common_of<'c>(columns: impl Iterator<Item = &'c FieldRef>) -> Option<Field> {
+    let mut written = columns.filter(|column| !column.data_type().is_null()).map(|column| written(column));
+    let first = written.next()?;
+    written.try_fold(first, |one, other| common_field(one, &other))
+}
+
+/// The column of the values of a column, as they are written.
+fn written(column: &Field) -> Field {
+    let data_type = result_type(column.data_type()).unwrap_or(DataType::Utf8);
+    column.clone().with_data_type(data_type)
+}
+
+/// The column of objects with these names, if each is a constant and there once, and these values.
+fn object_of(objects: Field, arguments: &ReturnFieldArgs<'_>) -> Field {
+    let names =
+        arguments.scalar_arguments.iter().step_by(2).map(|name| name.and_then(|name| name.try_as_str().flatten()));
+    let names: Option<Vec<&str>> = names.collect();
+    let Some(names) = names else { return marked_as_json(objects) };
+    let is_second = |(place, name): (usize, &&str)| names[..place].contains(name);
+    if names.iter().enumerate().any(is_second) {
+        return marked_as_json(objects);
+    }
+    let values = arguments.arg_fields.iter().skip(1).step_by(2);
+    let fields: Vec<Field> = names.iter().zip(values).map(|(name, value)| written(value).with_name(*name)).collect();
+    marked_as_row(objects, &fields)
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Which {
     Object,
+    /// An object whose keys are in order, each of them once.
+    Map,
     Array,
     Value,
 }
@@ -64,11 +88,14 @@ enum Which {
 struct JsonFunction {
     which: Which,
     signature: Signature,
+    aliases: Vec<String>,
 }
 
 impl JsonFunction {
     fn udf(which: Which) -> Arc<ScalarUDF> {
-        Arc::new(ScalarUDF::from(Self { which, signature: Signature::variadic_any(Volatility::Immutable) }))
+        let aliases = if which == Which::Object { vec!["named_struct".to_owned()] } else { Vec::new() };
+        let signature = Signature::variadic_any(Volatility::Immutable);
+        Arc::new(ScalarUDF::from(Self { which, signature, aliases }))
     }
 }
 
@@ -76,9 +103,14 @@ impl ScalarUDFImpl for JsonFunction {
     fn name(&self) -> &str {
         match self.which {
             Which::Object => "json_object",
+            Which::Map => "map",
             Which::Array => "json_array",
             Which::Value => "json_of",
         }
+    }
+
+    fn aliases(&self) -> &[String] {
+        &self.aliases
     }
 
     fn signature(&self) -> &Signature {
@@ -89,10 +121,10 @@ impl ScalarUDFImpl for JsonFunction {
         let is_name = |(index, argument): (usize, &DataType)| {
             index % 2 == 1 || *argument == DataType::Null || argument.is_string()
         };
-        if self.which == Which::Object
+        if matches!(self.which, Which::Object | Which::Map)
             && !(arguments.len().is_multiple_of(2) && arguments.iter().enumerate().all(is_name))
         {
-            return plan_err!("json_object takes names, which are TEXT, each with a value behind it");
+            return plan_err!("{} takes names, which are TEXT, each with a value behind it", self.name());
         }
         match arguments.iter().find(|argument| result_type(argument).is_none()) {
             Some(other) => plan_err!("{} does not take {other}", self.name()),
@@ -103,9 +135,13 @@ impl ScalarUDFImpl for JsonFunction {
     fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
         let types: Vec<DataType> = arguments.arg_fields.iter().map(|field| field.data_type().clone()).collect();
         let field = Field::new(self.name(), self.return_type(&types)?, true);
-        Ok(Arc::new(match (self.which, arguments.arg_fields) {
-            (Which::Object, _) => marked_as_json(field),
-            (Which::Array | Which::Value, columns) => array_of(field, columns),
+        Ok(Arc::new(match self.which {
+            Which::Object => object_of(field, &arguments),
+            Which::Map => {
+                let value = common_of(arguments.arg_fields.iter().skip(1).step_by(2));
+                marked_as_map(field, &value.unwrap_or_else(any_json))
+            }
+            Which::Array | Which::Value => array_of(field, arguments.arg_fields),
         }))
     }
 
@@ -113,8 +149,10 @@ impl ScalarUDFImpl for JsonFunction {
         let is_constant = arguments.args.iter().all(|one| matches!(one, ColumnarValue::Scalar(_)));
         let rows = if is_constant { 1 } else { arguments.number_rows };
         let write = |columns: &[ArrayRef]| -> Result<ArrayRef> {
-            let values =
-                columns.iter().zip(&arguments.arg_fields).map(|(column, field)| Values::new(column, is_json(field)));
+            // A name is a text, whatever that holds.
+            let is_name = |place: usize| matches!(self.which, Which::Object | Which::Map) && place.is_multiple_of(2);
+            let fields = columns.iter().zip(&arguments.arg_fields).enumerate();
+            let values = fields.map(|(place, (column, field))| Values::new(column, is_json(field) && !is_name(place)));
             Ok(Arc::new(self.write(&values.collect::<Result<Vec<_>>>()?, rows)?))
         };
         // A value that is the same for all rows is kept once.
@@ -126,9 +164,11 @@ impl JsonFunction {
     fn write(&self, columns: &[Values], rows: usize) -> Result<StringArray> {
         let mut all = StringBuilder::with_capacity(rows, rows * 16);
         let mut text = String::new();
+        let mut members = Members::default();
         for row in 0..rows {
             text.clear();
             let is_valid = match (self.which, columns) {
+                (Which::Map, columns) => members.append_map(columns, row, &mut text),
                 (Which::Object, columns) => append_object(columns, row, &mut text),
                 (Which::Array, columns) => {
                     text.push('[');
@@ -166,6 +206,45 @@ fn append_object(columns: &[Values], row: usize, out: &mut String) -> bool {
     }
     out.push('}');
     true
+}
+
+/// The members of a map that is being written. The buffers are kept.
+#[derive(Default)]
+struct Members {
+    /// Where in the text a member begins, where its value does, and where it ends.
+    places: Vec<(usize, usize, usize)>,
+    text: String,
+}
+
+impl Members {
+    /// Appends a map of alternating keys and values; returns `false` if a key is null. Of several values of one key the
+    /// last remains.
+    fn append_map(&mut self, columns: &[Values], row: usize, out: &mut String) -> bool {
+        let Self { places, text } = self;
+        places.clear();
+        text.clear();
+        for pair in columns.chunks_exact(2) {
+            let begin = text.len();
+            if !pair[0].append(row, text) {
+                return false;
+            }
+            let colon = text.len();
+            text.push(':');
+            pair[1].append(row, text);
+            places.push((begin, colon, text.len()));
+        }
+        places.sort_unstable_by(|one, other| text[one.0..one.1].cmp(&text[other.0..other.1]).then(one.0.cmp(&other.0)));
+        out.push('{');
+        for (place, &(begin, colon, end)) in places.iter().enumerate() {
+            let is_last = places.get(place + 1).is_none_or(|next| text[next.0..next.1] != text[begin..colon]);
+            if is_last {
+                out.push_str(if out.len() > 1 { "," } else { "" });
+                out.push_str(&text[begin..end]);
+            }
+        }
+        out.push('}');
+        true
+    }
 }
 
 /// The values of an argument. An argument that is the same for all rows has only one row.

@@ -8,6 +8,7 @@ mod hashes;
 mod json;
 mod json_path;
 mod list_key;
+mod maps;
 mod regexp_extract;
 mod rounding;
 mod text;
@@ -46,7 +47,7 @@ pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {
     let functions = [date_format::date_format(), date_format::to_char(), regexp_extract::regexp_extract()];
     let functions =
         functions.into_iter().chain(text::functions()).chain(hashes::hashes()).chain(json_path::functions());
-    let functions = functions.chain(arrays::functions());
+    let functions = functions.chain(arrays::functions()).chain(maps::functions());
     all.extend(functions.map(Into::into));
     all.extend(json::functions());
     all.extend(timestamps::timestamps());
