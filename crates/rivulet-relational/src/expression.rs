@@ -18,6 +18,7 @@ use crate::catalog::Catalog;
 use crate::comparisons;
 use crate::decimals;
 use crate::error::RelationalError;
+use crate::marks;
 use crate::planning::spell_out_expression;
 
 /// Plans expressions over one set of columns.
@@ -49,7 +50,7 @@ impl ExpressionPlanner {
         let planned = SqlToRel::new(self.catalog.as_ref()).sql_to_expr(expression, &self.schema, &mut context)?;
         // If a function is called by another of its names, that name is an alias, and equal expressions would differ by
         // it.
-        Ok(planned.unalias_nested().data)
+        Ok(marks::rewrite(planned.unalias_nested().data, &self.schema)?.data)
     }
 
     /// Returns a planned expression with its types coerced, and its type.

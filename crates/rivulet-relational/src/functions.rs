@@ -189,7 +189,7 @@ impl WindowUDFImpl for OverPlaceholder {
     fn field(&self, arguments: WindowUDFFieldArgs) -> Result<FieldRef> {
         Ok(Arc::new(match arguments.input_fields().first() {
             Some(value) if [LAG, LEAD].contains(&self.name) => {
-                Field::new(arguments.name(), value.data_type().clone(), true)
+                value.as_ref().clone().with_name(arguments.name()).with_nullable(true)
             }
             _ => Field::new(arguments.name(), DataType::Int64, false),
         }))

@@ -51,6 +51,7 @@ mod comparisons;
 mod grouping_sets;
 mod limits;
 mod located;
+mod marks;
 mod decimals;
 mod fields;
 mod nothing;

@@ -40,6 +40,7 @@ use crate::fields;
 use crate::group_window;
 use crate::grouping_sets;
 use crate::limits;
+use crate::marks;
 use crate::nothing::{NothingFulfils, first_scan, with_one_row};
 use crate::order;
 use crate::spelling::spell_out;
@@ -282,6 +283,7 @@ fn translate_as_named(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPl
     let plan = whole_partitions::rewrite_plan(plan)?;
     let plan = limits::rewrite_below(plan, &functions.row_number)?;
     let plan = unions::rewrite_plan(plan)?;
+    let plan = marks::rewrite_plan(plan)?;
     let plan = unions::with_common_marks(plan)?;
     if !subqueries::has_any(&plan)? {
         return with_views(plan);

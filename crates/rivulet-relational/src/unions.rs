@@ -7,18 +7,16 @@
 //! A column of a union would have the mark of JSON also where only one of its inputs has it, and text of the others
 //! would go out as if it were JSON. So the inputs get the marks that they have in common.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, FieldRef};
+use arrow::datatypes::{Field, FieldRef};
 use datafusion_common::tree_node::{Transformed, TransformedResult};
-use datafusion_common::{Column, DFSchema, Result, internal_err};
-use datafusion_expr::expr::ScalarFunction;
-use datafusion_expr::{
-    ColumnarValue, Expr, LogicalPlan, Projection, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
-    Signature, Union, Volatility,
-};
+use datafusion_common::{Column, DFSchema, Result};
+use datafusion_expr::{Expr, LogicalPlan, Projection, Union};
 use rivulet_dataflow::common_marks;
+
+use crate::marks::Marked;
 
 /// If two columns of the first input of a union have one name, gives all its inputs the names of the union's columns.
 pub(crate) fn rewrite_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
@@ -94,50 +92,4 @@ fn mixed(union: &Union, column: usize) -> Option<Field> {
     let (first, others) = fields.split_first()?;
     let is_mixed = others.iter().any(|other| other.metadata() != first.metadata());
     is_mixed.then(|| others.iter().fold(first.as_ref().clone(), |common, other| common_marks(common, other)))
-}
-
-/// A text as it is, in a column with these marks.
-#[derive(Debug, PartialEq, Eq, Hash)]
-struct Marked {
-    marks: BTreeMap<String, String>,
-    signature: Signature,
-}
-
-impl Marked {
-    fn call(marks: &Field, text: Expr) -> Expr {
-        let marks = marks.metadata().clone().into_iter().collect();
-        let function = Self { marks, signature: Signature::any(1, Volatility::Immutable) };
-        Expr::ScalarFunction(ScalarFunction::new_udf(Arc::new(ScalarUDF::from(function)), vec![text]))
-    }
-}
-
-impl ScalarUDFImpl for Marked {
-    fn name(&self) -> &str {
-        "marked"
-    }
-
-    fn signature(&self) -> &Signature {
-        &self.signature
-    }
-
-    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
-        match arguments {
-            [text] => Ok(text.clone()),
-            _ => internal_err!("marked takes one text"),
-        }
-    }
-
-    fn return_field_from_args(&self, arguments: ReturnFieldArgs) -> Result<FieldRef> {
-        let types: Vec<DataType> = arguments.arg_fields.iter().map(|field| field.data_type().clone()).collect();
-        let is_nullable = arguments.arg_fields.iter().any(|field| field.is_nullable());
-        let field = Field::new(self.name(), self.return_type(&types)?, is_nullable);
-        Ok(Arc::new(field.with_metadata(self.marks.clone().into_iter().collect())))
-    }
-
-    fn invoke_with_args(&self, mut arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        match arguments.args.pop() {
-            Some(text) => Ok(text),
-            None => internal_err!("marked takes one text"),
-        }
-    }
 }

@@ -208,6 +208,11 @@ impl AggregateFunction {
         matches!(self, Self::ArrayAgg | Self::ArrayAggDistinct)
     }
 
+    /// Whether the result is one of the values.
+    pub fn gives_one_value(self) -> bool {
+        matches!(self, Self::FirstValue | Self::LastValue | Self::Min | Self::Max)
+    }
+
     /// Writes a call of the function with these arguments, as in SQL.
     pub fn call(self, arguments: &str) -> String {
         match self.name().split_once(' ') {
@@ -350,10 +355,18 @@ pub struct AggregateSpec {
 }
 
 impl AggregateSpec {
-    /// The column of its results, for input rows with the columns of `schema`. A list has the mark of its values.
+    /// The column of its results, for input rows with the columns of `schema`. A list has the mark of its values, and
+    /// one of the values has theirs.
     pub(crate) fn result_field(&self, data_type: DataType, schema: &Schema) -> Field {
         let field = Field::new(&self.name, data_type, true);
-        match self.arguments.first().filter(|_| self.function.gives_json()).map(|value| value.return_field(schema)) {
+        let values = self.arguments.first().map(|value| value.return_field(schema));
+        if self.function.gives_one_value() {
+            return match values {
+                Some(Ok(value)) => field.with_metadata(value.metadata().clone()),
+                _ => field,
+            };
+        }
+        match values.filter(|_| self.function.gives_json()) {
             Some(Ok(value)) => marked_as_json(field).with_metadata(value.metadata().clone()),
             Some(Err(_)) => marked_as_json(field),
             None => field,

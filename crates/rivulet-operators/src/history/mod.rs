@@ -6,6 +6,7 @@ mod over;
 mod plan;
 pub(crate) mod value;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::compute::can_cast_types;
@@ -122,7 +123,7 @@ impl History {
             let fail = |problem: String| PlanError::Expression { expression: text.clone(), problem };
             let is_beyond = |rows: usize| fail(format!("it looks back {rows} rows, and the most are {LAG_ROWS_MAX}"));
             let column = PlannedColumn { kind, argument: targets.len(), state: state.len(), text: text.clone() };
-            let mut data_type = DataType::Boolean;
+            let (mut data_type, mut marks) = (DataType::Boolean, HashMap::new());
             for argument in arguments {
                 let found = argument.data_type(&evaluation).map_err(|error| fail(error.strip_backtrace()))?;
                 let storage = Storage::of(&found).map(|storage| match kind {
@@ -143,6 +144,8 @@ impl History {
                         )));
                     }
                     data_type = found;
+                    let field = argument.return_field(&evaluation).map_err(|error| fail(error.strip_backtrace()))?;
+                    marks.clone_from(field.metadata());
                 }
             }
             match (kind, function) {
@@ -160,7 +163,8 @@ impl History {
                 }
                 _ => state.push(Storage::Boolean),
             }
-            fields.push(Arc::new(Field::new(name, data_type, matches!(kind, Kind::Lag(_) | Kind::Over(_)))));
+            let field = Field::new(name, data_type, matches!(kind, Kind::Lag(_) | Kind::Over(_)));
+            fields.push(Arc::new(field.with_metadata(marks)));
             planned.push(column);
         }
         expressions.extend(of_overs);

@@ -107,7 +107,11 @@ impl<'a> Aggregates<'a> {
         let column = unique(text, &self.taken);
         self.taken.push(column.clone());
         let field = Field::new(&column, data_type, true);
-        let field = if function.gives_json() { array_of(field, &values) } else { field };
+        let field = match values.first() {
+            _ if function.gives_json() => array_of(field, &values),
+            Some(value) if function.gives_one_value() => field.with_metadata(value.metadata().clone()),
+            _ => field,
+        };
         self.found.push(Aggregate { column: column.clone(), function, arguments, filter, field, position });
         Ok(column)
     }

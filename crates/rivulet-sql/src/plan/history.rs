@@ -102,7 +102,14 @@ impl Histories {
     /// The columns of the functions.
     pub(super) fn fields(&self) -> Vec<Field> {
         let calls = self.partitions.iter().flat_map(|partition| &partition.calls);
-        calls.map(|call| Field::new(&call.column, call.data_type.clone(), true)).collect()
+        let field = |call: &Call| {
+            let field = Field::new(&call.column, call.data_type.clone(), true);
+            match (call.function, call.arguments.first()) {
+                (Function::Lag { .. }, Some(value)) => field.with_metadata(value.marks.clone()),
+                _ => field,
+            }
+        };
+        calls.map(field).collect()
     }
 
     /// All expressions over the rows that the functions read.
@@ -302,7 +309,7 @@ fn arguments(
     }
     let planned = arguments.into_iter().map(|argument| {
         let place = start(argument).or(position);
-        let Computed { expression, data_type, .. } = plan(argument, position)?;
+        let Computed { expression, data_type, marks, .. } = plan(argument, position)?;
         let (expression, data_type) = widen((expression, data_type));
         let is_taken = match (function, &data_type) {
             (_, number) if number.is_numeric() => true,
@@ -315,7 +322,7 @@ fn arguments(
                 SqlError::new(place, format!("{name} does not take {}", type_name(&data_type))).hint(usage_hint(usage))
             );
         }
-        Ok(Computed { expression, data_type, position: place })
+        Ok(Computed { expression, data_type, position: place, marks })
     });
     let planned = planned.collect::<Result<Vec<_>, SqlError>>()?;
     if let [_, low, high] = planned.as_slice()
@@ -338,7 +345,7 @@ fn over(
     let planned = argument_list(call).into_iter().map(|argument| {
         let Computed { expression, data_type, .. } = plan(argument, position)?;
         let (expression, data_type) = widen((expression, data_type));
-        Ok(Computed { expression, data_type, position: start(argument).or(position) })
+        Ok(Computed::new(expression, data_type, start(argument).or(position)))
     });
     let planned = planned.collect::<Result<Vec<_>, SqlError>>()?;
     let types: Vec<DataType> = planned.iter().map(|one| one.data_type.clone()).collect();
@@ -431,7 +438,7 @@ fn keys(
             return Err(SqlError::new(position, message));
         };
         let expression = cast_to(expression, &data_type, &kept);
-        Ok((key.to_string().replace('"', ""), Computed { expression, data_type: kept, position }))
+        Ok((key.to_string().replace('"', ""), Computed::new(expression, kept, position)))
     });
     planned.collect()
 }

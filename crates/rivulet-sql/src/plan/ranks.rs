@@ -97,11 +97,7 @@ impl Ranks {
             let Computed { expression, data_type, .. } = plan(expression, position)?;
             let (expression, data_type) = widen((expression, data_type));
             match result_type(&data_type) {
-                Some(kept) => Ok(Computed {
-                    expression: cast_to(expression, &data_type, &kept),
-                    data_type: kept,
-                    position: place,
-                }),
+                Some(kept) => Ok(Computed::new(cast_to(expression, &data_type, &kept), kept, place)),
                 None => Err(SqlError::new(place, format!("{} cannot stand in {what}", type_name(&data_type)))),
             }
         };

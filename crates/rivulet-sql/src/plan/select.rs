@@ -234,7 +234,7 @@ impl SelectPlanner<'_> {
         let condition = self.condition()?;
         let plan = |planner: &ExpressionPlanner, expression: &ast::Expr, fallback: Position| {
             let (planned, data_type) = planner.plan_coerced(expression, fallback)?;
-            Ok(Computed { expression: planned, data_type, position: start(expression).or(fallback) })
+            Ok(Computed::new(planned, data_type, start(expression).or(fallback)).marked(planner))
         };
         let mut written = self.written()?;
         let mut names: Vec<String> = self.row_fields.iter().map(|field| field.name().clone()).collect();
@@ -361,7 +361,7 @@ impl SelectPlanner<'_> {
             let mut checked = condition.clone();
             self.scope.check(&mut checked, Place::GroupKey, position)?;
             let expression = condition_of(&self.rows, &checked, "state_window", position)?;
-            Ok(Computed { expression, data_type: DataType::Boolean, position })
+            Ok(Computed::new(expression, DataType::Boolean, position))
         });
         planned.collect()
     }

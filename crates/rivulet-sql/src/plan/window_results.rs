@@ -1,5 +1,7 @@
 //! Expressions over the output of windows: keys, bounds and aggregates.
 
+use std::collections::HashMap;
+
 use arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
 use datafusion_common::{Column, DataFusionError};
@@ -20,6 +22,21 @@ pub(super) struct Computed {
     pub(super) expression: Expr,
     pub(super) data_type: DataType,
     pub(super) position: Position,
+    /// The marks of JSON of its values.
+    pub(super) marks: HashMap<String, String>,
+}
+
+impl Computed {
+    /// A column without marks.
+    pub(super) fn new(expression: Expr, data_type: DataType, position: Position) -> Self {
+        Self { expression, data_type, position, marks: HashMap::new() }
+    }
+
+    /// The column, with the marks that its values have over the columns of `planner`.
+    pub(super) fn marked(self, planner: &ExpressionPlanner) -> Self {
+        let field = planner.field_of(&self.expression, "", &self.data_type);
+        Self { marks: field.metadata().clone(), ..self }
+    }
 }
 
 /// A key of GROUP BY.
@@ -147,6 +164,6 @@ impl<'a> WindowResults<'a> {
             });
         }
         let (expression, data_type) = self.results.coerce_planned(planned, position)?;
-        Ok(Computed { expression, data_type, position })
+        Ok(Computed::new(expression, data_type, position).marked(&self.results))
     }
 }

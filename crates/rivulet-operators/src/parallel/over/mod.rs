@@ -10,7 +10,7 @@ mod waiting;
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 
 pub use self::plan::{KeyedOverSpec, Lag, OverFrame, Versions};
 
@@ -79,7 +79,7 @@ impl KeyedOver {
         let lags = spec
             .lags
             .iter()
-            .map(|lag| Arc::new(Field::new(&lag.name, spec.input.field(lag.column).data_type().clone(), true)));
+            .map(|lag| Arc::new(spec.input.field(lag.column).clone().with_name(&lag.name).with_nullable(true)));
         let fields: Vec<_> = spec.input.fields().iter().cloned().chain(results).chain(lags).collect();
         let output = Arc::new(Schema::new(fields));
         let groups = GroupPlan::new(&spec.aggregates, &spec.input, Mode::Merging)?;
@@ -122,7 +122,7 @@ impl KeyedOver {
         let input = spec.input.clone();
         let later = leads
             .iter()
-            .map(|lead| Arc::new(Field::new(&lead.name, input.field(lead.column).data_type().clone(), true)));
+            .map(|lead| Arc::new(input.field(lead.column).clone().with_name(&lead.name).with_nullable(true)));
         let output = Arc::new(Schema::new(input.fields().iter().cloned().chain(later).collect::<Vec<_>>()));
         if let Some(plan) = Arc::get_mut(&mut self.plan) {
             (plan.leads, plan.output) = (leads, output);

@@ -186,7 +186,7 @@ impl PatternPlanner<'_> {
                 return Err(SqlError::new(position, message));
             };
             let expression = cast_to(expression, &data_type, &kept);
-            keys.push((name, Computed { expression, data_type: kept, position }));
+            keys.push((name, Computed::new(expression, kept, position)));
         }
         Ok(keys)
     }
@@ -210,7 +210,7 @@ impl PatternPlanner<'_> {
                 let position = start(&condition).or(fallback);
                 let (expression, data_type) = references.rows.plan_coerced(&condition, position)?;
                 check_condition(&data_type, "DEFINE", position)?;
-                Some(Computed { expression, data_type, position })
+                Some(Computed::new(expression, data_type, position))
             }
         };
         let of_match = match all_of(of_match) {
@@ -245,7 +245,7 @@ impl PatternPlanner<'_> {
         };
         scope.check(&mut expression, Place::Where, position)?;
         let (expression, data_type) = ExpressionPlanner::new(fields.clone())?.plan_coerced(&expression, position)?;
-        Ok(Computed { expression, data_type, position })
+        Ok(Computed::new(expression, data_type, position))
     }
 
     fn measures(

@@ -86,7 +86,11 @@ impl AggregateUDFImpl for PlannedAggregate {
     fn return_field(&self, arguments: &[FieldRef]) -> Result<FieldRef> {
         let types: Vec<DataType> = arguments.iter().map(|argument| argument.data_type().clone()).collect();
         let field = Field::new(self.name(), self.return_type(&types)?, self.is_nullable());
-        Ok(Arc::new(if self.function.gives_json() { array_of(field, arguments) } else { field }))
+        Ok(Arc::new(match arguments.first() {
+            _ if self.function.gives_json() => array_of(field, arguments),
+            Some(value) if self.function.gives_one_value() => field.with_metadata(value.metadata().clone()),
+            _ => field,
+        }))
     }
 
     fn is_nullable(&self) -> bool {
