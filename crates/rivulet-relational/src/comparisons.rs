@@ -1,5 +1,7 @@
 //! Text and numbers are not compared. DataFusion's planner would read each text as a number, which for many texts fails
 //! at each row. Such a comparison is a mistake, and is reported when the query is planned, as in applications.
+//!
+//! Neither are bits taken of numbers with a fraction, which the planner would cut off.
 
 use arrow::datatypes::DataType;
 use datafusion_common::tree_node::{TreeNode, TreeNodeRecursion};
@@ -44,6 +46,9 @@ pub(crate) fn check_expression(expression: &Expr, schema: &DFSchema) -> Result<(
 fn check_one(expression: &Expr, schema: &DFSchema) -> Result<()> {
     match expression {
         Expr::BinaryExpr(binary) if is_comparison(binary.op) => pair(&binary.left, &binary.right, schema),
+        Expr::BinaryExpr(binary) if is_of_bits(binary.op) => {
+            [&binary.left, &binary.right].into_iter().try_for_each(|side| refuse_fraction(side, binary.op, schema))
+        }
         Expr::Between(between) => {
             pair(&between.expr, &between.low, schema)?;
             pair(&between.expr, &between.high, schema)
@@ -81,6 +86,26 @@ fn check_call(expression: &Expr, schema: &DFSchema) -> Result<()> {
 fn is_comparison(operator: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     matches!(operator, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
+}
+
+/// Whether an operator computes with the bits of whole numbers.
+fn is_of_bits(operator: Operator) -> bool {
+    use Operator::{BitwiseAnd, BitwiseOr, BitwiseShiftLeft, BitwiseShiftRight, BitwiseXor};
+    matches!(operator, BitwiseAnd | BitwiseOr | BitwiseXor | BitwiseShiftLeft | BitwiseShiftRight)
+}
+
+/// Fails if an operand of an operator of bits may have a fraction.
+fn refuse_fraction(operand: &Expr, operator: Operator, schema: &DFSchema) -> Result<()> {
+    match operand.get_type(schema) {
+        Ok(found) if found.is_floating() || found.is_decimal() => {
+            let name = Kind::Number.name(&found);
+            let error =
+                RelationalError::new(format!("the operator {operator} takes whole numbers, and this is {name}"))
+                    .hint("write which whole number is meant, for example CAST(round(x) AS BIGINT)");
+            placed_at(error, operand)
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Fails if a condition is neither a boolean nor null.
