@@ -11,6 +11,7 @@ use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::row::Rows;
+use rivulet_dataflow::times::{at, span};
 use rivulet_dataflow::{
     Batch, Context, Control, Element, KeyHash, Operator, OperatorError, Reason, Slot, StateError, StateFrame,
     StateSelection, fetch, fetch_ahead,
@@ -219,9 +220,12 @@ impl HistoryOperator {
                     && time_us < last_us as i64
                 {
                     context.refusals.refuse_row(None, &batch, row, Reason::Late, || {
-                        "it came behind a later row, and these are in order of event time\nhint: without ORDER BY rows \
-                         are in order of arrival"
-                            .to_owned()
+                        format!(
+                            "it came behind a later row, and these are in order of event time: its own, {}, is {} \
+                             behind\nhint: without ORDER BY rows are in order of arrival",
+                            at(time_us),
+                            span((last_us as i64).saturating_sub(time_us))
+                        )
                     });
                     return None;
                 }

@@ -235,6 +235,17 @@ mod tests {
     }
 
     #[test]
+    fn a_late_row_says_its_time_and_how_late_it_is() {
+        let table = parameter_table("p", Arc::new(Int64Array::from(vec![1, 2, 3])));
+        let (mut refusals, mut output) = (Refusals::new(1), Vec::new());
+        let mut context = process_context(&table, &mut refusals, &mut output);
+        let given = rows(&[(0, 200_000_000, Some(1.0), 0), (0, 20_000_000, Some(1.0), 0)]);
+        three(false).create().process(Element::Batch(given), &mut context).unwrap();
+        let detail = &refusals.records()[0].detail;
+        assert!(detail.contains("its own, 1970-01-01T00:00:20Z, is 3 minutes behind"), "{detail}");
+    }
+
+    #[test]
     fn what_would_need_all_values_or_too_many_rows_is_refused_when_planning() {
         for (function, preceding, problem) in [
             (AggregateFunction::Median, Some(3), "would remember their values"),

@@ -16,6 +16,7 @@ use arrow::array::{
     UInt16Array, UInt32Array,
 };
 use arrow::datatypes::{DataType, Field, Int64Type, IntervalMonthDayNanoType, Schema, SchemaRef, UInt8Type};
+use rivulet_dataflow::times::{at, span};
 use rivulet_dataflow::{
     Batch, Context, Control, Element, Holding, KeyHash, Leaps, Operator, OperatorError, QueryId, Reason, Slot,
     StateError, StateFrame, StateSelection,
@@ -468,8 +469,9 @@ fn query_of(slots: &mut Vec<Option<Box<Query>>>, slot: Slot, id: QueryId, silenc
 
 fn late(clock_us: i64, time_us: i64) -> String {
     format!(
-        "the row is {} ms behind the newest one, and what it could match is forgotten\nhint: raise lateness",
-        clock_us.saturating_sub(time_us) / 1000
+        "what the row could match is forgotten: its event time, {}, is {} behind the newest one\nhint: raise lateness",
+        at(time_us),
+        span(clock_us.saturating_sub(time_us))
     )
 }
 

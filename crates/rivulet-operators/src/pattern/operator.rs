@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::row::Rows as KeyRows;
-use rivulet_dataflow::times::span;
+use rivulet_dataflow::times::{at, span};
 use rivulet_dataflow::{
     Batch, Context, Control, Element, KeyHash, Operator, OperatorError, Reason, Refused, Slot, StateError, StateFrame,
     StateSelection, fetch, fetch_ahead,
@@ -194,7 +194,8 @@ impl PatternOperator {
         } else if row.time_us < watermark_us {
             refuse(batch, &row, Reason::Late, context, || {
                 format!(
-                    "the event time is {} behind the clock of the query\nhint: allow more lateness",
+                    "the event time, {}, is {} behind the clock of the query\nhint: allow more lateness",
+                    at(row.time_us),
                     span(watermark_us.saturating_sub(row.time_us))
                 )
             });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::row::Rows;
-use rivulet_dataflow::times::span;
+use rivulet_dataflow::times::{at, span};
 use rivulet_dataflow::{
     Batch, Context, Control, Element, HELD_KEYS_MAX, Holding, KeyHash, Leaps, Operator, OperatorError, Reason, Slot,
     SlotClock, StateError, StateFrame, StateSelection, fetch_ahead,
@@ -134,7 +134,9 @@ impl WindowOperator {
                     let watermark_us = self.windows.cells.slots[slot as usize].watermark_us;
                     refuse(&batch, index, Reason::Late, context, || {
                         format!(
-                            "every window of the row is closed: its event time is {} behind the watermark\nhint: allow more lateness",
+                            "every window of the row is closed: its event time, {}, is {} behind the watermark\n\
+                             hint: allow more lateness",
+                            at(row.time_us),
                             span(watermark_us.saturating_sub(row.time_us))
                         )
                     });
