@@ -68,7 +68,8 @@ pub(super) async fn watch_results(
 ///
 /// The body is one SELECT without INTO, over sources, views and files (`FROM 'data/readings.jsonl'`, whose columns are
 /// those that a sample of it has), an application's input or output (`app.readings`, `app.output`), the results of a
-/// query (its name) or a topic (`"mqtt:home/+/temperature"`). It runs as long as the request, and takes nothing from
+/// query (its name) or a topic (`"mqtt:home/+/temperature"`). Over tables alone the result is complete: it may have an
+/// ORDER BY and aggregates, and every row comes. It runs as long as the request, and takes nothing from
 /// queries that read the same. Server-sent events as of the results of a query, and
 /// `refused` with what was refused so far: `rows`, `reasons` and an `example`; `end` says `ended` (the input has),
 /// `failed: ` and the error, `limit`, `stopping` or `forbidden`.

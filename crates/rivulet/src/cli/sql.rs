@@ -193,7 +193,7 @@ Statements end with a semicolon and may take several lines.
   SHOW APPLICATIONS;  SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LIMIT n];
   DESCRIBE APPLICATION | QUERY | SOURCE | SINK | VIEW name;  EXPLAIN APPLICATION a;  EXPLAIN QUERY q;
   PAUSE QUERY q;  RESUME QUERY q;  DROP QUERY q;  DROP APPLICATION a [CASCADE];
-  SELECT ... FROM source | application.input | application.output | query | \"mqtt:topic/+\" [LIMIT n];
+  SELECT ... FROM source | table | application.input | application.output | query | \"mqtt:topic/+\" [LIMIT n];
     shows rows as they come, until Ctrl-C
   CREATE SOURCE | SINK | VIEW ...;  CREATE QUERY name AS SELECT ... INTO sink;  DESCRIBE 'file.jsonl';
   SHOW FUNCTIONS [LIKE 'pattern'];  DESCRIBE FUNCTION name;

@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
@@ -23,6 +24,11 @@ const WAITING_MAX: usize = 1_024;
 
 /// The memory of a result besides its text.
 const RESULT_BYTES: usize = 64;
+
+/// How often a result that is complete asks whether its reader takes more rows, and for how long it asks. Memory that
+/// others use may be the reason; then the row is skipped, and counted.
+const ROOM_PERIOD: Duration = Duration::from_millis(2);
+const ROOM_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// The least time between two lines in the log about results that were skipped.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
@@ -128,6 +134,31 @@ impl Taps {
                 }
             });
         }
+    }
+
+    /// Hands over the rows of a result that is complete, as fast as its reader takes them. It waits for the reader, so it
+    /// is for a thread of that result alone. It ends when the reader goes.
+    pub(super) fn send_whole(&self, query: &Watched, batch: &Batch) {
+        for row in 0..batch.rows() {
+            let asked = Instant::now();
+            loop {
+                match self.takes_more(query) {
+                    None => return,
+                    Some(false) if asked.elapsed() < ROOM_WAIT_MAX => thread::sleep(ROOM_PERIOD),
+                    Some(_) => break,
+                }
+            }
+            self.send(query, || encode_row_as_json(batch, row));
+        }
+    }
+
+    /// Whether the reader of a result has taken most of it so far; `None` without a reader.
+    fn takes_more(&self, query: &Watched) -> Option<bool> {
+        let taps = self.taps.read();
+        let tap = taps.get(query).filter(|tap| tap.sender.receiver_count() > 0)?;
+        let share = self.bytes_max / taps.len().max(1);
+        let fits = |bytes_max: usize, waiting: &AtomicUsize| waiting.load(Ordering::Relaxed) <= bytes_max / 2;
+        Some(tap.sender.len() < WAITING_MAX / 2 && fits(share, &tap.bytes) && fits(self.bytes_max, &self.bytes))
     }
 
     /// Hands a result to the readers of a query; `result` is called only if there are any.

@@ -121,6 +121,61 @@ fn the_command_line_shows_the_rows_of_a_select() {
 }
 
 #[test]
+fn a_select_over_tables_alone_is_complete() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    let server = TestServer::start(engine.clone());
+    let client = server.client();
+    // Many times as many rows as wait for a reader.
+    let lines: String = (0..5_000).map(|device| format!("{device},{}\n", device % 7)).collect();
+    fs::write(folder.path().join("limits.csv"), lines).unwrap();
+    fs::write(folder.path().join("names.csv"), "3,attic\n10,hall\n").unwrap();
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    said(
+        &engine,
+        &format!("CREATE TABLE limits (device BIGINT, most BIGINT) FROM 'file:{}' FORMAT CSV", file("limits.csv")),
+    );
+    said(&engine, &format!("CREATE TABLE names (id BIGINT, name TEXT) FROM 'file:{}' FORMAT CSV", file("names.csv")));
+    let rows = |sql: &str| {
+        let (rows, end) = select(&client, sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+        assert_eq!(end, "ended", "{sql}");
+        rows
+    };
+    let all = rows("SELECT * FROM limits");
+    assert_eq!((all.len(), all[4_999].as_str()), (5_000, "{\"device\":4999,\"most\":1}"), "in the order of the file");
+    for (sql, expected) in [
+        ("SELECT device FROM limits WHERE most > 5 LIMIT 2", &["{\"device\":6}", "{\"device\":13}"][..]),
+        ("SELECT device FROM limits LIMIT 1 OFFSET 70", &["{\"device\":70}"]),
+        (
+            "SELECT device FROM limits WHERE most = 0 ORDER BY most, device DESC LIMIT 2 OFFSET 1",
+            &["{\"device\":4991}", "{\"device\":4984}"],
+        ),
+        (
+            "SELECT most, count(*) AS n FROM limits GROUP BY most HAVING count(*) > 714",
+            &["{\"most\":0,\"n\":715}", "{\"most\":1,\"n\":715}"],
+        ),
+        ("WITH high AS (SELECT device FROM limits WHERE most = 6) SELECT count(*) AS n FROM high", &["{\"n\":714}"]),
+        (
+            "SELECT n.name, l.most FROM limits AS l JOIN names AS n ON n.id = l.device ORDER BY name",
+            &["{\"name\":\"attic\",\"most\":3}", "{\"name\":\"hall\",\"most\":3}"],
+        ),
+        ("SELECT name FROM names WHERE id = 4", &[]),
+    ] {
+        assert_eq!(rows(sql), expected, "{sql}");
+    }
+    let shown = rivulet().args(["sql", "--server", &server.url(), "-c", "SELECT name FROM names"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&shown.stdout), "{\"name\":\"attic\"}\n{\"name\":\"hall\"}\n");
+    // Beside a source they are looked up.
+    declare(&engine, folder.path(), "{\"n\":3}\n{\"n\":4}\n");
+    assert_eq!(
+        rows("SELECT f.n, t.name FROM few AS f JOIN names AS t ON t.id = f.n"),
+        ["{\"n\":3,\"name\":\"attic\"}"]
+    );
+    let error = engine.select("SELECT nmae FROM names").map(|_| ()).unwrap_err();
+    assert_eq!((error.line, error.column), (Some(1), Some(8)), "{error:?}");
+}
+
+#[test]
 fn what_is_no_select_that_can_be_watched_is_refused() {
     let folder = TempDir::new().unwrap();
     let engine = open(folder.path());

@@ -19,6 +19,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 
 use super::BigQueries;
+use super::whole::WholeTables;
 use crate::engine::prepare::format;
 use crate::engine::topics::OutputAddress;
 use crate::run::{CONNECTORS, Given};
@@ -90,10 +91,13 @@ impl BigQueries {
         error
     }
 
-    /// Opens the results of queries that a SELECT of a tenant reads.
-    pub(super) fn results_of(&self, tenant: &Tenant) -> Box<Given> {
+    /// Opens the tables that a SELECT of a tenant reads, and the results of queries.
+    pub(super) fn given_to_select(&self, tenant: &Tenant, tables: WholeTables) -> Box<Given> {
         let (queries, tenant) = (self.queries.clone(), tenant.clone());
         Box::new(move |planned: &PlannedSource| {
+            if let Some(table) = tables.open(planned) {
+                return Some(table);
+            }
             let query = planned.declaration.address.strip_prefix(RESULTS)?;
             let open = || -> Result<Box<dyn Source>, ServiceError> {
                 let schema = planned.declaration.schema.project(&planned.columns);

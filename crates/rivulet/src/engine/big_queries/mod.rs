@@ -8,8 +8,8 @@
 //! `declared`: sources, sinks and views; this file: queries, from their creation to their end; `saved` and `note`: what
 //! outlives the process; `ends`: the sources and sinks of a flow; `life`: the states of a query; `begin`: where a query
 //! continues; `load`: start and end of the server; `replace`: another version of a query continues where the query was;
-//! `info` and `health`: what is shown of queries; `select` and `looked_at`: readers that watch rows as they come, and
-//! which rows they may watch; `watch`: what is done about queries that fail or do not start; `starts` and `crash`:
+//! `info` and `health`: what is shown of queries; `select`, `looked_at` and `whole`: readers that watch rows as they
+//! come, which rows they may watch, and tables; `watch`: what is done about queries that fail or do not start; `starts` and `crash`:
 //! about queries with which the process dies; `memory`: about queries that need more memory than allowed.
 
 mod begin;
@@ -31,6 +31,7 @@ mod select;
 mod selects;
 mod starts;
 mod watch;
+mod whole;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

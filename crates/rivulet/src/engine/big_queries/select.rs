@@ -20,6 +20,7 @@ use serde_json::json;
 use super::BigQueries;
 use super::looked_at::May;
 use super::selects::Select;
+use super::whole::{WholeRows, WholeTables};
 use crate::engine::taps::{Taps, Watched};
 use crate::engine::texts::only_statement;
 use crate::run::results::Results;
@@ -180,13 +181,15 @@ impl BigQueries {
         let host = self.opener.permitted.host(tenant);
         let mut scope = with_files(&query, &self.scope(tenant), &host)?;
         self.add_looked_at(tenant, &query, &mut scope, may)?;
+        let tables = WholeTables::of(&query, &mut scope, may)?;
         let plan = plan_look(&query, &scope).map_err(|error| self.refused_look(tenant, &query, error.into()))?;
         let plan = Arc::new(plan);
-        if !plan.output.order.is_empty() {
+        let is_whole = tables.are_all();
+        if !is_whole && !plan.output.order.is_empty() {
             let message = "ORDER BY is of a result that is complete, and rows are shown as they come";
             return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));
         }
-        if plan.output.changes && (plan.output.limit.is_some() || plan.output.offset > 0) {
+        if !is_whole && plan.output.changes && (plan.output.limit.is_some() || plan.output.offset > 0) {
             let said = if plan.output.limit.is_some() { "LIMIT" } else { "OFFSET" };
             let message = format!("{said} is of a result that is complete, and this one changes as rows come");
             return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));
@@ -196,15 +199,18 @@ impl BigQueries {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (taps, watched) = (self.queries.taps.clone(), Watched::Select(number));
         let rows = taps.watch(watched.clone());
-        let results = LiveRows {
-            taps: taps.clone(),
-            watched: watched.clone(),
-            changes: plan.output.changes,
-            skip: plan.output.offset,
-            left: plan.output.limit,
+        let results: Box<dyn Results> = match is_whole {
+            true => Box::new(WholeRows::new(taps.clone(), watched.clone(), &plan.output)?),
+            false => Box::new(LiveRows {
+                taps: taps.clone(),
+                watched: watched.clone(),
+                changes: plan.output.changes,
+                skip: plan.output.offset,
+                left: plan.output.limit,
+            }),
         };
         let name = tenant.named(format!("select {number}"));
-        let started = self.opener.start_select(&plan, &name, Box::new(results), self.results_of(tenant));
+        let started = self.opener.start_select(&plan, &name, results, self.given_to_select(tenant, tables));
         let running = started.map(Arc::new).inspect_err(|_| taps.forget(&watched))?;
         let end = Arc::<OnceLock<String>>::default();
         {
