@@ -126,6 +126,9 @@ pub struct Table {
     pub bytes: u64,
     /// The applications that look events up in it.
     pub applications: Vec<String>,
+    /// The views and big queries that cannot exist without it; not in a list of tables.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needed_by: Vec<String>,
     /// Why it has no rows; the applications that use it do not run then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_running: Option<String>,
@@ -149,9 +152,20 @@ pub struct TableColumn {
 
 impl From<service::TableInfo> for Table {
     fn from(table: service::TableInfo) -> Self {
-        let service::TableInfo { name, sql, file, columns, rows, bytes, applications, not_running, left_out } = table;
+        let service::TableInfo {
+            name,
+            sql,
+            file,
+            columns,
+            rows,
+            bytes,
+            applications,
+            needed_by,
+            not_running,
+            left_out,
+        } = table;
         let columns = columns.into_iter().map(|(name, data_type)| TableColumn { name, data_type }).collect();
-        Self { name, sql, file, columns, rows, bytes, applications, not_running, left_out }
+        Self { name, sql, file, columns, rows, bytes, applications, needed_by, not_running, left_out }
     }
 }
 

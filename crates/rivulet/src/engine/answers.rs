@@ -183,6 +183,7 @@ pub(super) fn describe_table(one: TableInfo) -> StatementResult {
         vec![json!("rows"), json!(one.rows)],
         vec![json!("bytes"), json!(one.bytes)],
         vec![json!("applications"), json!(one.applications.join(", "))],
+        vec![json!("needed by"), json!(one.needed_by.join(", "))],
     ];
     for (name, data_type) in one.columns {
         rows.push(vec![json!(format!("column {name}")), json!(data_type)]);

@@ -91,7 +91,7 @@ impl Service for Engine {
     }
 
     fn table(&self, permit: &Permit, name: &str) -> Result<TableInfo, ServiceError> {
-        self.applications.table(&permit.tenant().named(name))
+        self.described_table(&permit.tenant().named(name))
     }
 
     fn secrets(&self, permit: &Permit) -> Vec<SecretInfo> {
@@ -355,6 +355,12 @@ impl Engine {
             strays: if names_topics { self.messaging.router().strays() } else { Vec::new() },
         };
         self.queries.described(name, facts, shows_results)
+    }
+
+    /// A reference table with all that uses it.
+    pub(super) fn described_table(&self, name: &FullName) -> Result<TableInfo, ServiceError> {
+        let table = self.applications.table(name)?;
+        Ok(TableInfo { needed_by: self.big_queries.users_of_table(name), ..table })
     }
 
     /// The first queries of a tenant, by name, that pass the filter, small and big.

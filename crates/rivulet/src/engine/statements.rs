@@ -211,7 +211,7 @@ impl Engine {
                 Ok(first(limit, &columns, self.applications.tables(tenant).into_iter().filter(is_like).map(row)))
             }
             Statement::DescribeTable(name) => {
-                Ok(describe_table(self.applications.table(&full(&name)).map_err(|error| at(error, &name))?))
+                Ok(describe_table(self.described_table(&full(&name)).map_err(|error| at(error, &name))?))
             }
             Statement::CreateQuery { name, if_not_exists, application, values, label } => {
                 if if_not_exists && self.query_info(&full(&name)).is_ok() {

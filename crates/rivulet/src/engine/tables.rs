@@ -429,6 +429,7 @@ impl Known {
             rows: rows.as_ref().map_or(0, |rows| rows.columns().num_rows() as u64),
             bytes: rows.as_ref().map_or(0, |rows| rows.columns().get_array_memory_size() as u64),
             applications: Vec::new(),
+            needed_by: Vec::new(),
             not_running,
             left_out: self.left_out.get(name).cloned(),
         }

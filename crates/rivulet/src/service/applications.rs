@@ -20,6 +20,9 @@ pub struct TableInfo {
     pub bytes: u64,
     /// Names of the applications that look events up in it.
     pub applications: Vec<String>,
+    /// Names of the views and big queries that cannot exist without it. Only a table that is described by itself has
+    /// them.
+    pub needed_by: Vec<String>,
     /// Why it has no rows, so that the applications that use it do not run.
     pub not_running: Option<String>,
     /// The problem of the lines of the file that the start of the server could not read. The table runs without them.

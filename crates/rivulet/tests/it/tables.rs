@@ -125,6 +125,18 @@ fn a_table_is_shown_and_dropped_when_nobody_uses_it() {
     let described = run(&engine, "DESCRIBE TABLE rooms").expect("rows");
     assert!(described.rows.contains(&vec!["applications".into(), "floors".into()]), "{described:?}");
     assert!(described.rows.contains(&vec!["column floor".into(), "BIGINT".into()]), "{described:?}");
+    assert!(described.rows.contains(&vec!["needed by".into(), "".into()]), "{described:?}");
+    said(&engine, "CREATE SOURCE readings (room TEXT) FROM 'mqtt:in/+' FORMAT JSON");
+    said(&engine, "CREATE SINK nowhere TO 'blackhole:'");
+    said(&engine, "CREATE VIEW up AS SELECT r.floor FROM readings JOIN rooms AS r ON r.id = readings.room");
+    let query = "SELECT r.floor AS rooms FROM readings JOIN rooms AS r ON r.id = readings.room INTO nowhere";
+    said(&engine, &format!("CREATE QUERY big AS {query}"));
+    said(&engine, "CREATE QUERY other AS SELECT room AS rooms FROM readings INTO nowhere");
+    let described = run(&engine, "DESCRIBE TABLE rooms").expect("rows");
+    assert!(described.rows.contains(&vec!["needed by".into(), "up, big".into()]), "{described:?}");
+    assert!(engine.tables()[0].needed_by.is_empty(), "not in a list");
+    said(&engine, "DROP QUERY big");
+    said(&engine, "DROP VIEW up");
     let plan = run(&engine, "EXPLAIN APPLICATION floors").expect("a plan");
     let plan: Vec<&str> = plan.rows.iter().filter_map(|row| row[0].as_str()).collect();
     assert!(plan.iter().any(|line| line.contains("2 rows") && line.contains("by id in a hash index")), "{plan:?}");

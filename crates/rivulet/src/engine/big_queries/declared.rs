@@ -389,15 +389,18 @@ impl BigQueries {
 
     /// Drops a reference table that nothing uses. A query that is planned with it meanwhile is planned anew.
     pub(in crate::engine) fn drop_table(&self, full_name: &FullName) -> Result<(), ServiceError> {
-        let FullName { tenant, name } = full_name;
         let _changing = self.changing.lock();
+        self.queries.drop_table(full_name, self.users_of_table(full_name))?;
+        self.known.lock().spaces.entry(full_name.tenant.clone()).or_default().changes += 1;
+        Ok(())
+    }
+
+    /// The names of views and big queries that cannot exist without a reference table.
+    pub(in crate::engine) fn users_of_table(&self, FullName { tenant, name }: &FullName) -> Vec<String> {
         let mut others = Scope::new();
         self.tables.add_to(tenant, &mut others, Some(name));
         let declared = self.known.lock().declarations(tenant);
-        let users = declared.need_name(name, None, others, &self.scope(tenant));
-        self.queries.drop_table(full_name, users)?;
-        self.known.lock().spaces.entry(tenant.clone()).or_default().changes += 1;
-        Ok(())
+        declared.need_name(name, None, others, &self.scope(tenant))
     }
 
     /// The secrets that declarations of a tenant name, each with what names it.
