@@ -154,12 +154,14 @@ pub enum Statement {
         /// At most so many.
         limit: Option<u64>,
     },
-    /// `SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LIMIT n]`
+    /// `SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LABEL 'home 42'] [LIMIT n]`
     ShowQueries {
         /// Only those of this application.
         application: Option<Name>,
         /// Only names like this.
         like: Option<String>,
+        /// Only those with this label.
+        label: Option<String>,
         /// At most so many.
         limit: Option<u64>,
     },

@@ -319,6 +319,8 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
         None
     };
     let like = if cursor.eat_word("like") { Some(cursor.string("a pattern in single quotes")?.0) } else { None };
+    let has_label = queries && cursor.eat_word("label");
+    let label = if has_label { Some(cursor.string("a label in single quotes")?.0) } else { None };
     let limit = if cursor.eat_word("limit") {
         let position = cursor.position();
         match cursor.literal()?.0 {
@@ -330,7 +332,7 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     };
     Ok(match what {
         0 => Statement::ShowApplications { like, limit },
-        1 => Statement::ShowQueries { application, like, limit },
+        1 => Statement::ShowQueries { application, like, label, limit },
         2 => Statement::ShowTables { like, limit },
         3 => Statement::ShowSources { like, limit },
         4 => Statement::ShowSinks { like, limit },

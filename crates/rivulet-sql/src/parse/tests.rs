@@ -97,12 +97,13 @@ fn a_query_is_read() {
 #[test]
 fn the_small_statements_are_read() {
     assert!(matches!(one("SHOW APPLICATIONS"), Statement::ShowApplications { like: None, limit: None }));
-    let Statement::ShowQueries { application, like, limit } =
-        one("SHOW QUERIES FROM APPLICATION a LIKE 'kim%' LIMIT 20")
+    let Statement::ShowQueries { application, like, label, limit } =
+        one("SHOW QUERIES FROM APPLICATION a LIKE 'kim%' LABEL 'home 42' LIMIT 20")
     else {
         panic!("not SHOW QUERIES")
     };
     assert_eq!((application.unwrap().text.as_str(), like.as_deref(), limit), ("a", Some("kim%"), Some(20)));
+    assert_eq!(label.as_deref(), Some("home 42"));
     assert!(matches!(one("DESCRIBE APPLICATION a"), Statement::DescribeApplication(name) if name.text == "a"));
     assert!(matches!(one("DESCRIBE QUERY q"), Statement::DescribeQuery(_)));
     assert!(matches!(one("DESCRIBE SOURCE s"), Statement::DescribeSource(_)));

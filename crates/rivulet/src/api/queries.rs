@@ -66,14 +66,14 @@ pub(super) async fn list_queries(
     api: Authenticated,
     parameters: Result<Query<ListParameters>, QueryRejection>,
 ) -> Result<Json<QueryPage>, ApiError> {
-    let Query(ListParameters { application, like, after, limit }) = parameters?;
+    let Query(ListParameters { application, like, label, after, limit }) = parameters?;
     let limit = limit.unwrap_or(PAGE_LIMIT_DEFAULT);
     if !(1..=QUERIES_PAGE_MAX).contains(&limit) {
         return Err(ApiError::invalid(format!("limit is {limit}, expected 1 to {QUERIES_PAGE_MAX}"))
             .with_hint("the field next of a page is the after of the one that follows it"));
     }
     // One more than asked for shows whether there is a next page.
-    let filter = QueryFilter { application, like, after, limit: limit + 1 };
+    let filter = QueryFilter { application, like, label, after, limit: limit + 1 };
     let mut found = api.blocking(move |session| session.queries(&filter)).await??;
     let has_more = found.len() > limit;
     found.truncate(limit);

@@ -545,6 +545,8 @@ pub struct ListParameters {
     pub application: Option<String>,
     /// Only those whose name matches this SQL LIKE pattern.
     pub like: Option<String>,
+    /// Only those with this label.
+    pub label: Option<String>,
     /// Only names after this one.
     pub after: Option<String>,
     /// At most so many: 100 unless told, 1000 at most.

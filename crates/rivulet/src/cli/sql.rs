@@ -190,7 +190,7 @@ Statements end with a semicolon and may take several lines.
   CREATE TABLE name (column TYPE, ...) FROM 'file:path' FORMAT CSV (header => true);
   CREATE SECRET name AS 'value';               what options name: password => SECRET name
   REFRESH TABLE t;  SHOW TABLES;  DESCRIBE TABLE t;  DROP TABLE t;
-  SHOW APPLICATIONS;  SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LIMIT n];
+  SHOW APPLICATIONS;  SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LABEL 'text'];
   DESCRIBE APPLICATION | QUERY | SOURCE | SINK | VIEW name;  EXPLAIN APPLICATION a;  EXPLAIN QUERY q;
   PAUSE QUERY q;  RESUME QUERY q;  DROP QUERY q;  DROP APPLICATION a [CASCADE];
   SELECT ... FROM source | table | application.input | application.output | query | \"mqtt:topic/+\" [LIMIT n];

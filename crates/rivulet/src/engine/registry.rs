@@ -17,7 +17,7 @@ use crate::service::{Tenant, generated_id, generated_name};
 /// A query, as the engine knows it.
 #[derive(Debug)]
 pub(super) struct Entry {
-    id: QueryId,
+    pub(super) id: QueryId,
     /// The name it was given; empty if it has a generated one.
     name: Box<str>,
     /// Its application; [`GONE`] once the query is gone.

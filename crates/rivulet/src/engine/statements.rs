@@ -276,7 +276,7 @@ impl Engine {
                     }),
                 ))
             }
-            Statement::ShowQueries { application, like, limit } => {
+            Statement::ShowQueries { application, like, label, limit } => {
                 if let Some(application) = &application {
                     self.applications.info(&full(application)).map_err(|error| at(error, application))?;
                 }
@@ -288,8 +288,8 @@ impl Engine {
                     .with_hint(format!("`rivulet query list --limit {limit}` goes on from page to page")));
                 }
                 // One row more, to find out whether there are more.
-                let filter =
-                    QueryFilter { application: application.map(|name| name.text), like, after: None, limit: limit + 1 };
+                let application = application.map(|name| name.text);
+                let filter = QueryFilter { application, like, label, after: None, limit: limit + 1 };
                 let rows = self.query_infos(tenant, &filter).into_iter().map(|one| {
                     let (application, parameters) = match one.big {
                         Some(_) => (Value::Null, Value::Null),
@@ -300,7 +300,7 @@ impl Engine {
                 let mut shown = first(limit, &["name", "application", "state", "parameters"], rows);
                 if shown.message.is_some() {
                     // The number of further rows is known only if all queries are meant.
-                    let are_all = filter.application.is_none() && filter.like.is_none();
+                    let are_all = filter.application.is_none() && filter.like.is_none() && filter.label.is_none();
                     shown.message =
                         match are_all.then(|| self.queries.state.lock().queries(tenant).saturating_sub(limit)) {
                             Some(count) => more(count),

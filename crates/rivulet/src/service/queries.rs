@@ -179,6 +179,8 @@ pub struct QueryFilter {
     pub application: Option<String>,
     /// Only queries whose name matches this SQL `LIKE` pattern.
     pub like: Option<String>,
+    /// Only queries with this label. Big queries have none.
+    pub label: Option<String>,
     /// Only names after this one: the last name of the page before.
     pub after: Option<String>,
     /// The most queries; callers bound it by [`QUERIES_PAGE_MAX`].

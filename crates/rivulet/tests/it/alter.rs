@@ -477,4 +477,18 @@ fn values_change_over_http_one_by_one_and_in_bulk_and_from_the_command_line() {
     assert_eq!((answer["changed"].clone(), answer["state_reset"].clone()), (json!(true), json!([])));
     let shown: Value = client.get("/api/v1/queries/home_8", &[]).expect("a query");
     assert_eq!((shown["parameters"]["size"].clone(), shown["label"].clone()), (json!(5), json!("home 8")));
+
+    let names = |queries: &Value| -> Vec<String> {
+        let names = queries.as_array().expect("a list").iter().filter_map(|query| query["name"].as_str());
+        names.map(str::to_owned).collect()
+    };
+    set(&["home_9", "--label", "home 8"]);
+    let page: Value = client.get("/api/v1/queries", &[("label", "home 8"), ("limit", "1")]).expect("a page");
+    assert_eq!((names(&page["queries"]), page["next"].clone()), (vec!["home_8".into()], json!("home_8")));
+    let next = [("label", "home 8"), ("limit", "1"), ("after", "home_8")];
+    let page: Value = client.get("/api/v1/queries", &next).expect("a page");
+    assert_eq!((names(&page["queries"]), page["next"].clone()), (vec!["home_9".into()], Value::Null));
+    let list = ["query", "list", "--label", "home 8", "--json", "--server", &server.url()];
+    let listed = rivulet().args(list).output().expect("it runs");
+    assert_eq!(names(&serde_json::from_slice(&listed.stdout).expect("JSON")), ["home_8", "home_9"]);
 }

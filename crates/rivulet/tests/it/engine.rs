@@ -208,10 +208,15 @@ fn lists_come_in_pages_and_a_page_has_a_limit() {
     let count = QUERIES_PAGE_MAX + 500;
     let names: Vec<String> = (0..count).map(|number| format!("q{number:05}")).collect();
     let parameters = [("id".into(), ParameterValue::Text("a".into()))];
-    let requests: Vec<QueryRequest<'_>> = names
-        .iter()
-        .map(|name| QueryRequest { name: Some(name), application: "copy", parameters: &parameters, label: None })
-        .collect();
+    // Every third query has a label.
+    let label = |number: usize| (number % 3 == 0).then_some("home=1");
+    let requests = names.iter().enumerate().map(|(number, name)| QueryRequest {
+        name: Some(name),
+        application: "copy",
+        parameters: &parameters,
+        label: label(number),
+    });
+    let requests: Vec<QueryRequest<'_>> = requests.collect();
     assert!(engine.submit(&requests).iter().all(Result::is_ok));
 
     let (mut after, mut seen) = (None, Vec::new());
@@ -222,6 +227,29 @@ fn lists_come_in_pages_and_a_page_has_a_limit() {
         seen.extend(page.into_iter().map(|query| query.name));
     }
     assert_eq!(seen, names);
+
+    let labelled: Vec<&String> = names.iter().step_by(3).collect();
+    let of_label = |after: Option<&String>| QueryFilter {
+        label: Some("home=1".into()),
+        after: after.cloned(),
+        limit: 300,
+        ..QueryFilter::default()
+    };
+    let (mut after, mut seen) = (None, Vec::new());
+    loop {
+        let page = engine.queries(&of_label(after.as_ref()));
+        assert!(page.iter().all(|query| query.label.as_deref() == Some("home=1")));
+        let Some(last) = page.last() else { break };
+        after = Some(last.name.clone());
+        seen.extend(page.into_iter().map(|query| query.name));
+    }
+    assert_eq!(seen.iter().collect::<Vec<_>>(), labelled);
+    let shown = |statement: &str| engine.execute(statement).pop().expect("an answer").expect("rows");
+    let of_label = shown("SHOW QUERIES LIKE 'q0000%' LABEL 'home=1' LIMIT 3");
+    let found: Vec<&str> = of_label.rows.iter().filter_map(|row| row[0].as_str()).collect();
+    assert_eq!(found, ["q00000", "q00003", "q00006"]);
+    assert!(of_label.message.is_some_and(|message| message.contains("and more")), "q00009 too");
+    assert!(shown("SHOW QUERIES LABEL 'home=2'").rows.is_empty());
 
     let show = |limit: usize| engine.execute(&format!("SHOW QUERIES LIMIT {limit}")).pop().expect("an answer");
     assert_eq!(show(QUERIES_PAGE_MAX).expect("a page").rows.len(), QUERIES_PAGE_MAX);

@@ -30,7 +30,8 @@ Examples:
   rivulet query why north_1          why nothing comes of it, or what does
   rivulet query watch north_1        its results as they come
   rivulet query set north_1 warmest=-10
-  rivulet query list --application freezer_alarm --like 'north%'";
+  rivulet query list --application freezer_alarm --like 'north%'
+  rivulet query list --label 'home 42'";
 
 /// Arguments of `rivulet query`.
 #[derive(Debug, clap::Args)]
@@ -104,6 +105,9 @@ enum QueryCommand {
         /// Only those whose name matches this SQL LIKE pattern
         #[arg(long, value_name = "PATTERN")]
         like: Option<String>,
+        /// Only those with this label
+        #[arg(long, value_name = "TEXT")]
+        label: Option<String>,
         /// Only names after this one
         #[arg(long, value_name = "NAME")]
         after: Option<String>,
@@ -169,12 +173,12 @@ pub(super) fn run(global: Global, arguments: QueryArguments) -> Result<(), CliEr
             let label = if no_label { Some(None) } else { label.map(Some) };
             set(global, &client, &name, &parameters, label)
         }
-        QueryCommand::List { application, like, after, limit } => {
+        QueryCommand::List { application, like, label, after, limit } => {
             // Asked for first: a filter by what is not there would find nothing and not say why.
             let application =
                 application.map(|name| client.get::<Application>(&application_path(&name), &[])).transpose()?;
             let application = application.map(|application| application.name);
-            let filter = [("application", application), ("like", like)];
+            let filter = [("application", application), ("like", like), ("label", label)];
             list(global, &client, &filter, after, limit)
         }
         QueryCommand::Show { name } => show(global, &client, &name),

@@ -178,7 +178,7 @@ impl BigQueries {
 
     /// The first big queries of a tenant, by name, that pass the filter. They belong to no application.
     pub(in crate::engine) fn infos_of(&self, tenant: &Tenant, filter: &QueryFilter) -> Vec<QueryInfo> {
-        if filter.application.is_some() {
+        if filter.application.is_some() || filter.label.is_some() {
             return Vec::new();
         }
         let is_wanted = |FullName { tenant: of, name }: &FullName| {

@@ -1,5 +1,6 @@
 //! How queries are shown: the lock is held while the registry is read, and released before the rest is read.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use rivulet_connectors::mqtt::Template;
@@ -9,6 +10,7 @@ use serde_json::Value;
 use super::nulls::compared_with;
 use super::why::{Facts, ServerFacts, why};
 use super::{Queries, State};
+use crate::catalog::CatalogError;
 use crate::engine::outlet::Outlet;
 use crate::engine::running::Running;
 use crate::engine::topics::write_topic;
@@ -134,6 +136,16 @@ impl Queries {
     /// The first queries of a tenant, by name, that pass the filter.
     pub(in crate::engine) fn infos(&self, tenant: &Tenant, filter: &QueryFilter) -> Vec<QueryInfo> {
         // Groups and the disk are read without the lock.
+        let labelled = match &filter.label {
+            Some(label) => match self.with_label(label) {
+                Ok(labelled) => Some(labelled),
+                Err(error) => {
+                    tracing::error!("the queries with a label are not listed: {error}");
+                    return Vec::new();
+                }
+            },
+            None => None,
+        };
         let found: Vec<Found> = {
             let state = self.state.lock();
             let number = match &filter.application {
@@ -145,6 +157,7 @@ impl Queries {
             };
             let page = state.registry.page(tenant, filter.after.as_deref(), filter.limit, |name, entry| {
                 number.is_none_or(|number| entry.application == number)
+                    && labelled.as_ref().is_none_or(|labelled| labelled.contains(&entry.id))
                     && filter.like.as_ref().is_none_or(|pattern| like(name, pattern))
             });
             page.into_iter().map(|(_, id)| self.find(&state, id)).collect()
@@ -156,6 +169,18 @@ impl Queries {
             })
         });
         known.collect()
+    }
+
+    /// The queries of all tenants with a label. Only the catalog has labels, and this reads all of it: about a second
+    /// for each million queries.
+    fn with_label(&self, label: &str) -> Result<HashSet<QueryId>, CatalogError> {
+        let mut labelled = HashSet::new();
+        self.catalog.scan_queries(|query| {
+            if query.label == Some(label) {
+                labelled.insert(query.id);
+            }
+        })?;
+        Ok(labelled)
     }
 
     /// What is known of a query in the registry.
