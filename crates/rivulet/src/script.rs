@@ -109,6 +109,11 @@ impl Script {
         !self.statements.as_slice().is_empty()
     }
 
+    /// Whether a statement that is left makes a query of an application.
+    pub fn has_queries_of_applications(&self) -> bool {
+        self.statements.as_slice().iter().any(|(statement, _)| matches!(statement, Statement::CreateQuery { .. }))
+    }
+
     /// Returns the next thing to do; `None` at the end.
     ///
     /// # Errors

@@ -367,6 +367,10 @@ fn run_has_applications_read_and_write_files() {
     assert!(text(&done.stdout).contains("\"payload\":{\"ts\":1000,\"celsius\":30.0}"), "{}", text(&done.stderr));
     let done = rivulet(folder.path(), &["run", "-c", &topics], event);
     assert!(done.status.code() == Some(1) && text(&done.stderr).contains("--input"), "{}", text(&done.stderr));
+    let big = "CREATE SOURCE s (ts TIMESTAMP, celsius DOUBLE) FROM 'mqtt:a' FORMAT JSON; SELECT celsius FROM s";
+    let done = rivulet(folder.path(), &["run", "-c", big, "-i", "-"], event);
+    assert!(done.status.code() == Some(1), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains("nothing reads --input"), "{}", text(&done.stderr));
     // Nothing was right.
     let done = rivulet(folder.path(), &["run", "-c", &topics, "--input", "-"], "{\"ts\": true}\n");
     assert!(done.status.code() == Some(1) && text(&done.stderr).contains("1 row"), "{}", text(&done.stderr));

@@ -65,6 +65,13 @@ impl Console<'_> {
     fn run(&mut self, text: &str) -> Result<(), CliError> {
         let folder = self.arguments.file.as_deref().and_then(Path::parent).unwrap_or(Path::new(""));
         let mut script = Script::parse_in(text, folder)?;
+        if self.arguments.input.is_some() && !script.has_queries_of_applications() {
+            let message = "nothing reads --input: the script has no query of an application";
+            return Err(CliError::new(message).with_hint(
+                "CREATE QUERY name FROM APPLICATION ... makes one; a big query reads its sources alone: FROM 'stdin:', \
+                 'file:...', or 'mqtt:...' WITH (broker => 'mqtt://localhost:1883')",
+            ));
+        }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let parallelism = self.arguments.parallelism.unwrap_or(cores).clamp(1, 1024);
         let options = RunOptions::new(parallelism);
