@@ -149,10 +149,14 @@ impl BigQueries {
         let all = self.that(does_not_run);
         let more = all.len().saturating_sub(NAMED_MAX);
         let say = |(name, one): &(FullName, OneQuery)| {
-            let (is_public, name, state) = (name.tenant.is_default(), name.in_public(), one.life.state().name());
+            let (is_public, name) = (name.tenant.is_default(), name.in_public());
+            let state = match one.life.state() {
+                QueryState::Failed => "has failed".to_owned(),
+                other => format!("is {}", other.name()),
+            };
             match is_public {
-                true => format!("the query {name} is {state}: {}", one.life.reason().unwrap_or_default()),
-                false => format!("the query {name} is {state}"),
+                true => format!("the query {name} {state}: {}", one.life.reason().unwrap_or_default()),
+                false => format!("the query {name} {state}"),
             }
         };
         let more = (more > 0).then(|| format!("{more} more queries do not run"));
