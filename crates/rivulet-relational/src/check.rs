@@ -271,7 +271,7 @@ impl Check {
             Expr::BinaryOp { op: BinaryOperator::Xor, .. } if self.has_parameters => {
                 ("the operator XOR".to_owned(), Some("write a <> b for conditions"))
             }
-            Expr::BinaryOp { op, .. } if !is_operator(op) => (format!("the operator '{op}'"), None),
+            Expr::BinaryOp { op, .. } if !is_operator(op) => (format!("the operator '{op}'"), instead_of(op)),
             Expr::UnaryOp { op, .. } if !matches!(op, UnaryOperator::Plus | UnaryOperator::Not) => {
                 (format!("the operator '{op}'"), None)
             }
@@ -339,6 +339,18 @@ fn order_of(call: &ast::Function) -> impl Iterator<Item = &ast::Expr> {
         _ => None,
     });
     orders.flatten().map(|order| &order.expr)
+}
+
+/// What to write instead of an operator that other databases have.
+fn instead_of(operator: &ast::BinaryOperator) -> Option<&'static str> {
+    use ast::BinaryOperator as B;
+    Some(match operator {
+        B::Arrow | B::LongArrow | B::HashArrow | B::HashLongArrow => {
+            "json_value(text, '$.a.b') reads a value of a text in JSON, json_query(text, '$.a') an object or array"
+        }
+        B::Question | B::QuestionAnd | B::QuestionPipe => "write json_exists(text, '$.a')",
+        _ => return None,
+    })
 }
 
 /// Whether the language has this operator between two values.

@@ -23,7 +23,10 @@ pub(crate) fn said(message: &str, known: Place, query: &ast::Query) -> Option<Re
         let bare = column.rsplit('.').next().unwrap_or(column);
         let written = first_name(query, |idents| idents.last().is_some_and(|ident| ident.value == bare));
         let place = known.or(written.and_then(|written| written.place)).or_else(|| wildcard(query, None));
-        let hint = format!("add it to GROUP BY, or write for example max({bare})");
+        let hint = match ["window_start", "window_end"].contains(&bare) {
+            true => format!("{bare} alone is the bound of this window; of its rows, write max(input.{bare})"),
+            false => format!("add it to GROUP BY, or write for example max({bare})"),
+        };
         return at(place, format!("the column '{bare}' is neither in GROUP BY nor in an aggregate"), &hint);
     }
     if message.contains("UNION queries have different number of columns") {

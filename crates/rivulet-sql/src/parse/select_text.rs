@@ -198,7 +198,12 @@ impl SelectText<'_> {
         if let Some(kind) = message.strip_prefix("No infix parser for token ") {
             let token = self.tokens.get(self.index_at(position));
             let operator = token.map_or_else(|| kind.to_owned(), |token| token.token.to_string());
-            return not_yet(position.or(self.end), &format!("the operator '{operator}'"));
+            let error = not_yet(position.or(self.end), &format!("the operator '{operator}'"));
+            return match operator.as_str() {
+                "<<" => error.hint("multiply by a power of two: x * 4 instead of x << 2"),
+                ">>" => error.hint("divide by a power of two: x / 4 instead of x >> 2, where x is not negative"),
+                _ => error,
+            };
         }
         let expectation = message.strip_prefix("Expected: ").or(message.strip_prefix("Expected "));
         let (expected, found) = match expectation.and_then(|rest| rest.split_once(", found: ")) {

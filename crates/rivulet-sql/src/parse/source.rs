@@ -196,29 +196,33 @@ fn primary_key(cursor: &mut Cursor<'_>) -> Result<PrimaryKey, SqlError> {
     Ok(PrimaryKey { columns, position })
 }
 
-/// Reads `WATERMARK FOR column AS column [- INTERVAL '...']`.
+/// Reads `WATERMARK FOR column AS column [- INTERVAL '...']`; what follows AS may stand in parentheses.
 fn watermark_clause(cursor: &mut Cursor<'_>) -> Result<Watermark, SqlError> {
     const EXAMPLE: &str = "write for example WATERMARK FOR ts AS ts - INTERVAL '5' SECOND";
     cursor.expect_word("WATERMARK")?;
     cursor.expect_word("FOR")?;
     let column = cursor.name("the column of the event time")?;
     cursor.expect_word("AS").map_err(|error| error.hint(EXAMPLE))?;
+    let is_enclosed = cursor.eat(&Token::LParen);
     let again = cursor.name("the column of the event time")?;
     if again.text != column.text {
         return Err(
             SqlError::new(again.position, format!("the watermark of '{column}' is made of '{again}'")).hint(EXAMPLE)
         );
     }
-    if !cursor.eat(&Token::Minus) {
-        return Ok(Watermark { column, lateness_us: 0 });
+    let mut lateness_us = 0;
+    if cursor.eat(&Token::Minus) {
+        let (literal, position) = cursor.literal().map_err(|error| error.hint(EXAMPLE))?;
+        let span_us = match literal {
+            Literal::Interval(interval) => interval_us(interval).filter(|us| *us >= 0),
+            _ => None,
+        };
+        lateness_us = span_us.ok_or_else(|| {
+            SqlError::new(position, "the lateness is a time span of fixed length, and not negative").hint(EXAMPLE)
+        })?;
     }
-    let (literal, position) = cursor.literal().map_err(|error| error.hint(EXAMPLE))?;
-    let lateness_us = match literal {
-        Literal::Interval(interval) => interval_us(interval).filter(|us| *us >= 0),
-        _ => None,
-    };
-    let lateness_us = lateness_us.ok_or_else(|| {
-        SqlError::new(position, "the lateness is a time span of fixed length, and not negative").hint(EXAMPLE)
-    })?;
+    if is_enclosed {
+        cursor.expect(&Token::RParen).map_err(|error| error.hint(EXAMPLE))?;
+    }
     Ok(Watermark { column, lateness_us })
 }

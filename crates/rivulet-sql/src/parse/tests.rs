@@ -197,6 +197,10 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
             "error at line 1, column 52: the watermark of 'ts' is made of 'other'\nhint: write for example WATERMARK FOR ts AS ts - INTERVAL '5' SECOND",
         ),
         (
+            "CREATE SOURCE s (ts TIMESTAMP, WATERMARK FOR ts AS (ts - INTERVAL '1' SECOND * 2)) FROM 'x:y'",
+            "error at line 1, column 78: expected ')', found '*'\nhint: write for example WATERMARK FOR ts AS ts - INTERVAL '5' SECOND",
+        ),
+        (
             "CREATE SOURCE s (ts TIMESTAMP, WATERMARK FOR ts AS ts - INTERVAL '1 month') FROM 'x:y'",
             "error at line 1, column 57: the lateness is a time span of fixed length, and not negative\nhint: write for example WATERMARK FOR ts AS ts - INTERVAL '5' SECOND",
         ),
@@ -333,6 +337,12 @@ fn statements_of_big_queries_are_read() {
     assert_eq!((source.name.text.as_str(), source.connector().as_str(), source.rest()), ("Bids", "kafka", "bids"));
     assert_eq!((source.event_time_column, source.lateness_us, source.idle_timeout_us), (Some(1), 4_000_000, None));
     assert!(!source.schema.field(1).is_nullable() && source.options.len() == 2);
+    for (watermark, lateness_us) in [("(ts)", 0), ("(ts - INTERVAL '4' SECOND)", 4_000_000)] {
+        let text = format!("CREATE SOURCE s (ts TIMESTAMP, WATERMARK FOR ts AS {watermark}) FROM 'x:y'");
+        let Statement::CreateSource(source) = one(&text) else { panic!("not a source") };
+        let source = source.declare(|_, _| panic!("the columns are declared")).unwrap();
+        assert_eq!((source.event_time_column, source.lateness_us), (Some(0), lateness_us), "{text}");
+    }
 
     let own = Arc::new(Schema::new(vec![Field::new("t", TIMESTAMP, true)]));
     let Statement::CreateSource(source) = one(

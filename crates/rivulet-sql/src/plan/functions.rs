@@ -53,7 +53,7 @@ pub(super) fn instead_of(aggregate: &str) -> Option<&'static str> {
 }
 
 /// Functions of other dialects that are not offered, with the reason and what to do instead.
-pub(super) const REFUSED: [(&str, &str, &str); 12] = [
+pub(super) const REFUSED: [(&str, &str, &str); 13] = [
     ("now", CLOCK_WHY, ARRIVAL),
     ("current_timestamp", CLOCK_WHY, ARRIVAL),
     ("localtimestamp", CLOCK_WHY, ARRIVAL),
@@ -64,6 +64,11 @@ pub(super) const REFUSED: [(&str, &str, &str); 12] = [
     ("random", "gives another result on every evaluation", "results are a function of the events"),
     ("rand", "gives another result on every evaluation", "results are a function of the events"),
     ("lead", "looks at rows that have not come yet", "lag looks back; a big query has LEAD(x) OVER (ORDER BY ts)"),
+    (
+        "unnest",
+        "makes rows of an array and stands in FROM",
+        "write FROM t CROSS JOIN UNNEST(array) WITH ORDINALITY AS e (element, number)",
+    ),
     ("file_row_index", "is about files", "an application reads a stream"),
     ("input_file_name", "is about files", "an application reads a stream"),
 ];

@@ -157,7 +157,11 @@ impl<'a> WindowResults<'a> {
             let position = place_of(expression, &name).map_or(position, |found| found.position.or(position));
             let error =
                 SqlError::new(position, format!("the column '{name}' is neither in GROUP BY nor in an aggregate"));
-            return Err(if Some(&name) == self.event_time.as_ref() {
+            return Err(if BOUNDS.iter().any(|(bound, _)| *bound == name) {
+                let hint =
+                    format!("{name} alone is the bound of this window; of its rows, write last_value(input.{name})");
+                error.hint(hint)
+            } else if Some(&name) == self.event_time.as_ref() {
                 error.hint(format!("select window_start or window_end, or last_value({name})"))
             } else {
                 error.hint(format!("add it to GROUP BY, or write for example last_value({name})"))

@@ -16,7 +16,7 @@ use super::aggregates::PlannedAggregate;
 use super::columns::{place_in, unaliased, used_columns, whole_number};
 use super::error::{not_yet, place_of, refused};
 use super::lower::Lowering;
-use super::stream::{Place, Stream};
+use super::stream::{Place, Stream, WINDOW_END};
 use crate::value::{TIMESTAMP, interval_us};
 use crate::{Position, SqlError};
 
@@ -54,7 +54,7 @@ impl Lowering {
             }
         }
         let Some(limit) = limit else {
-            return Err(unbounded(ranking.name(), position));
+            return Err(unbounded(ranking.name(), params, position));
         };
         // Ranks begin with 1. With a lower limit, the conditions themselves let no row through.
         if limit < 1 {
@@ -333,7 +333,9 @@ impl Lowering {
                 let frame = OverFrame::Rows { preceding: Some(preceding.into()) };
                 return Ok(OverCall { function, params: &call.params, frame });
             }
-            WindowFunctionDefinition::WindowUDF(function) => return Err(unbounded(function.name(), position)),
+            WindowFunctionDefinition::WindowUDF(function) => {
+                return Err(unbounded(function.name(), &call.params, position));
+            }
         };
         let Some(PlannedAggregate { function, .. }) = function else {
             return Err(not_yet(position, "this window function"));
@@ -418,9 +420,18 @@ fn rows_away(name: &str, params: &WindowFunctionParams, position: Position) -> R
     })
 }
 
-fn unbounded(name: &str, position: Position) -> SqlError {
+fn unbounded(name: &str, params: &WindowFunctionParams, position: Position) -> SqlError {
     let name = name.to_uppercase();
-    refused(position, format!("{name}() without a bound would number rows without end")).hint(RANK_HINT)
+    // The bound of a window in GROUP BY is called by its function: `tumble_end(...)`.
+    let is_bound = |name: &str| name == WINDOW_END || name.contains("_end(");
+    let is_end = |key: &Expr| matches!(unaliased(key), Expr::Column(column) if is_bound(&column.name));
+    match params.partition_by.iter().any(is_end) {
+        true => refused(position, format!("{name}() needs a bound, also within a window")).hint(format!(
+            "any number will do: SELECT ... FROM (SELECT *, {name}() OVER (PARTITION BY window_start, window_end \
+             ORDER BY v DESC) AS n FROM m) WHERE n <= 1000, where m is the query with the window"
+        )),
+        false => refused(position, format!("{name}() without a bound would number rows without end")).hint(RANK_HINT),
+    }
 }
 
 /// The ranking function of an expression, and its OVER.
