@@ -68,6 +68,11 @@ impl Dialect for RivuletDialect {
         true
     }
 
+    /// `SELECT * EXCEPT (column, ...)`.
+    fn supports_select_wildcard_except(&self) -> bool {
+        true
+    }
+
     /// The parser takes everything behind `IS [NOT] DISTINCT FROM` as its right side, up to the end of an AND or OR.
     /// Here the right side ends where that of a comparison does.
     fn parse_infix(&self, parser: &mut Parser<'_>, left: &Expr, precedence: u8) -> Option<Result<Expr, ParserError>> {

@@ -200,8 +200,11 @@ fn from_of(tokens: &[TokenWithSpan]) -> Option<usize> {
 /// Whether several SELECTs are put together.
 fn is_union(tokens: &[TokenWithSpan]) -> bool {
     const WORDS: [&str; 4] = ["union", "intersect", "except", "minus"];
-    // The word may be the name of a column.
+    // The word may be the name of a column, or that of `* EXCEPT (column, ...)`.
     let joins = |index: &usize| {
+        if index.checked_sub(1).is_some_and(|before| tokens[before].token == Token::Mul) {
+            return false;
+        }
         let next = tokens.get(index + 1).map(|next| &next.token);
         WORDS.iter().any(|word| token_is_word(&tokens[*index].token, word))
             && next.is_some_and(|next| {

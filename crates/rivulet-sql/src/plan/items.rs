@@ -5,6 +5,7 @@ use datafusion_sql::sqlparser::ast;
 
 use super::check::Scope;
 use super::walk::start;
+use crate::address::list;
 use crate::parse::name_of;
 use crate::statement::{Name, Select};
 use crate::{Position, SqlError};
@@ -67,7 +68,7 @@ pub(super) fn items(
             ast::SelectItem::Wildcard(options) => {
                 let position = Position::from(options.wildcard_token.0.span).or(fallback);
                 check_wildcard(options, scope, position)?;
-                for name in declared() {
+                for name in without(options, declared(), scope)? {
                     let identifier = ast::Ident::with_quote_and_span('"', options.wildcard_token.0.span, name);
                     push(Item::new(scope.plain_name(name).to_owned(), &ast::Expr::Identifier(identifier), position))?;
                 }
@@ -85,7 +86,8 @@ pub(super) fn items(
                 }
                 check_wildcard(options, scope, span.into())?;
                 let table = named.filter(|_| is_table);
-                for name in declared().filter(|name| scope.table_of(name) == table.as_deref()) {
+                let of_table = declared().filter(|name| scope.table_of(name) == table.as_deref());
+                for name in without(options, of_table, scope)? {
                     let identifier = ast::Ident::with_quote_and_span('"', span, name);
                     push(Item::new(
                         scope.plain_name(name).to_owned(),
@@ -110,7 +112,6 @@ fn check_wildcard(
 ) -> Result<(), SqlError> {
     let plain = options.opt_ilike.is_none()
         && options.opt_exclude.is_none()
-        && options.opt_except.is_none()
         && options.opt_replace.is_none()
         && options.opt_rename.is_none();
     if !plain {
@@ -121,6 +122,26 @@ fn check_wildcard(
             .hint("select aggregates, the keys of GROUP BY, window_start and window_end"));
     }
     Ok(())
+}
+
+/// The columns that `*` stands for, without those that `EXCEPT (...)` behind it names.
+pub(super) fn without<'c>(
+    options: &ast::WildcardAdditionalOptions,
+    columns: impl Iterator<Item = &'c str>,
+    scope: &Scope<'_>,
+) -> Result<Vec<&'c str>, SqlError> {
+    let mut columns: Vec<&str> = columns.collect();
+    let Some(except) = &options.opt_except else { return Ok(columns) };
+    let names: Vec<&str> = columns.iter().map(|column| scope.plain_name(column)).collect();
+    for name in [&except.first_element].into_iter().chain(&except.additional_elements).map(name_of) {
+        if !names.contains(&name.text.as_str()) {
+            let hint = format!("'*' has the columns {}", list(&names));
+            let error = SqlError::new(name.position, format!("unknown column '{name}'"));
+            return Err(error.suggest(&name.text, names, hint));
+        }
+        columns.retain(|column| scope.plain_name(column) != name.text);
+    }
+    Ok(columns)
 }
 
 pub(super) fn item_expression(item: &ast::SelectItem) -> Option<(&ast::Expr, Option<&ast::Ident>)> {

@@ -22,7 +22,7 @@ use super::check::{ARRIVAL_TIME, Place, Scope, ScopeTable, full_name};
 use super::declarations::Declarations;
 use super::defect;
 use super::expression::{Compiler, ExpressionPlanner, parameter_fields};
-use super::items::{item_expression, natural_name};
+use super::items::{item_expression, natural_name, without};
 use super::source::{Source, third_input};
 use super::types::{cast_to, result_type};
 use super::walk::start;
@@ -305,8 +305,10 @@ impl LookupPlanner<'_> {
     ) -> Result<Vec<PlannedResult>, SqlError> {
         let mut results = Vec::new();
         for (index, item) in items.iter().enumerate() {
-            if let ast::SelectItem::Wildcard(_) = item {
-                results.extend(columns.iter().map(|field| PlannedResult {
+            if let ast::SelectItem::Wildcard(options) = item {
+                let names = without(options, columns.iter().map(|field| field.name().as_str()), scope)?;
+                let meant = columns.iter().filter(|field| names.contains(&field.name().as_str()));
+                results.extend(meant.map(|field| PlannedResult {
                     field: Field::new(
                         full_name(alias, scope.plain_name(field.name())),
                         field.data_type().clone(),
