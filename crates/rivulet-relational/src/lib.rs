@@ -27,7 +27,8 @@
 //! - `check`: refuses what would be ignored; `clauses`: errors about clauses, in our words; `located`: the place
 //!   of an error; `comparisons`: refuses
 //!   comparisons of types that do not go together; `decimals`: number literals beside decimals; `aliases`: inputs that
-//!   have the name of a column; `fields`: columns that are fields of objects; `walk`: walks over syntax trees;
+//!   have the name of a column; `fields`: columns that are fields of objects; `names`: computed columns that would have
+//!   one name; `walk`: walks over syntax trees;
 //! - [`error`]: what is wrong and where ([`RelationalError`]).
 
 pub mod planning;
@@ -54,6 +55,7 @@ mod located;
 mod marks;
 mod decimals;
 mod fields;
+mod names;
 mod nothing;
 mod order;
 mod subqueries;

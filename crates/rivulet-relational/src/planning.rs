@@ -41,6 +41,7 @@ use crate::group_window;
 use crate::grouping_sets;
 use crate::limits;
 use crate::marks;
+use crate::names;
 use crate::nothing::{NothingFulfils, first_scan, with_one_row};
 use crate::order;
 use crate::spelling::spell_out;
@@ -242,21 +243,22 @@ fn size(plan: &LogicalPlan, most: usize) -> Option<(usize, usize)> {
 
 fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
     check(query)?;
-    let (mut query, mut names) = (query.clone(), OtherNames::default());
+    let (mut query, mut inputs) = (query.clone(), OtherNames::default());
     // The loop ends: an input that has got another name is not found under its own name again, and the same holds for a
-    // column by its fields.
+    // column by its fields. A computed column is named once.
     loop {
         let error = match translate_as_named(&query, catalog) {
             Ok(plan) => return Ok(plan),
             Err(error) => error,
         };
         let is_renamed = match &error.problem {
-            Problem::FieldOfColumn(name) => names.give(name.split('.').next().unwrap_or(name), &mut query),
+            Problem::FieldOfColumn(name) => inputs.give(name.split('.').next().unwrap_or(name), &mut query),
             Problem::UnknownColumn(name, columns) => fields::name_column(name, columns, &mut query),
+            Problem::Foreign(message) => names::make_different(message, &mut query),
             _ => false,
         };
         if !is_renamed {
-            return Err(names.taken_back(error.located(&query)));
+            return Err(inputs.taken_back(error.located(&query)));
         }
     }
 }

@@ -188,6 +188,34 @@ fn an_input_may_have_the_name_of_a_column() {
 }
 
 #[test]
+fn computed_columns_that_would_have_one_name_get_numbers() {
+    for (items, names) in [
+        ("id, CAST(id AS TEXT)", &["id", "id_1"][..]),
+        ("CAST(id AS TEXT), a.id, CAST(a.id AS DOUBLE)", &["id_1", "id", "id_2"]),
+        ("CAST(k AS TEXT), CAST(k AS DOUBLE), k AS k_1", &["a.k", "k_2", "k_1"]),
+        ("k + 1, CAST(k AS BIGINT) + 1", &["a.k + Int64(1)", "k + 1_1"]),
+        ("count(*), count(*), count(*)", &["count(*)", "count(*)_1", "count(*)_2"]),
+        (
+            "k, max(id), 1 + max(id), MAX(id) FROM a GROUP BY k UNION ALL SELECT 1, 2, 3, 4",
+            &["k", "max(a.id)", "Int64(1) + max(a.id)", "MAX(id)_1"],
+        ),
+    ] {
+        let from = if items.contains("FROM") { "" } else { "FROM a" };
+        let plan = planned(&format!("{SOURCES}SELECT {items} {from}"));
+        let found: Vec<&str> = plan.output.schema.fields().iter().map(|field| field.name().as_str()).collect();
+        assert_eq!(found, names, "{items}");
+    }
+    check(
+        SOURCES,
+        &[(
+            "SELECT id, id FROM a",
+            "12: two columns of a SELECT have one name",
+            "name one of them anew, as in SELECT v, v AS again",
+        )],
+    );
+}
+
+#[test]
 fn the_hint_of_an_unknown_column_has_each_name_once() {
     check(
         SOURCES,

@@ -227,6 +227,7 @@ fn aggregates_are_over_different_values_over_what_changes_and_over_whole_partiti
     check(&[
         ("SELECT sum(DISTINCT v) AS s, avg(DISTINCT v) AS m, median(v) AS d FROM a", &["18|4.5|5.0"]),
         ("SELECT bit_and(v) AS x, bit_or(v) AS y, bit_xor(v) AS z FROM a", &["1|15|11"]),
+        ("SELECT sum(CAST(v / 2.0 AS BIGINT)), sum(v / 2.0), count(*), count(*) FROM a", &["9|11.5|5|5"]),
         (
             &format!("SELECT median(n) AS m, percentile_cont(n, 0.25) AS p, sum(DISTINCT n) AS s FROM ({counts})"),
             &["2.0|1.5|3"],

@@ -1,0 +1,93 @@
+//! Names for computed columns that would have one name: `SELECT count(*), count(*)`, `SELECT v, CAST(v AS TEXT)`.
+//!
+//! DataFusion's planner names a column without AS by its expression without casts, and refuses two columns of one name.
+//! The later ones get a number: `count(*)_1`, `v_1`. A query that the planner accepts keeps its names.
+
+use std::collections::HashSet;
+
+use datafusion_sql::sqlparser::ast::{self, Ident, SelectItem};
+
+use crate::walk::{NodeMut, change_expression, change_query};
+
+/// The beginning of the planner's refusal.
+const REFUSAL: &str = "require unique expression names";
+
+/// Names the computed columns of each SELECT that would have the name of a column before them. Returns whether there
+/// is any, after the planner has refused the query with this message.
+pub(crate) fn make_different(message: &str, query: &mut ast::Query) -> bool {
+    let mut is_changed = false;
+    if message.contains(REFUSAL) {
+        change_query(query, &mut |node, _| {
+            if let NodeMut::Query(query) = node {
+                is_changed |= of_body(&mut query.body);
+            }
+        });
+    }
+    is_changed
+}
+
+fn of_body(body: &mut ast::SetExpr) -> bool {
+    match body {
+        ast::SetExpr::Select(select) => of_items(&mut select.projection),
+        ast::SetExpr::SetOperation { left, right, .. } => of_body(left) | of_body(right),
+        // The walk comes to it by itself.
+        _ => false,
+    }
+}
+
+fn of_items(items: &mut [SelectItem]) -> bool {
+    // The names that are given, which no other column may get.
+    let mut taken: HashSet<String> = items.iter().filter_map(given).collect();
+    let mut known: HashSet<String> = HashSet::new();
+    let mut is_changed = false;
+    for item in items {
+        let SelectItem::UnnamedExpr(expression) = item else { continue };
+        let name = natural(expression);
+        // Names of functions may be written in any case.
+        if known.insert(name.to_lowercase()) && !taken.contains(&name) || is_column(expression) {
+            continue;
+        }
+        let numbered = (1..).map(|number| format!("{name}_{number}")).find(|numbered| taken.insert(numbered.clone()));
+        let alias = Ident::with_quote('"', numbered.expect("there is another number"));
+        *item = SelectItem::ExprWithAlias { expr: expression.clone(), alias };
+        is_changed = true;
+    }
+    is_changed
+}
+
+/// The name of a column that the query names itself.
+fn given(item: &SelectItem) -> Option<String> {
+    match item {
+        SelectItem::ExprWithAlias { alias, .. } => Some(folded(alias)),
+        SelectItem::UnnamedExpr(expression) if is_column(expression) => Some(natural(expression)),
+        _ => None,
+    }
+}
+
+fn is_column(expression: &ast::Expr) -> bool {
+    matches!(expression, ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_))
+}
+
+/// The name of a column without AS: that of a column alone, or the text without casts.
+fn natural(expression: &ast::Expr) -> String {
+    let mut bare = expression.clone();
+    change_expression(&mut bare, &mut |node, _| {
+        if let NodeMut::Expr(part) = node
+            && let ast::Expr::Cast { expr: inner, .. } | ast::Expr::Nested(inner) = part
+        {
+            *part = (**inner).clone();
+        }
+    });
+    match &bare {
+        ast::Expr::Identifier(column) => folded(column),
+        ast::Expr::CompoundIdentifier(parts) => parts.last().map(folded).unwrap_or_default(),
+        other => other.to_string(),
+    }
+}
+
+fn folded(ident: &Ident) -> String {
+    match ident.quote_style {
+        None => ident.value.to_lowercase(),
+        Some(_) => ident.value.clone(),
+    }
+}
