@@ -223,6 +223,13 @@ impl Task {
         waiting_us.min(self.in_hand.arrival_us.load(Ordering::Acquire))
     }
 
+    /// The arrival of the oldest event that may still come to the inbox: from the log, or from another group. Those in
+    /// the inbox are looked at after these, for an event may come to the inbox meanwhile, and none goes back.
+    fn oldest_under_way_us(&self) -> i64 {
+        let replayed_us = self.pool.held_at_us.load(Ordering::Acquire);
+        replayed_us.min(self.settings.oldest_upstream_us())
+    }
+
     /// The lowest log position of the events that wait or are still to be passed on; the highest position if there are
     /// none.
     pub(crate) fn oldest_position(&self) -> LogPosition {
@@ -237,12 +244,7 @@ impl Task {
         if !is_due(now_us) {
             return;
         }
-        // Events in flight to this group are checked first: they may arrive in the inbox meanwhile, but not the other
-        // way round.
-        let upstream_us = self.settings.oldest_upstream_us();
-        let oldest_us = self.oldest_us().min(upstream_us);
-        // Events that are still to be replayed are in flight too.
-        let oldest_us = oldest_us.min(self.pool.held_at_us.load(Ordering::Acquire));
+        let oldest_us = self.oldest_under_way_us().min(self.oldest_us());
         let now_us = now_us.min(oldest_us.saturating_sub(1));
         if is_due(now_us) {
             core.host.table().take_leaps(&*self.pool.clock);

@@ -365,12 +365,12 @@ impl Task {
         if !is_due(core, now_us) {
             return;
         }
-        let upstream_us = self.settings.oldest_upstream_us();
+        let under_way_us = self.oldest_under_way_us();
         let oldest_us = {
             let order = parts.order.lock();
             order.oldest_us(number).min(self.inbox.lock().oldest_arrival_us().unwrap_or(i64::MAX))
         };
-        let now_us = now_us.min(oldest_us.min(upstream_us).saturating_sub(1));
+        let now_us = now_us.min(oldest_us.min(under_way_us).saturating_sub(1));
         if is_due(core, now_us) {
             core.host.table().take_leaps(&*self.pool.clock);
             core.host.tick(now_us, &mut *core.sink);

@@ -432,6 +432,8 @@ impl Engine {
             stops_soon: AtomicBool::new(false),
             is_stopped,
         });
+        // Restored queries have timers that are due, and behind their state there are events that come first.
+        engine.workers.hold_timers_at(0);
         let replayed_from = engine.load()?;
         engine.big_queries.load()?;
         engine.event_log.attach(&engine.messaging)?;

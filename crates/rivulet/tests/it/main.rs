@@ -62,6 +62,7 @@ mod reference;
 mod reload;
 mod replace;
 mod replace_query;
+mod replayed_time;
 mod restart_loop;
 mod run;
 mod run_state;

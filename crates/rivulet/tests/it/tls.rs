@@ -265,7 +265,8 @@ fn the_name_in_a_client_certificate_tells_who_calls_over_http_and_mqtt() {
     let (kim, eve) = (own.client("kim"), foreign.client("eve"));
     for (required, word) in [(true, "required"), (false, "optional")] {
         let authorizer = Arc::new(ByCertificate::default());
-        let extensions = Extensions { access: Arc::new(Access::new(authorizer.clone())), ..Extensions::default() };
+        let extensions =
+            Extensions { access: Some(Arc::new(Access::new(authorizer.clone()))), ..Extensions::default() };
         let mut config = configuration(folder.path());
         config.data_dir = folder.path().join(word);
         let clients = ClientCertificates { ca_file: own.file.clone(), required, name: NameKind::Uri };

@@ -291,7 +291,8 @@ impl EventLog {
     }
 
     /// Begins to replay from a position, in a thread of its own; from 0 it replays everything that was ever received.
-    /// If it `asks_for_all`, events that the log no longer has are counted as lost. Holds the timers of the workers.
+    /// If it `asks_for_all`, events that the log no longer has are counted as lost. The timers of the workers, which the
+    /// caller holds, go on at the end.
     /// `change` is called before each event, and `over` at the end.
     ///
     /// # Errors
@@ -313,6 +314,7 @@ impl EventLog {
         if is_empty && change(LogPosition::MAX) == LogPosition::MAX && router.end_replay(|_| true) {
             say_loss(self.progress.lost.load(Ordering::Relaxed));
             over();
+            workers.hold_timers_at(i64::MAX);
             self.progress.is_over.store(true, Ordering::Release);
             return Ok(());
         }
@@ -324,8 +326,6 @@ impl EventLog {
             true
         });
         known.map_err(|error| unavailable(&error))?;
-        // None of these events is in an inbox yet.
-        workers.hold_timers_at(0);
         let replay = Replay {
             workers,
             change,
