@@ -19,37 +19,77 @@ const NAMES_MAX: usize = 100;
 /// The words with which statements begin.
 #[rustfmt::skip]
 const STATEMENTS: &[&str] = &[
-    "ALTER", "CHECKPOINT", "CREATE", "DESCRIBE", "DROP", "EXPLAIN", "INSERT INTO", "PAUSE QUERY", "REFRESH TABLE",
-    "RESUME QUERY", "SELECT", "SHOW", "WITH",
+    "ALTER", "CHECKPOINT", "CREATE", "DESCRIBE", "DROP", "EXPLAIN", "GRANT", "INSERT INTO", "PAUSE QUERY",
+    "REFRESH TABLE", "RESUME QUERY", "REVOKE", "SELECT", "SHOW", "WITH",
 ];
 
 /// The kinds of what statements are about.
 const KINDS: &[&str] = &["APPLICATION", "QUERY", "SECRET", "SINK", "SOURCE", "TABLE", "VIEW"];
 
+/// What DROP drops.
+const DROPPED: &[&str] =
+    &["APPLICATION", "QUERY", "SECRET", "SINK", "SOURCE", "TABLE", "TENANT", "TOKEN", "USER", "VIEW"];
+
+/// What is granted and revoked.
+const RIGHTS: &[&str] = &["ADMINISTER ON SERVER", "ALL", "CHANGE", "PUBLISH ON TOPIC", "READ", "SUBSCRIBE"];
+
 /// What may follow a word that opens a statement.
 const FOLLOWERS: &[(&str, &[&str])] = &[
-    ("ALTER", &["APPLICATION", "QUERY"]),
-    ("CREATE", &["APPLICATION", "OR REPLACE", "QUERY", "SECRET", "SINK", "SOURCE", "TABLE", "VIEW"]),
+    ("ALTER", &["APPLICATION", "QUERY", "TOKEN"]),
+    (
+        "CREATE",
+        &[
+            "APPLICATION",
+            "OR REPLACE",
+            "QUERY",
+            "SECRET",
+            "SINK",
+            "SOURCE",
+            "TABLE",
+            "TENANT",
+            "TOKEN FOR",
+            "USER",
+            "VIEW",
+        ],
+    ),
     ("REPLACE", KINDS),
     ("DESCRIBE", &["APPLICATION", "FUNCTION", "QUERY", "SINK", "SOURCE", "TABLE", "VIEW"]),
-    ("DROP", KINDS),
+    ("DROP", DROPPED),
     ("EXPLAIN", &["ANALYZE", "APPLICATION", "CREATE", "QUERY", "SELECT"]),
+    ("GRANT", RIGHTS),
+    ("REVOKE", RIGHTS),
     (
         "SHOW",
-        &["APPLICATIONS", "CHECKPOINTS", "FUNCTIONS", "QUERIES", "SECRETS", "SINKS", "SOURCES", "TABLES", "VIEWS"],
+        &[
+            "APPLICATIONS",
+            "CHECKPOINTS",
+            "FUNCTIONS",
+            "GRANTS",
+            "QUERIES",
+            "SECRETS",
+            "SINKS",
+            "SOURCES",
+            "TABLES",
+            "TENANTS",
+            "TOKENS",
+            "USERS",
+            "VIEWS",
+        ],
     ),
 ];
 
 /// Words within statements.
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
-    "AND", "APPLICATION", "AS", "ASC", "AVRO", "BETWEEN", "BIGINT", "BOOLEAN", "BY", "CASCADE", "CASE", "CAST", "CSV",
-    "CUBE", "DATE", "DEBEZIUM", "DECIMAL", "DEFAULT", "DESC", "DISTINCT", "DOUBLE", "ELSE", "EMIT ON CHANGE", "END",
-    "EVENT TIME", "EXCEPT", "EXISTS", "FALSE", "FILTER", "FORMAT", "FROM", "GROUP BY", "GROUPING SETS", "HAVING",
-    "IF EXISTS", "IF NOT EXISTS", "IN", "INPUT", "INTERSECT", "INTERVAL", "INTO", "IS NOT NULL", "IS NULL", "JOIN",
-    "JSON", "KEY", "LABEL", "LEFT JOIN", "LIKE", "LIMIT", "MATCH_RECOGNIZE", "NOT", "NULL", "OFFSET", "ON", "OR",
-    "ORDER BY", "OUTPUT", "OVER", "PARTITION BY", "PRIMARY KEY", "QUALIFY", "ROLLUP", "ROWS", "SELECT", "SET", "TEXT",
-    "THEN", "TIME", "TIMESTAMP", "TO", "TRUE", "UNION ALL", "UNNEST", "WATERMARK", "WHEN", "WHERE", "WITH",
+    "ADMIN", "AND", "APPLICATION", "AS", "ASC", "AVRO", "BETWEEN", "BIGINT", "BOOLEAN", "BY", "CASCADE", "CASE", "CAST",
+    "CHANGE", "CSV", "CUBE", "DATE", "DEBEZIUM", "DECIMAL", "DEFAULT", "DESC", "DISTINCT", "DOUBLE", "ELSE",
+    "EMIT ON CHANGE", "END", "EVENT TIME", "EXCEPT", "EXISTS", "EXPIRES IN INTERVAL", "FALSE", "FILTER", "FORMAT",
+    "FROM", "GRACE INTERVAL", "GROUP BY", "GROUPING SETS", "HAVING", "IF EXISTS", "IF NOT EXISTS", "IN", "INPUT",
+    "INTERSECT", "INTERVAL", "INTO", "IS NOT NULL", "IS NULL", "JOIN", "JSON", "KEY", "LABEL", "LEFT JOIN", "LIKE",
+    "LIMIT", "MATCH_RECOGNIZE", "NOT", "NULL", "OFFSET", "ON", "OR", "ORDER BY", "OUTPUT", "OVER", "PARTITION BY",
+    "PRIMARY KEY", "PUBLISH", "QUALIFY", "READ", "ROLLUP", "ROTATE", "ROWS", "SELECT", "SERVER", "SET", "SUBSCRIBE",
+    "TEXT", "THEN", "TIME", "TIMESTAMP", "TO", "TOPIC", "TRUE", "UNION ALL", "UNNEST", "WATERMARK", "WHEN", "WHERE",
+    "WITH",
 ];
 
 /// What the server is asked for, by the word in front of the cursor.
@@ -286,7 +326,8 @@ mod tests {
         let sources = &["SOURCES", "VIEWS", "TABLES", "QUERIES", "APPLICATIONS"][..];
         for (text, wanted) in [
             ("", Expected::Words(STATEMENTS)),
-            ("drop", Expected::Words(KINDS)),
+            ("drop", Expected::Words(DROPPED)),
+            ("grant", Expected::Words(RIGHTS)),
             ("CREATE OR REPLACE", Expected::Words(KINDS)),
             ("DROP APPLICATION", Expected::Names(&[], &["APPLICATIONS"])),
             ("CREATE APPLICATION", Expected::Nothing),
