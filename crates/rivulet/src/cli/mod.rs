@@ -17,10 +17,12 @@ mod demo;
 mod doctor;
 pub mod error;
 mod logging;
+mod login;
 mod open_files;
 mod options;
 mod output;
 mod paint;
+mod profile;
 mod query;
 mod reload;
 mod run;
@@ -68,6 +70,10 @@ enum Command {
     /// Create, list or drop secrets, which options of sources and sinks name
     #[command(arg_required_else_help = true)]
     Secret(secret::SecretArguments),
+    /// Remember the token for a server, read from standard input
+    Login(login::LoginArguments),
+    /// Forget the token for a server
+    Logout(login::LoginArguments),
     /// Create, drop or list tenants
     #[command(arg_required_else_help = true)]
     Tenant(account::TenantArguments),
@@ -119,6 +125,8 @@ pub fn main(start: Start) -> ExitCode {
         Command::App(arguments) => app::run(global, arguments),
         Command::Query(arguments) => query::run(global, arguments),
         Command::Secret(arguments) => secret::run(global, arguments),
+        Command::Login(arguments) => login::log_in(global, &arguments),
+        Command::Logout(arguments) => login::log_out(global, &arguments),
         Command::Tenant(arguments) => account::run_tenant(global, arguments),
         Command::User(arguments) => account::run_user(global, arguments),
         Command::Token(arguments) => account::run_token(global, arguments),

@@ -11,6 +11,7 @@ use crate::http_client::{Client, SERVER_DEFAULT, TOKEN_VARIABLE};
 
 use super::error::CliError;
 use super::paint::colours;
+use super::profile;
 
 /// Options of every command.
 #[derive(Clone, Copy, Debug, clap::Args)]
@@ -47,7 +48,8 @@ impl Connection {
 /// Where the token is that a server asks for. It is never an option: everybody on a machine sees those.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct TokenSource {
-    /// File that holds the token for the server; without it RIVULET_TOKEN is the token
+    /// File that holds the token for the server; without it, RIVULET_TOKEN is the token, or `rivulet login` has
+    /// remembered it
     #[arg(long, global = true, env = "RIVULET_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
     #[command(flatten)]
@@ -65,20 +67,22 @@ impl TokenSource {
                 CliError::new(format!("cannot read the token in {}: {error}", file.display()))
                     .with_hint("--token-file and RIVULET_TOKEN_FILE name a file with the token alone")
             })?),
-            None => std::env::var(TOKEN_VARIABLE).ok(),
+            None => {
+                std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()).or_else(|| profile::token(server))
+            }
         };
         let token = token.as_deref().map(str::trim).filter(|token| !token.is_empty());
         if token.is_some_and(is_mistyped) {
             return Err(CliError::new("characters of the token are missing or wrong")
                 .with_hint("copy it again as it was shown, or have it rotated: rivulet token rotate ID"));
         }
-        Ok(Client::with(server, token, &self.trust.tls()?)?)
+        self.trust.client(server, token)
     }
 }
 
 /// The authorities that a command trusts, and the certificate that it shows.
 #[derive(Clone, Debug, clap::Args)]
-struct Trust {
+pub(super) struct Trust {
     /// Authorities to trust at an https address, in PEM; without it, those that browsers trust
     #[arg(long, global = true, env = "RIVULET_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
@@ -91,6 +95,14 @@ struct Trust {
 }
 
 impl Trust {
+    /// A client of a server that shows this token.
+    ///
+    /// # Errors
+    /// The address or the token is none; a file cannot be read.
+    pub(super) fn client(&self, server: &str, token: Option<&str>) -> Result<Client, CliError> {
+        Ok(Client::with(server, token, &self.tls()?)?)
+    }
+
     fn tls(&self) -> Result<ClientTls, CliError> {
         let identity = match (&self.cert, &self.key) {
             (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),

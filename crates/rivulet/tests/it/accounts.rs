@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::Output;
+use std::process::{Output, Stdio};
 use std::sync::Arc;
 
 use rivulet::api;
@@ -125,11 +125,15 @@ fn sends(client: &mut Mqtt, topic: &str) -> bool {
     client.publish(topic, "1") < 0x80
 }
 
+/// An application whose topics are those of the tenant `acme`.
+const OF_ACME: &str = "CREATE APPLICATION a (home TEXT) INPUT t (v BIGINT) FROM 'mqtt:acme/in/{home}' FORMAT JSON \
+                       OUTPUT 'mqtt:acme/out/{home}' FORMAT JSON AS SELECT v FROM t";
+
 /// A body with which an operation is not refused for its form before its right is asked for.
 fn body(operation: &str) -> &'static str {
     match operation {
         "POST /api/v1/sql" => "SHOW TABLES",
-        "POST /api/v1/applications" => APPLICATION,
+        "POST /api/v1/applications" => OF_ACME,
         "POST /api/v1/queries" | "POST /api/v1/queries/bulk" => r#"{"name":"r","application":"none"}"#,
         "PATCH /api/v1/queries/{name}" => "{}",
         "POST /api/v1/tenants" | "POST /api/v1/users" => r#"{"name":"?"}"#,
@@ -519,6 +523,23 @@ fn commands_change_accounts_and_a_backup_has_them() {
     assert!(String::from_utf8_lossy(&asked.stderr).contains("may not read queries"), "{asked:?}");
     let mistyped = rivulet(&["query", "list"], &url, &ann[..80]);
     assert!(String::from_utf8_lossy(&mistyped.stderr).contains("are missing or wrong"), "{mistyped:?}");
+    // What a user has logged in with is shown to that server only.
+    let home = TempDir::new().expect("a folder");
+    let at_home = |arguments: &[&str], input: &str| {
+        let mut command = command(arguments);
+        command.env("XDG_CONFIG_HOME", home.path()).env("RIVULET_SERVER", &url).stdin(Stdio::piped());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the program");
+        let _ = child.stdin.take().expect("its input").write_all(input.as_bytes());
+        child.wait_with_output().expect("its end")
+    };
+    assert!(!at_home(&["login"], &ann[..80]).status.success());
+    assert!(!at_home(&["tenant", "list"], "").status.success());
+    out(&at_home(&["login"], &format!("{admin}\n")));
+    out(&at_home(&["tenant", "list"], ""));
+    out(&at_home(&["login"], ann));
+    assert!(!at_home(&["tenant", "list"], "").status.success(), "another user now");
+    out(&at_home(&["logout"], ""));
+    assert!(!at_home(&["logout"], "").status.success());
     let table = out(&run(&["token", "list"]));
     assert!(table.contains(id) && !table.contains(&ann[20..]), "{table}");
     let backup = folder.path().join("all.backup");
