@@ -2,21 +2,28 @@
 //! refused; what is read of a file that was not changed is what was written.
 
 use std::path::Path;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use redb::TableDefinition;
+use rivulet::accounts::Accounts;
 use rivulet::catalog::{Catalog, FILE_NAME, NewApplication, NewQuery};
-use rivulet::service::{ParameterValue, Tenant};
+use rivulet::service::{Authorizer, Credentials, ParameterValue, Tenant};
 
 use crate::edits::{self, Files};
 use crate::input::Input;
 use crate::{Target, scratch};
 
 /// See the module.
-pub const TARGET: Target = Target { name: "catalog", run, words: &["redb", "queries", "applications"], mutations: 300 };
+pub const TARGET: Target = Target {
+    name: "catalog",
+    run,
+    words: &["redb", "queries", "applications", "users", "{\"created_s\":1,\"all\":true,\"tokens\":[{\"id\":\""],
+    mutations: 300,
+};
 
 const QUERIES: TableDefinition<u64, &[u8]> = TableDefinition::new("queries");
 const APPLICATIONS: TableDefinition<&str, &[u8]> = TableDefinition::new("applications");
+const USERS: TableDefinition<&str, &str> = TableDefinition::new("users");
 
 fn run(bytes: &[u8]) {
     let mut input = Input::new(bytes);
@@ -47,6 +54,12 @@ fn run(bytes: &[u8]) {
         let name = catalog.read_query(first, |query| query.name.to_owned());
         assert!(is_changed || name.is_ok_and(|name| name.as_deref() == Some("new")), "what was inserted is there");
     }
+    // Whoever gets in by a damaged record is not the operator.
+    if let Ok(accounts) = Accounts::open(Arc::new(catalog)) {
+        let in_force = accounts.are_in_force();
+        let credentials = Credentials { secret: Some(bytes), ..Credentials::default() };
+        assert_eq!(accounts.authenticate(&credentials).is_ok(), !in_force);
+    }
 }
 
 /// The file of a catalog that is whole.
@@ -64,6 +77,8 @@ fn whole() -> &'static Files {
         catalog
             .insert_statement(&Tenant::default(), "CREATE SOURCE s (v DOUBLE) FROM 'file:x'")
             .expect("there is room");
+        let record = r#"{"created_s":1,"grants":[{"actions":["read"],"kind":"query","pattern":"a%"}],"tokens":[]}"#;
+        catalog.put_users(&[(&Tenant::new("acme").named("ann"), Some(record))]).expect("there is room");
         drop(catalog);
         let bytes = std::fs::read(folder.path().join(FILE_NAME)).expect("it can be read");
         Files::from([(FILE_NAME.to_owned(), bytes)])
@@ -79,6 +94,8 @@ fn put_records(file: &Path, input: &mut Input<'_>) {
         queries.insert(2, input.piece()).expect("there is room");
         let mut applications = transaction.open_table(APPLICATIONS).expect("the table is there");
         applications.insert("b", input.piece()).expect("there is room");
+        let mut users = transaction.open_table(USERS).expect("the table is there");
+        users.insert("ann", &*String::from_utf8_lossy(input.piece())).expect("there is room");
     }
     transaction.commit().expect("there is room");
 }
