@@ -53,6 +53,7 @@ mod kill_alter;
 mod kill_disk;
 mod kill_kafka;
 mod kill_mqtt;
+mod kill_qos2;
 mod kill_sessions;
 mod parts;
 mod permitted;

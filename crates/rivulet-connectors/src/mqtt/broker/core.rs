@@ -31,6 +31,7 @@ mod saved;
 mod saving;
 mod subscribing;
 
+use restore::Done;
 pub use restore::{JournalContents, JournalSummary};
 pub(super) use saving::Rewritten;
 
@@ -158,6 +159,8 @@ pub(super) struct Core {
     /// Memory that is reused: the subscriptions of one message, and its packets.
     found: Vec<Receiver>,
     encoded: Encoded,
+    /// Of clients of an earlier process, messages of QoS 2 that they had released; empty once the broker is open.
+    done: HashMap<Box<str>, Done>,
     /// Whether the broker stops: what waits for a session stays there.
     is_closing: bool,
 }
@@ -180,6 +183,7 @@ impl Core {
             saving: None,
             found: Vec::new(),
             encoded: Encoded::default(),
+            done: HashMap::new(),
             is_closing: false,
         }
     }
@@ -429,6 +433,7 @@ impl Core {
         due.into_iter().for_each(|will| self.push_will(will));
         ended.into_iter().for_each(|key| self.remove_session(key));
         self.retained.expire(now);
+        self.done = HashMap::new();
         self.save_rest();
     }
 

@@ -200,8 +200,11 @@ impl Broker {
     }
 
     /// Notes a message that an earlier process had in its log and may not have acknowledged. If it comes again, it is
-    /// only acknowledged.
+    /// only acknowledged. To be called behind [`Broker::keep_in`].
     pub fn remember(&self, message: &Received<'_>, position: LogPosition) {
+        if self.shared.core.lock().is_done(message.client, message.packet_id, position) {
+            return;
+        }
         self.shared.dedup_windows.remember(message, position);
     }
 

@@ -43,8 +43,13 @@ struct FoundSession {
     sent: HashMap<MessageNumber, u16>,
     released: VecDeque<u16>,
     incoming: HashMap<u16, Unreleased>,
+    /// The position in the log of events of the last message that was released, by packet identifier.
+    done: Done,
     last_packet_id: u16,
 }
+
+/// Positions in the log of events of the last messages of QoS 2 that a client has released, by packet identifier.
+pub(super) type Done = HashMap<u16, LogPosition>;
 
 impl FoundSession {
     fn acknowledged(&mut self, message: MessageNumber) {
@@ -85,6 +90,7 @@ impl Found {
                     sent: sent.into_iter().collect(),
                     released: released.into(),
                     incoming: incoming.into_iter().map(|unreleased| (unreleased.packet_id, unreleased)).collect(),
+                    done: HashMap::new(),
                     last_packet_id,
                 };
                 self.sessions.insert(session, found);
@@ -135,8 +141,10 @@ impl Found {
             }
             Record::Taken { taken } => self.take(taken),
             Record::Released { session, packet_id } => {
-                if let Some(session) = self.sessions.get_mut(&session) {
-                    session.incoming.remove(&packet_id);
+                if let Some(session) = self.sessions.get_mut(&session)
+                    && let Some(unreleased) = session.incoming.remove(&packet_id)
+                {
+                    session.done.insert(packet_id, unreleased.position);
                 }
             }
             Record::Sent { session, messages } => {
@@ -308,6 +316,14 @@ impl Core {
         Ok(())
     }
 
+    /// Whether a client had released the message of QoS 2 at a position in the log of events: then it does not send it
+    /// again. Known until the broker is open.
+    pub(in super::super) fn is_done(&self, client: &[u8], packet_id: u16, position: LogPosition) -> bool {
+        let client = std::str::from_utf8(client).ok().filter(|_| !self.done.is_empty());
+        let done = client.and_then(|client| self.done.get(client)).and_then(|done| done.get(&packet_id));
+        done.is_some_and(|&done| done >= position)
+    }
+
     fn restored(&self, saving: &Saving, body: &Body<'_>, position: LogPosition) -> Arc<Message> {
         let Body { number, qos, retain, expires_at_us, topic, payload, properties, .. } = *body;
         let expires_at = (expires_at_us != 0).then(|| Instant::now() + saving.left(expires_at_us));
@@ -326,7 +342,8 @@ impl Core {
         messages: &HashMap<MessageNumber, Option<Arc<Message>>>,
         log_end: LogPosition,
     ) -> u64 {
-        let FoundSession { client_id, lasting, subscriptions, queue, sent, released, incoming, last_packet_id } = found;
+        let FoundSession { client_id, lasting, subscriptions, queue, .. } = found;
+        let FoundSession { sent, released, incoming, done, last_packet_id, .. } = found;
         let expiry_s = lasting.expiry_s.min(self.bounds.session_expiry_s_max);
         let Some(saving) = &self.saving else { return 0 };
         let left = lasting.left(expiry_s, saving.now_us());
@@ -349,6 +366,9 @@ impl Core {
         }
         session.restore_under_way(released, incoming.into_values(), last_packet_id, log_end);
         let key = self.sessions.insert(session);
+        if !done.is_empty() {
+            self.done.insert(client_id.clone(), done);
+        }
         self.by_client_id.insert(client_id, key);
         let waits_as = self.addresses.wait(address, key);
         let Some(session) = self.sessions.get_mut(key) else { return lost };

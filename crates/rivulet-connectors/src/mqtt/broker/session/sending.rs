@@ -172,7 +172,7 @@ impl Session {
             self.add_bytes(UNRELEASED_BYTES);
         }
         // The process may have used some more identifiers, and the client may have messages under them.
-        self.last_packet_id = last_packet_id.wrapping_add(u16::MAX / 2);
+        self.last_packet_id = if last_packet_id > 0 { last_packet_id.wrapping_add(u16::MAX / 2) } else { 0 };
     }
 
     /// All messages that wait for the client, in order.
