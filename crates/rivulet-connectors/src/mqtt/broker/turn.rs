@@ -87,7 +87,8 @@ impl Turn for ClientTurn<'_> {
     fn conclude(&mut self, publish: &Publish<'_>, properties: &PublishProperties, fate: Fate) -> u8 {
         self.core.counters.messages_in += 1;
         let (reason, saved_at) = match fate {
-            Fate::Copy => (0, 0),
+            // The first one may not be on disk yet.
+            Fate::Copy => (0, self.core.saved_to(self.key)),
             Fate::Refused(reason) => (reason, 0),
             Fate::Taken { is_wanted, position, .. } => {
                 let expires_at = message::expires_at(properties.message_expiry_s);

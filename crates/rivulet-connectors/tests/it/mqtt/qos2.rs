@@ -1,9 +1,11 @@
 //! QoS 2: each message counts once, whatever is sent again.
 
+use std::sync::Arc;
+
 use rivulet_connectors::mqtt::Version;
 use rivulet_connectors::mqtt::Version::{V3, V5};
 
-use super::durable::logged_router;
+use super::durable::{HeldLog, logged_router};
 use super::probe::Probe;
 use super::support::*;
 
@@ -156,4 +158,25 @@ fn a_message_for_a_durable_input_is_received_when_it_is_on_disk() {
     log.commit(2);
     assert_eq!(sensor.next().as_deref(), Some("received 0x0"));
     assert_eq!((inbox.texts(), log.len()), (vec!["same".to_owned(), "same".to_owned()], 2));
+}
+
+#[test]
+fn each_step_of_a_session_that_is_saved_waits_for_the_journal_and_so_does_its_repeat() {
+    let (router, inbox) = router(&["t"]);
+    let broker = BrokerThread::start(router, |_| {});
+    let journal = Arc::<HeldLog>::default();
+    broker.broker().keep_in(journal.clone(), 0).unwrap();
+    let mut sensor = stay(broker.port(), V5, "sensor");
+    for is_again in [false, true] {
+        sensor.send(&publish(V5, 7, b"x", is_again));
+    }
+    assert_eq!(sensor.take(), Vec::<String>::new());
+    journal.commit(journal.len() as u64);
+    assert_eq!([sensor.next(), sensor.next()], [Some("received 0x0".to_owned()), Some("received 0x0".to_owned())]);
+    sensor.second_half(0x62, 7);
+    sensor.second_half(0x62, 7);
+    assert_eq!(sensor.take(), Vec::<String>::new());
+    journal.commit(journal.len() as u64);
+    assert_eq!([sensor.next(), sensor.next()], [Some("completed 0x0".to_owned()), Some("completed 0x92".to_owned())]);
+    assert_eq!(inbox.texts(), ["x"]);
 }

@@ -199,12 +199,19 @@ impl Core {
         Published { saved_at, ..published }
     }
 
+    /// The position up to which the journal has changes of a session; 0 if it has none.
+    pub(in super::super) fn saved_to(&self, key: SessionKey) -> LogPosition {
+        let is_saved = self.sessions.get(key).is_some_and(|session| session.saved_as > 0);
+        self.saving.as_ref().filter(|_| is_saved).map_or(0, Saving::last)
+    }
+
     /// Handles a PUBREL of a client. Returns whether it belongs to a message, and the position that the journal must
     /// have on disk before it is answered: from then on the client may use the packet identifier again.
     pub(in super::super) fn release(&mut self, key: SessionKey, packet_id: u16) -> (bool, LogPosition) {
         let Some(session) = self.sessions.get_mut(key) else { return (false, 0) };
         if !session.release_incoming(packet_id) {
-            return (false, 0);
+            // It may have been released before, and that may not be on disk yet.
+            return (false, self.saved_to(key));
         }
         let session = session.saved_as;
         (true, saving::save_change(&mut self.saving, session, &Record::Released { session, packet_id }))
@@ -237,7 +244,7 @@ impl Core {
                 0
             }
             // It was recorded before, and may not be on disk yet.
-            Received::Taken(0) => self.saving.as_ref().filter(|_| session > 0).map_or(0, Saving::last),
+            Received::Taken(0) => self.saved_to(key),
             Received::Taken(message) => {
                 let change = Record::Received { session, message, packet_id };
                 saving::save_change(&mut self.saving, session, &change)
