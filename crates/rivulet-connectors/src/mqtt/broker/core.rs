@@ -192,7 +192,9 @@ impl Core {
     pub(super) fn set_bounds(&mut self, options: &BrokerOptions) {
         self.memory.set_bounds(options.memory_bytes_max, options.address_share_percent);
         self.retained.set_bounds(options.retained_messages_max, options.retained_bytes_max);
-        self.bounds = Bounds::of(options);
+        // Clients are told the receive maximum that was configured at the start.
+        let Bounds { receive_max, .. } = self.bounds;
+        self.bounds = Bounds { receive_max, ..Bounds::of(options) };
     }
 
     /// The share that counts the memory of a connection from this address.
@@ -227,7 +229,7 @@ impl Core {
                 self.leave(key, Goodbye { is_graceful: false, expiry_s: None }, now);
             }
             if let Some(session) = self.sessions.get(key)
-                && (request.clean_start || session.expiry_s == 0)
+                && (request.clean_start || session.expiry_s == 0 || session.ends_at.is_some_and(|at| at <= now))
             {
                 self.remove_session(key);
             }

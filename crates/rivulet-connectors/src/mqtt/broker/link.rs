@@ -55,8 +55,8 @@ impl Link {
     /// Offers a message that is just being published to the outbox. With QoS 0 it has no packet identifier.
     #[inline]
     pub(super) fn deliver(&mut self, delivery: &mut Delivery<'_>, manner: Manner, packet_id: u16) -> Offered {
-        // With a subscription identifier or an alias the packet is this subscriber's own. The expiry time has just begun,
-        // so the common packet has the right value.
+        // With a subscription identifier or an alias the packet is this subscriber's own. The expiry time has just
+        // begun, so the common packet has the right value.
         let Terms { version, packet_bytes_max, aliases_max, .. } = self.terms;
         if version == Version::V5 && (!manner.identifiers.is_empty() || aliases_max > 0) {
             return self.offer(&delivery.keep(), manner, (packet_id, false));

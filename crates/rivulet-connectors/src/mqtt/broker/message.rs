@@ -176,9 +176,9 @@ pub(super) fn encode_kept(
     let mut own = Vec::new();
     if version == Version::V5 {
         match message.expires_at {
-            // A subscriber is told how much of the expiry time is left.
+            // A subscriber is told how much of the expiry time is left: whole seconds of waiting are subtracted.
             Some(at) => {
-                let left_s = at.saturating_duration_since(now).as_secs().max(1);
+                let left_s = at.saturating_duration_since(now).as_millis().div_ceil(1000).max(1);
                 properties::copy_properties_with_expiry(
                     &message.properties,
                     u32::try_from(left_s).unwrap_or(u32::MAX),
@@ -317,7 +317,7 @@ mod tests {
         let mut properties = Vec::new();
         properties::push_message_expiry(60, &mut properties);
         let publish = Publish { topic: b"t", payload: b"p", properties: &properties, ..Publish::default() };
-        let message = Message::of(&publish, Some(now + Duration::from_secs(42)));
+        let message = Message::of(&publish, Some(now + Duration::from_millis(41_100)));
         let identifiers = Identifiers::from(Some(5)).with(300).unwrap();
         let manner = Manner { qos: Qos::AtLeastOnce, retain: false, is_shared: false, identifiers };
         let mut out = Vec::new();

@@ -39,6 +39,8 @@ impl From<CodecError> for Close {
 /// A CONNECT.
 pub(super) struct Login {
     pub(super) version: Version,
+    /// Whether it is told if its session was there: MQTT 3.1 has no word for that.
+    is_told_of_session: bool,
     /// With the scope in front, if the client has one.
     pub(super) client_id: String,
     /// Whether the broker chose the client id.
@@ -172,6 +174,7 @@ pub(super) fn accept(client: &Login, session_present: bool, expiry_s: u32, optio
     let encoded = match client.version {
         Version::V3 => {
             let return_code = v3::ConnectAckReason::ConnectionAccepted;
+            let session_present = session_present && client.is_told_of_session;
             codec::encode_v3(v3::Packet::ConnectAck(v3::ConnectAck { return_code, session_present }), out)
         }
         Version::V5 => {

@@ -360,6 +360,12 @@ fn what_looks_odd_and_is_allowed_is_answered() {
     }
     connected(&connect(4, 2, &[], &field(b"")), V3);
     connected(&packet(0x10, &[&field(b"MQIsdp")[..], &[3, 2, 0, 60], &field(b"x")].concat()), V3);
+    // MQTT 3.1 is not told of its session.
+    for _ in 0..2 {
+        let again = packet(0x10, &[&field(b"MQIsdp")[..], &[3, 0, 0, 60], &field(b"old")].concat());
+        let (_, answer) = connected(&again, V3);
+        assert_eq!(answer, "connected");
+    }
     connected(&connect(5, 0x42, &[], &[field(b"x"), field(b"a password without a user")].concat()), V5);
     let will = [&field(b"x")[..], &field(b"t"), &field(b"gone")].concat();
     let (dying, _) = connected(&connect(4, 0x16, &[], &will), V3);

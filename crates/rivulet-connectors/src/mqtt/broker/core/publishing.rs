@@ -226,8 +226,8 @@ impl Core {
         }
     }
 
-    /// Handles a PUBREC of a client. Also returns the position that the journal must have on disk before it is answered:
-    /// from then on the client forgets that it has the message.
+    /// Handles a PUBREC of a client. Also returns the position that the journal must have on disk before it is
+    /// answered: from then on the client forgets that it has the message.
     pub(in super::super) fn received(
         &mut self,
         key: SessionKey,

@@ -248,8 +248,8 @@ impl JournalContents {
 }
 
 impl Core {
-    /// Takes over the state that an earlier process left in the journal, and writes to the journal from here on. The log
-    /// of events has the positions before `log_end`.
+    /// Takes over the state that an earlier process left in the journal, and writes to the journal from here on. The
+    /// log of events has the positions before `log_end`.
     ///
     /// # Errors
     /// Why it cannot be read.

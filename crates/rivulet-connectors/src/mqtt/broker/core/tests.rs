@@ -200,6 +200,16 @@ fn wills_that_find_no_place_are_counted() {
 }
 
 #[test]
+fn a_session_whose_time_is_over_is_not_resumed() {
+    let mut core = core(|_| {});
+    let (key, outbox, _) = connect(&mut core, "c", false, 60);
+    core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
+    // Before the next housekeeping.
+    core.sessions.get_mut(key).unwrap().ends_at = Some(Instant::now());
+    assert!(!connect(&mut core, "c", false, 60).2);
+}
+
+#[test]
 fn broken_filters_and_too_many_are_refused() {
     let mut core = core(|options| options.subscriptions_max = 1);
     let (key, _, _) = connect(&mut core, "c", true, 0);

@@ -124,6 +124,7 @@ fn connect(version: Version, level: u8, mut fields: Fields<'_>) -> Result<Login,
     }
     Ok(Login {
         version,
+        is_told_of_session: level > 3,
         is_assigned: client_id.is_empty(),
         client_id: client_id_or_random(client_id),
         user,

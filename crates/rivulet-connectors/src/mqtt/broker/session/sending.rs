@@ -1,8 +1,9 @@
 //! The messages of QoS 1 and 2 on their way to the client of a session: first in a queue, then in flight until the
 //! client has acknowledged them.
 //!
-//! A message of QoS 2 is in flight until its PUBREC; from then on only its packet identifier is kept, until the PUBCOMP.
-//! What must hold: a message that was sent keeps its packet identifier until it is acknowledged, across connections.
+//! A message of QoS 2 is in flight until its PUBREC; from then on only its packet identifier is kept, until the
+//! PUBCOMP. What must hold: a message that was sent keeps its packet identifier until it is acknowledged, across
+//! connections.
 
 use std::sync::Arc;
 use std::time::Instant;
