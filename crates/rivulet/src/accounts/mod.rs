@@ -210,6 +210,17 @@ impl Accounts {
         }
     }
 
+    /// The user that a verified certificate names: `user`, or `tenant/user` outside of the default tenant. It is logged
+    /// in for as long as there is such a user.
+    fn of_certificate(&self, name: &str) -> Option<Caller> {
+        let user = match name.split_once('/') {
+            Some((tenant, name)) => Tenant::new(tenant).named(name),
+            None => Tenant::default().named(name),
+        };
+        let rights = self.known.read().users.get(&user)?.rights.clone();
+        Some(Caller::logged_in(user, Login { rights, token: Arc::new(LoginToken::new(0, None, None)) }))
+    }
+
     /// Whether nobody has to log in, and the accounts are loaded.
     fn are_open(&self) -> bool {
         !self.are_in_force() && self.catalog.get().is_some()
@@ -221,7 +232,9 @@ impl Authorizer for Accounts {
         if self.are_open() {
             return Ok(Caller::local_operator());
         }
-        let secret = credentials.secret.ok_or_else(Refused::default)?;
+        let Some(secret) = credentials.secret else {
+            return credentials.certificate.and_then(|name| self.of_certificate(name)).ok_or_else(Refused::default);
+        };
         let (id, hash) = token::read(secret).ok_or_else(|| Refused {
             hint: str::from_utf8(secret)
                 .is_ok_and(token::is_mistyped)

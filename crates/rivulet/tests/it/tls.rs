@@ -17,9 +17,9 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::authority::{Authority, Identity};
-use super::engine::configuration;
+use super::engine::{configuration, open};
 use super::server::{Server, free_port, rivulet, said, wait};
-use super::support::{MemoryService, TestServer, WAIT_MAX, exchange, request};
+use super::support::{AsOperator, MemoryService, TestServer, WAIT_MAX, exchange, request};
 
 fn text(path: &Path) -> String {
     path.to_str().expect("a path").to_owned()
@@ -318,4 +318,42 @@ fn the_name_in_a_client_certificate_tells_who_calls_over_http_and_mqtt() {
             assert_eq!(shown(), [None, None]);
         }
     }
+}
+
+#[test]
+fn a_certificate_with_the_name_of_a_user_logs_in_as_that_user() {
+    let folder = TempDir::new().unwrap();
+    let authority = Authority::new(folder.path(), "authority");
+    let (certificate, key) = authority.server("server");
+    let engine = open(folder.path());
+    let run = |statement: &str| engine.operator().execute(statement).pop().expect("an answer").expect(statement);
+    ["CREATE USER kim", "GRANT read ON TABLE TO kim", "CREATE USER admin ADMIN"]
+        .into_iter()
+        .for_each(|one| drop(run(one)));
+    // From now on every door asks for a login.
+    let token = run("CREATE TOKEN FOR admin").rows[0][0].as_str().expect("a token").to_owned();
+    let settings = [
+        ("http.tls.certificate_file", text(&certificate)),
+        ("http.tls.key_file", text(&key)),
+        ("http.tls.client_ca_file", text(&authority.file)),
+    ];
+    let settings = settings.each_ref().map(|(key, value)| (*key, value.as_str()));
+    let server = TestServer::start_with(engine.clone(), &settings);
+    let url = format!("https://localhost:{}", server.address.port());
+    let client = |name: &str, token: Option<&str>| {
+        let tls = ClientTls { ca_file: Some(authority.file.clone()), identity: Some(authority.client(name)) };
+        Client::with(&url, token, &tls).expect("an address")
+    };
+    let kind = |error: ClientError| match error {
+        ClientError::Refused(error) => error.kind,
+        other => panic!("{other}"),
+    };
+    let kim = client("kim", None);
+    kim.get::<Value>("/api/v1/tables", &[]).expect("what the user may");
+    assert_eq!(kind(kim.get::<Value>("/api/v1/users", &[]).unwrap_err()), "forbidden");
+    for stranger in [client("nobody", None), client("acme_kim", None), client("kim", Some("of-nobody"))] {
+        assert_eq!(kind(stranger.get::<Value>("/api/v1/tables", &[]).unwrap_err()), "unauthenticated");
+    }
+    client("kim", Some(&token)).run_script("DROP USER kim").expect("a token goes before a certificate");
+    assert_eq!(kind(kim.get::<Value>("/api/v1/tables", &[]).unwrap_err()), "unauthenticated");
 }
