@@ -9,8 +9,8 @@
 //! - `table name (column TYPE, ...)`, then a line of values for each row (`NULL`, text bare), declares a reference
 //!   table;
 //! - `slots`, then a line of `name => value, ...` for each query (`-` for one without values);
-//! - `rows`, then lines `slot, arrival, value, ...` (times in seconds since 1970, `NULL`, text bare), `tick time`,
-//!   `end`; rows of one of several inputs begin with `name:`;
+//! - `rows`, then lines `slot, arrival, value, ...` (times in seconds since 1970, `NULL`, text bare, whose commas stand
+//!   inside of brackets), `tick time`, `end`; rows of one of several inputs begin with `name:`;
 //! - `query`, a SELECT, `----`, and the rows it must give: `slot | value | ...` ordered by slot and then by emission,
 //!   and a line `refused reason rows` for each reason;
 //! - `statement error`, a script, `----`, and the error with its hint;
@@ -450,7 +450,13 @@ fn step(line: &str, place: &str) -> Step {
         Some((input, line)) if !input.contains(',') => (Some(input.to_owned()), line),
         _ => (None, line),
     };
-    let mut values = line.split(',').map(|value| value.trim().to_owned());
+    // A comma inside of an array or object separates no values.
+    let mut depth = 0;
+    let is_between = |character: char| {
+        depth += i32::from(matches!(character, '[' | '{')) - i32::from(matches!(character, ']' | '}'));
+        character == ',' && depth == 0
+    };
+    let mut values = line.split(is_between).map(|value| value.trim().to_owned());
     let slot = values.next().unwrap().parse().unwrap_or_else(|_| panic!("{place}: no slot in '{line}'"));
     let arrival_us = seconds(&values.next().unwrap_or_default(), place);
     Step::Row { input, slot, arrival_us, values: values.collect() }
