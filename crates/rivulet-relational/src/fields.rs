@@ -38,7 +38,14 @@ pub(crate) fn name_column(name: &str, columns: &[KnownColumn], query: &mut ast::
 /// If a name, which may have that of an input before it, is that of a row whose parts are columns, puts them together
 /// everywhere in a query. Returns false if it is not.
 fn name_row(name: &str, columns: &[KnownColumn], query: &mut ast::Query) -> bool {
-    let (input, row) = name.split_once('.').map_or((None, name), |(input, row)| (Some(input), row));
+    // The first name may be that of an input.
+    let behind_input = name.split_once('.').map(|(input, row)| (Some(input), row));
+    let is_put = |(input, row)| put_row(name, (input, row), columns, query);
+    std::iter::once((None, name)).chain(behind_input).any(is_put)
+}
+
+/// Puts the parts of a row, of this input if it is named, together where a query has its name.
+fn put_row(name: &str, (input, row): (Option<&str>, &str), columns: &[KnownColumn], query: &mut ast::Query) -> bool {
     let known = columns.iter().filter(|column| input.is_none_or(|input| column.inputs.iter().any(|one| one == input)));
     let known = known.map(|column| column.name.as_str());
     let mut is_found = false;
@@ -51,7 +58,9 @@ fn name_row(name: &str, columns: &[KnownColumn], query: &mut ast::Query) -> bool
         if text(idents) != name {
             return false;
         }
-        let Some(whole) = row_of_parts(row, &idents[..idents.len() - 1], known.clone()) else { return false };
+        let Some(whole) = row_of_parts(row, &idents[..usize::from(input.is_some())], known.clone()) else {
+            return false;
+        };
         *expression = whole;
         is_found = true;
         true

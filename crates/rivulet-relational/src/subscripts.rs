@@ -53,11 +53,13 @@ pub(crate) fn spell_out(expression: &mut Expr) {
             let Some(values) = values.collect::<Option<Vec<_>>>() else { return };
             let fields = values.into_iter().enumerate().flat_map(|(place, value)| {
                 let name = match &*value {
-                    Expr::Identifier(name) => name_of(name),
-                    Expr::CompoundIdentifier(names) => names.last().map(name_of).unwrap_or_default(),
-                    _ => format!("c{place}"),
+                    Expr::Identifier(name) => Some(name),
+                    Expr::CompoundIdentifier(names) => names.last(),
+                    _ => None,
                 };
-                [text(&name), taken(value)]
+                // The last part of a column that is one.
+                let name = name.map(name_of).and_then(|name| name.rsplit('.').next().map(str::to_owned));
+                [text(&name.unwrap_or_else(|| format!("c{place}"))), taken(value)]
             });
             *expression = call(ROW, fields.collect());
         }

@@ -34,7 +34,7 @@ pub(crate) enum CheckedValues {
     /// Numbers times `10^scale`, of at most `precision` digits.
     Decimal { values: Vec<i128>, precision: u8, scale: i8 },
     /// Arrays, maps and rows in JSON.
-    Nested(NestedValues),
+    Nested(Box<NestedValues>),
 }
 
 impl CheckedValues {
@@ -56,7 +56,7 @@ impl CheckedValues {
 
     /// An empty column of values of this type, which has parts.
     pub(crate) fn nested(held: &DataType) -> Option<Self> {
-        NestedValues::new(held).map(Self::Nested)
+        NestedValues::new(held).map(|values| Self::Nested(Box::new(values)))
     }
 
     /// The problem of a value that is neither a number nor a text.

@@ -71,6 +71,7 @@ mod saved_forms;
 mod log_files;
 mod memory;
 mod mqtt_queries;
+mod nested_columns;
 mod nexmark;
 mod nexmark_files;
 mod numbers;
