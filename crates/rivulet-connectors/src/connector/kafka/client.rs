@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::libc::{self, sockaddr, sockaddr_in, sockaddr_in6};
+use parking_lot::Mutex;
 use rdkafka::ClientConfig;
 use rdkafka::bindings::{rd_kafka_brokers_add, rd_kafka_conf, rd_kafka_conf_set_connect_cb};
 use rdkafka::client::{Client, ClientContext};
@@ -19,6 +20,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::producer::{Producer, ProducerContext, ThreadedProducer};
 use rdkafka::topic_partition_list::TopicPartitionList;
+use rdkafka::types::RDKafkaErrorCode;
 
 use super::properties;
 use crate::connector::{ConnectorError, Options};
@@ -29,6 +31,9 @@ pub(super) const NAME: &str = "kafka";
 
 /// How long opening waits for the broker.
 pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The most events that are looked at for the reason why a broker does not answer.
+const EVENTS_MAX: usize = 100;
 
 /// The pause before a group is asked again for its offsets.
 const COMMITTED_PAUSE: Duration = Duration::from_millis(200);
@@ -44,11 +49,26 @@ pub(super) struct Settings {
 }
 
 /// The context of a consumer.
-pub(super) struct Reading(AllowedHosts);
+pub(super) struct Reading {
+    reach: AllowedHosts,
+    /// What the library has said last of its connections.
+    problem: Mutex<Option<String>>,
+}
 
 impl ClientContext for Reading {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         log(level, facility, message);
+    }
+
+    /// The library connects again by itself.
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!("Kafka: {error}: {reason}");
+        let mut problem = self.problem.lock();
+        // "All brokers are away" says less than the reason why one of them is.
+        match error {
+            KafkaError::Global(RDKafkaErrorCode::AllBrokersDown) => _ = problem.get_or_insert(reason.to_owned()),
+            _ => *problem = Some(reason.to_owned()),
+        }
     }
 }
 
@@ -65,7 +85,7 @@ pub(super) trait Bounded: ClientContext {
 
 impl Bounded for Reading {
     fn reach(&self) -> &AllowedHosts {
-        &self.0
+        &self.reach
     }
 }
 
@@ -76,7 +96,8 @@ impl Settings {
 
     /// A consumer with these settings.
     pub(super) fn consumer(&self) -> Result<Reader, KafkaError> {
-        let consumer = BaseConsumer::from_config_and_context(&self.config, Reading(self.reach.clone()))?;
+        let context = Reading { reach: self.reach.clone(), problem: Mutex::default() };
+        let consumer = BaseConsumer::from_config_and_context(&self.config, context)?;
         self.introduce(consumer.client()).map(|()| consumer)
     }
 
@@ -177,6 +198,19 @@ pub(super) fn config_problem(options: &Options, error: &KafkaError) -> Option<Co
     let KafkaError::ClientConfig(_, problem, name, value) = error else { return None };
     let value = properties::shown(name, value);
     Some(options.wrong(&properties::full_name(name), format!("cannot be '{value}': {problem}"), PROPERTY_HINT))
+}
+
+/// Why a consumer that is being opened got no answer: the error, and what the library says of its connections, such as
+/// a password or a certificate that was refused.
+pub(super) fn why(consumer: &Reader, error: &KafkaError) -> String {
+    for _ in 0..EVENTS_MAX {
+        // The library tells of them when it is asked for messages, of which there are none yet.
+        drop(consumer.poll(Duration::ZERO));
+    }
+    match consumer.context().problem.lock().take() {
+        Some(problem) => format!("{error}: {problem}"),
+        None => error.to_string(),
+    }
 }
 
 /// The offsets that a group has committed. It is asked again while its answer, or that of a partition, is an error that

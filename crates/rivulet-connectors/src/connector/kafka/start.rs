@@ -7,7 +7,7 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::RDKafkaErrorCode;
 
-use super::client::{OPEN_TIMEOUT, Reader, Settings, committed, consumer};
+use super::client::{OPEN_TIMEOUT, Reader, Settings, committed, consumer, why};
 use super::properties;
 use crate::connector::{ConnectorError, Options};
 use crate::files::Files;
@@ -167,7 +167,7 @@ pub(super) fn plan(
 
 /// The numbers of the topic's partitions.
 fn partitions_of(consumer: &Reader, topic: &str) -> Result<Vec<i32>, String> {
-    let metadata = consumer.fetch_metadata(Some(topic), OPEN_TIMEOUT).map_err(|error| error.to_string())?;
+    let metadata = consumer.fetch_metadata(Some(topic), OPEN_TIMEOUT).map_err(|error| why(consumer, &error))?;
     let found = metadata.topics().iter().find(|found| found.name() == topic);
     match found.map(|found| (found.error(), found.partitions())) {
         Some((None, partitions)) if !partitions.is_empty() => {
