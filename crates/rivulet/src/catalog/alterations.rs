@@ -6,12 +6,12 @@
 //! which the state of the query has too, and a row here until no checkpoint needs it ([`Catalog::forget_alterations`]).
 
 use std::collections::BTreeSet;
-use std::ops::Bound;
+use std::ops::{Bound, Range};
 
 use redb::ReadableTable;
 use rivulet_dataflow::{LogPosition, QueryId};
 
-use super::record::{QueryHead, read_name, read_query, write_query};
+use super::record::{QueryHead, RecordError, read_name, read_query, write_query};
 use super::storage::Failure;
 use super::tables::{ALTERATIONS, META, META_ALTERATION_NEXT, QUERIES};
 use super::{ApplicationNumber, Catalog, CatalogError, NewQuery};
@@ -46,69 +46,138 @@ pub struct Alteration {
     pub before: Vec<Parameter<'static>>,
 }
 
+/// Records of queries, in one piece of memory: a bulk submission reads a million of them.
+#[derive(Debug, Default)]
+pub struct StoredRecords {
+    bytes: Vec<u8>,
+    /// Where the record of each query is; `None` for a query that is not stored.
+    places: Vec<Option<Range<usize>>>,
+}
+
 /// The values in the record of a query.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct StoredValues {
+pub struct StoredValues<'a> {
     /// As written.
-    pub parameters: Vec<Parameter<'static>>,
+    pub parameters: Vec<Parameter<'a>>,
     /// Its label.
-    pub label: Option<String>,
+    pub label: Option<&'a str>,
+}
+
+impl StoredRecords {
+    /// Fails if one of them is not a record of a query.
+    fn check(&self) -> Result<(), RecordError> {
+        let mut parameters = Vec::new();
+        self.places
+            .iter()
+            .flatten()
+            .try_for_each(|place| read_query(&self.bytes[place.clone()], &mut parameters).map(drop))
+    }
+
+    /// The values of each query, in the order in which they were asked for; `None` for a query that is not stored.
+    pub fn values(&self) -> impl Iterator<Item = Option<StoredValues<'_>>> {
+        self.places.iter().map(|place| {
+            let mut parameters = Vec::new();
+            let record = &self.bytes[place.clone()?];
+            let QueryHead { label, .. } = read_query(record, &mut parameters).expect("it was checked when it was read");
+            Some(StoredValues { parameters, label })
+        })
+    }
 }
 
 impl Catalog {
-    /// The values of queries, in the order of the ids; `None` for a query that is not stored. Code that changes values
-    /// reads them first, so after a failed write this opens the file again, as a write does.
+    /// The records of queries, in the order of the ids. It is fastest if the ids ascend without gaps. Code that changes
+    /// values reads them first, so after a failed write this opens the file again, as a write does.
     ///
     /// # Errors
     /// Disk errors, and damage.
-    pub fn read_values(
-        &self,
-        ids: impl IntoIterator<Item = QueryId>,
-    ) -> Result<Vec<Option<StoredValues>>, CatalogError> {
+    pub fn read_records(&self, ids: impl IntoIterator<Item = QueryId>) -> Result<StoredRecords, CatalogError> {
         self.storage.recover().map_err(|failure| failure.into_error(&self.path))?;
         self.look(|transaction| {
             let table = transaction.open_table(QUERIES)?;
-            let read = |id: QueryId| {
-                let Some(record) = table.get(id)? else { return Ok(None) };
-                let mut parameters = Vec::new();
-                let QueryHead { label, .. } = read_query(record.value(), &mut parameters)?;
-                Ok(Some(StoredValues { label: label.map(str::to_owned), parameters: owned(parameters) }))
-            };
-            ids.into_iter().map(read).collect()
+            let mut records = StoredRecords::default();
+            // The rows from a query on, and the query expected next.
+            let mut rows = None;
+            for id in ids {
+                let ahead = match &mut rows {
+                    Some((ahead, next)) if *next == id => ahead,
+                    _ => &mut rows.insert((table.range(id..)?, id)).0,
+                };
+                let record = match ahead.next().transpose()? {
+                    Some((found, record)) if found.value() == id => record,
+                    _ => {
+                        rows = None;
+                        records.places.push(None);
+                        continue;
+                    }
+                };
+                rows.iter_mut().for_each(|(_, next)| *next += 1);
+                let start = records.bytes.len();
+                records.bytes.extend_from_slice(record.value());
+                records.places.push(Some(start..records.bytes.len()));
+            }
+            records.check()?;
+            Ok(records)
         })
     }
 
-    /// Gives queries other values, all in one transaction. Returns the number of the first change that is recorded
-    /// here; the others have the numbers after it, in their order.
+    /// Gives queries other values, all in one transaction. It is fastest if the ids ascend without gaps. Returns the
+    /// number of the first change that is recorded here; the others have the numbers after it, in their order.
     ///
     /// # Errors
     /// Disk errors, and damage; a query that is not stored. Nothing is changed then.
     pub fn alter_queries(&self, queries: &[AlteredQuery<'_>]) -> Result<u64, CatalogError> {
         self.write(|transaction| {
+            let mut by_id: Vec<usize> = (0..queries.len()).collect();
+            by_id.sort_by_key(|&place| queries[place].id);
+            let mut table = transaction.open_table(QUERIES)?;
+            let mut before = vec![Vec::new(); queries.len()];
+            let (mut after, mut ends, mut buffer) = (Vec::new(), Vec::new(), Vec::with_capacity(256));
+            // Neighbours are taken out together, and put back together: so a page is written once for all its rows.
+            for run in by_id.chunk_by(|&one, &other| queries[one].id + 1 == queries[other].id) {
+                let (first, last) = (queries[run[0]].id, queries[run[run.len() - 1]].id);
+                after.clear();
+                ends.clear();
+                let mut done = Ok(());
+                table.retain_in(first..=last, |id, record| {
+                    let place = run[(id - first) as usize];
+                    let AlteredQuery { parameters, label, noted_at, .. } = queries[place];
+                    if noted_at.is_some() {
+                        before[place] = record.to_vec();
+                    }
+                    let read = read_name(record).map(|(application, name)| {
+                        write_query(&mut buffer, &NewQuery { application, name, parameters, label });
+                    });
+                    done = done.and(read);
+                    after.extend_from_slice(&buffer);
+                    ends.push(after.len());
+                    false
+                })?;
+                done?;
+                if ends.len() < run.len() {
+                    return Err(Failure::Damage(format!("one of the queries {first} to {last} is not stored")));
+                }
+                let (mut gap, mut start) = (table.lower_bound_mut(Bound::Included(first))?, 0);
+                for (&place, &end) in run.iter().zip(&ends) {
+                    gap.insert_before(queries[place].id, &after[start..end])?;
+                    start = end;
+                }
+                gap.close()?;
+            }
             let mut meta = transaction.open_table(META)?;
             let first = meta.get(META_ALTERATION_NEXT)?.map_or(1, |next| next.value());
-            let noted = queries.iter().filter(|query| query.noted_at.is_some()).count() as u64;
-            if noted > 0 {
-                meta.insert(META_ALTERATION_NEXT, first + noted)?;
-            }
-            let (mut table, mut notes) = (transaction.open_table(QUERIES)?, transaction.open_table(ALTERATIONS)?);
+            let mut notes = transaction.open_table(ALTERATIONS)?;
             let mut end = notes.upper_bound_mut(Bound::<u64>::Unbounded)?;
-            let (mut number, mut buffer, mut before) = (first, Vec::with_capacity(256), Vec::with_capacity(256));
-            for AlteredQuery { id, parameters, label, noted_at } in queries {
-                before.clear();
-                match table.get(id)? {
-                    Some(record) => before.extend_from_slice(record.value()),
-                    None => return Err(Failure::Damage(format!("the query {id} is not stored"))),
-                }
-                let (application, name) = read_name(&before)?;
-                write_query(&mut buffer, &NewQuery { application, name, parameters, label: *label });
-                table.insert(id, buffer.as_slice())?;
+            let mut number = first;
+            for (AlteredQuery { id, noted_at, .. }, before) in queries.iter().zip(&before) {
                 if let Some(position) = noted_at {
                     end.insert_before(number, (*position, *id, before.as_slice()))?;
                     number += 1;
                 }
             }
             end.close()?;
+            if number > first {
+                meta.insert(META_ALTERATION_NEXT, number)?;
+            }
             Ok(first)
         })
     }
@@ -175,31 +244,35 @@ impl Catalog {
     }
 
     /// There is no state any more that was saved before the change with this number, except of the applications that
-    /// are `kept`. Deletes some of the changes before it, if there are any.
+    /// are `kept`. Deletes the changes before it, in several transactions if they are many.
     ///
     /// # Errors
-    /// Disk errors, and damage; nothing is deleted then.
+    /// Disk errors, and damage; some may be deleted then.
     pub fn forget_alterations(&self, before: u64, kept: &BTreeSet<ApplicationNumber>) -> Result<(), CatalogError> {
-        let forgotten: Vec<u64> = self.look(|transaction| {
-            let mut forgotten = Vec::new();
-            for row in transaction.open_table(ALTERATIONS)?.range(..before)? {
-                let (number, row) = row?;
-                if kept.is_empty() || !kept.contains(&application_of(row.value().2)?) {
-                    forgotten.push(number.value());
+        let is_kept = |record: &[u8]| Ok::<_, Failure>(kept.contains(&application_of(record)?));
+        let mut from = 0;
+        loop {
+            // The number behind the next rows, and whether any of them is forgotten.
+            let (end, is_any) = self.look(|transaction| {
+                let (mut end, mut is_any) = (from, false);
+                for row in transaction.open_table(ALTERATIONS)?.range(from..before)?.take(FORGOTTEN_AT_ONCE) {
+                    let (number, row) = row?;
+                    end = number.value() + 1;
+                    is_any |= !is_kept(row.value().2)?;
                 }
-                if forgotten.len() == FORGOTTEN_AT_ONCE {
-                    break;
-                }
+                Ok((end, is_any))
+            })?;
+            if end == from {
+                return Ok(());
             }
-            Ok(forgotten)
-        })?;
-        if forgotten.is_empty() {
-            return Ok(());
+            if is_any {
+                self.write(|transaction| {
+                    let mut table = transaction.open_table(ALTERATIONS)?;
+                    Ok(table.retain_in(from..end, |_, (_, _, record)| is_kept(record).unwrap_or(true))?)
+                })?;
+            }
+            from = end;
         }
-        self.write(|transaction| {
-            let mut table = transaction.open_table(ALTERATIONS)?;
-            forgotten.iter().try_for_each(|number| Ok(table.remove(number).map(drop)?))
-        })
     }
 }
 
@@ -250,8 +323,11 @@ mod tests {
         drop(catalog);
         let catalog = Catalog::open(folder.path()).expect("a catalog");
         let stored = StoredValues { parameters: other.clone(), label: None };
-        let read = catalog.read_values([first, first + 1, 99]).expect("read");
-        assert_eq!(read, [Some(stored.clone()), Some(stored), None]);
+        for ids in [vec![first, first + 1, 99], vec![first + 1, 99, first], vec![]] {
+            let expected: Vec<_> = ids.iter().map(|&id| (id != 99).then(|| stored.clone())).collect();
+            let read = catalog.read_records(ids).expect("read");
+            assert_eq!(read.values().collect::<Vec<_>>(), expected);
+        }
         let name = catalog.read_query(first, |query| (query.name.to_owned(), query.application)).expect("read");
         assert_eq!(name, Some(("q".to_owned(), 3)), "all else stays");
         let of = |number, position, before: &[Parameter<'static>]| Alteration {

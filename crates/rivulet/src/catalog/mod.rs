@@ -53,7 +53,7 @@ use rivulet_operators::application::{Application, text_of};
 
 use crate::service::{FullName, Tenant};
 
-pub use alterations::{Alteration, AlteredQuery, StoredValues};
+pub use alterations::{Alteration, AlteredQuery, StoredRecords, StoredValues};
 pub use copy::Used;
 pub use error::CatalogError;
 pub use lifecycle_log::{Change, LifecycleEntry};

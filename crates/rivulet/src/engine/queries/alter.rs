@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use arrow::array::RecordBatch;
+use arrow::array::{BooleanArray, RecordBatch};
 use arrow::compute::kernels::cmp::distinct;
 use foldhash::fast::RandomState;
 use rivulet_dataflow::{LogPosition, QueryId, Slot};
@@ -29,7 +29,7 @@ use super::checked::{Checked, Chunk, LOAD_BATCH, ReplayedChange, bind_error, che
 use super::lifecycle_log::behind;
 use super::nulls::{compared_with, silence};
 use super::{Queries, State};
-use crate::catalog::{Alteration as StoredAlteration, AlteredQuery, ApplicationNumber, StoredValues};
+use crate::catalog::{Alteration as StoredAlteration, AlteredQuery, ApplicationNumber, StoredRecords, StoredValues};
 use crate::engine::checkpoints::SavedStates;
 use crate::engine::lifecycle::Lifecycle;
 use crate::engine::resting::Resting;
@@ -61,9 +61,9 @@ struct Wanted<'c> {
     /// The index of its change among the changes.
     index: usize,
     id: QueryId,
-    before: StoredValues,
+    before: StoredValues<'c>,
     parameters: Cow<'c, [Parameter<'c>]>,
-    label: Option<String>,
+    label: Option<&'c str>,
 }
 
 /// What a change of certain parameters does to a query.
@@ -123,13 +123,13 @@ impl Queries {
     ) -> Vec<Result<Alteration, ServiceError>> {
         let (mut answers, mut rest) = (Vec::with_capacity(changes.len()), changes);
         let mut patience = Patience(CALL_WAIT_MAX);
+        let keeps_none = |change: &QueryChange<'_>| change.whole_of.is_some() && change.label.is_some();
+        let keep_none = changes.iter().all(keeps_none);
         while !rest.is_empty() {
             let mut names: HashSet<&str, RandomState> = HashSet::default();
             // A change that keeps some values of its query waits until earlier changes of the same query are made: only
             // then the kept values are known.
-            let known = rest.iter().take_while(|change| {
-                names.insert(change.name) || (change.whole_of.is_some() && change.label.is_some())
-            });
+            let known = rest.iter().take_while(|change| keep_none || names.insert(change.name) || keeps_none(change));
             let (now, later) = rest.split_at(known.count());
             answers.extend(self.alter_known(tenant, now, &mut patience));
             rest = later;
@@ -172,7 +172,9 @@ impl Queries {
         answers: &mut Answers,
     ) {
         let state = &mut *self.state.lock();
-        let made = self.wanted(application, state, changes, found, answers).and_then(|(wanted, chunk)| {
+        let stored = self.catalog.read_records(found.iter().map(|(_, id)| *id));
+        let made = stored.map_err(ServiceError::from).and_then(|stored| {
+            let (wanted, chunk) = self.wanted(application, state, changes, found, &stored, answers)?;
             if wanted.is_empty() {
                 return Ok(());
             }
@@ -195,6 +197,7 @@ impl Queries {
         state: &State,
         changes: &[QueryChange<'c>],
         found: &[(usize, QueryId)],
+        stored: &'c StoredRecords,
         answers: &mut Answers,
     ) -> Result<(Vec<Wanted<'c>>, Chunk<usize>), ServiceError> {
         let gone = |what: &str, shown: &str| {
@@ -204,9 +207,8 @@ impl Queries {
         let running = self.applications.numbered(application).ok_or_else(|| gone("application", "APPLICATIONS"))?;
         let mut times: HashMap<QueryId, usize, RandomState> = HashMap::default();
         found.iter().for_each(|(_, id)| *times.entry(*id).or_default() += 1);
-        let stored = self.catalog.read_values(found.iter().map(|(_, id)| *id))?;
         let (mut wanted, mut chunk) = (Vec::with_capacity(found.len()), Chunk::new(running));
-        for (&(index, id), before) in found.iter().zip(stored) {
+        for (&(index, id), before) in found.iter().zip(stored.values()) {
             let has_slot = state.registry.get(id).is_some_and(|entry| entry.life.slot().is_some());
             let Some(before) = before.filter(|_| has_slot) else {
                 answers[index] = Some(Err(gone(&format!("query '{}'", changes[index].name), "QUERIES")));
@@ -217,7 +219,7 @@ impl Queries {
                 Some(_) => Cow::Borrowed(change.parameters),
                 None => merged(&before.parameters, change.parameters).into(),
             };
-            let label = change.label.map_or_else(|| before.label.clone(), |label| label.map(str::to_owned));
+            let label = change.label.unwrap_or(before.label);
             // A query that is named more than once may have others by then.
             if times[&id] == 1 && label == before.label && are_same(&before.parameters, &parameters) {
                 answers[index] = Some(Ok(Alteration { id, effect: None, warning: None }));
@@ -283,6 +285,7 @@ impl Queries {
         let last: HashMap<QueryId, usize, RandomState> = ids.iter().enumerate().map(|(row, id)| (*id, row)).collect();
         let mut overtaken = checked.take_out(|row| last[&ids[row]] != row);
         let mut known: HashMap<Vec<usize>, Arc<Effect>, RandomState> = HashMap::default();
+        let new = |changed: &[usize]| Arc::new(Effect::new(&running, changed));
         let mut effects_of = |checked: &mut Checked<usize>| {
             let mut before = ParameterRows::new(&running.application);
             let bind = |_, place: usize, _: &mut Vec<String>| {
@@ -292,11 +295,14 @@ impl Queries {
             checked.retain(bind, &mut refuse);
             let before = before.finish();
             let grows_by = value_bytes(&checked.rows).saturating_sub(value_bytes(&before));
-            let new = |changed: &Vec<usize>| Arc::new(Effect::new(&running, changed));
-            let effects = changed(&before, &checked.rows).into_iter().map(|changed| {
-                if changed.is_empty() { None } else { Some(known.entry(changed).or_insert_with_key(new).clone()) }
+            let mut effects = Vec::with_capacity(checked.queries.len());
+            for_each_changed(&before, &checked.rows, |changed| {
+                if !known.contains_key(changed) && !changed.is_empty() {
+                    known.insert(changed.to_vec(), new(changed));
+                }
+                effects.push(known.get(changed).cloned());
             });
-            (effects.collect::<Vec<_>>(), grows_by)
+            (effects, grows_by)
         };
         let (effects, grows_by) = effects_of(&mut checked);
         let of_overtaken = if overtaken.queries.is_empty() { Vec::new() } else { effects_of(&mut overtaken).0 };
@@ -387,7 +393,7 @@ impl Queries {
             .map(|(&place, effect)| AlteredQuery {
                 id: wanted[place].id,
                 parameters: &wanted[place].parameters,
-                label: wanted[place].label.as_deref(),
+                label: wanted[place].label,
                 noted_at: (effect.is_some() && is_checkpointed).then_some(*position),
             })
             .collect();
@@ -410,7 +416,7 @@ impl Queries {
             let Wanted { id, before, label, .. } = &wanted[place];
             let is_noted = record.noted_at.is_some();
             answer(place, effect);
-            if let Some(label) = label.as_ref().filter(|_| *label != before.label) {
+            if let Some(label) = label.filter(|_| *label != before.label) {
                 running.group.expect_label(label);
             }
             let slot = state.registry.get(*id).and_then(|entry| entry.life.slot());
@@ -577,7 +583,8 @@ impl Queries {
             if pending.is_empty() {
                 continue;
             }
-            let Some(last) = self.catalog.read_values([query])?.pop().flatten() else { continue };
+            let last = self.catalog.read_records([query])?;
+            let Some(last) = last.values().next().flatten() else { continue };
             let values = pending.iter().skip(1).map(|one| &one.before).chain([&last.parameters]);
             let chunk = chunks.entry(running.number).or_insert_with(|| Chunk::new(running.clone()));
             for (one, values) in pending.iter().zip(values) {
@@ -663,8 +670,11 @@ impl Queries {
         let places: Vec<(Slot, QueryId)> = placed.iter().map(|(slot, change)| (*slot, change.query)).collect();
         let before = running.group.with_each(&places, |table, row| table.parameters(&[row]));
         let effects = placed.iter().zip(before).map(|((_, change), before)| {
-            let changed = changed(&before?, &batch.rows.slice(change.row, 1)).pop()?;
-            Some(Effect::new(running, &changed))
+            let mut effect = None;
+            for_each_changed(&before?, &batch.rows.slice(change.row, 1), |changed| {
+                effect = Some(Effect::new(running, changed));
+            });
+            effect
         });
         let effects: Vec<Option<Effect>> = effects.collect();
         let made = placed.iter().zip(&effects).filter_map(|((slot, change), effect)| {
@@ -774,18 +784,21 @@ fn value_bytes(rows: &RecordBatch) -> usize {
     rows.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0)).sum()
 }
 
-/// For each row the columns that differ.
-fn changed(before: &RecordBatch, after: &RecordBatch) -> Vec<Vec<usize>> {
-    let mut changed = vec![Vec::new(); after.num_rows()];
-    for (place, (before, after)) in before.columns().iter().zip(after.columns()).enumerate() {
-        let differs = distinct(before, after).expect("both have the type of the parameter");
-        (0..after.len()).filter(|&row| differs.value(row)).for_each(|row| changed[row].push(place));
+/// Calls `each` for each row, in order, with the columns that differ.
+fn for_each_changed(before: &RecordBatch, after: &RecordBatch, mut each: impl FnMut(&[usize])) {
+    let columns = before.columns().iter().zip(after.columns());
+    let differ = columns.map(|(before, after)| distinct(before, after).expect("both have the type of the parameter"));
+    let differ: Vec<BooleanArray> = differ.collect();
+    let mut changed = Vec::with_capacity(differ.len());
+    for row in 0..after.num_rows() {
+        changed.clear();
+        changed.extend((0..differ.len()).filter(|&place| differ[place].value(row)));
+        each(&changed);
     }
-    changed
 }
 
 /// The values before, each replaced by the given one of that name. Further given values come after them.
-fn merged<'c>(before: &[Parameter<'static>], given: &[Parameter<'c>]) -> Vec<Parameter<'c>> {
+fn merged<'c>(before: &[Parameter<'c>], given: &[Parameter<'c>]) -> Vec<Parameter<'c>> {
     let mut parameters: Vec<Parameter<'c>> = before.to_vec();
     for (name, value) in given {
         match parameters.iter_mut().find(|(other, _)| other == name) {

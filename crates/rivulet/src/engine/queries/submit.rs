@@ -439,10 +439,8 @@ impl Queries {
             return started;
         }
         // The values in the records may fit where the values of before do not.
-        let stored = match self.catalog.read_values(again.iter().map(|(query, _)| *query)) {
-            Ok(stored) => stored,
-            Err(_) => vec![None; again.len()],
-        };
+        let stored = self.catalog.read_records(again.iter().map(|(query, _)| *query)).unwrap_or_default();
+        let stored = stored.values().chain(std::iter::repeat(None));
         for ((query, error), stored) in again.into_iter().zip(stored) {
             let values = stored.unwrap_or_default().parameters;
             let values = values.iter().map(|(name, value)| (name.as_ref(), param_value(value)));
