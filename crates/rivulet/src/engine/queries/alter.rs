@@ -386,7 +386,11 @@ impl Queries {
         answers: &mut Answers,
     ) -> Result<(), ServiceError> {
         let Altered { checked: Checked { running, rows, inputs, queries }, effects, overtaken, position, .. } = altered;
-        let is_checkpointed = running.group.is_checkpointed();
+        // If no events are replayed and all state stays, the new values may count from the start after a restart.
+        let must_be_noted = |effect: &Effect| running.reads_log() || effect.state.map.is_some();
+        let is_noted = |effect: &Option<Arc<Effect>>| {
+            running.group.is_checkpointed() && effect.as_deref().is_some_and(must_be_noted)
+        };
         let records: Vec<AlteredQuery<'_>> = queries
             .iter()
             .zip(effects)
@@ -394,7 +398,7 @@ impl Queries {
                 id: wanted[place].id,
                 parameters: &wanted[place].parameters,
                 label: wanted[place].label,
-                noted_at: (effect.is_some() && is_checkpointed).then_some(*position),
+                noted_at: is_noted(effect).then_some(*position),
             })
             .collect();
         if records.is_empty() {
