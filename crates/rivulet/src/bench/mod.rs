@@ -3,6 +3,7 @@
 //! of its own.
 
 pub mod many;
+pub mod bulk;
 pub mod nexmark;
 pub mod hibench;
 pub mod recovery;

@@ -132,6 +132,11 @@ impl ServerProcess {
         text(answer?)
     }
 
+    /// The address of its HTTP server.
+    pub(super) fn url(&self) -> String {
+        format!("http://{}", self.http)
+    }
+
     /// The server's status.
     pub(super) fn status(&mut self) -> Result<Value, String> {
         serde_json::from_str(&self.get("/api/v1/status")?).map_err(|error| format!("the server's status: {error}"))

@@ -127,3 +127,16 @@ fn a_killed_server_is_found_to_work_again_with_the_state_that_it_had() {
     let what = rows[0]["what"].as_str().unwrap();
     assert!(!what.contains(" 0 of them"), "{what}");
 }
+
+#[test]
+fn queries_are_created_and_changed_in_bulk_and_each_answer_is_checked() {
+    let arguments = ["bench", "bulk", "--json", "--queries", "3000", "--durability", "checkpoint,log"];
+    let output = rivulet().args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    let whats: Vec<&str> = rows.iter().map(|row| row["what"].as_str().unwrap()).collect();
+    let steps = ["created", "changed", "changed in another order", "unchanged"];
+    assert_eq!(whats, [steps, steps].concat(), "{report}");
+    assert!(rows.iter().all(|row| row["of_created"].as_f64() > Some(0.0)), "{report}");
+}

@@ -1,5 +1,6 @@
 //! `rivulet bench`: how much this machine carries.
 
+mod bulk;
 mod hibench;
 mod nexmark;
 mod recovery;
@@ -27,6 +28,7 @@ use crate::cli::error::CliError;
 use crate::cli::options::{Global, duration};
 use crate::cli::serve::{self, Start};
 
+use bulk::BulkArguments;
 use hibench::HibenchArguments;
 use nexmark::NexmarkArguments;
 use recovery::RecoveryArguments;
@@ -47,6 +49,9 @@ pub(in crate::cli) enum BenchCommand {
     /// How long a server that was killed takes until it works again
     #[command(after_help = recovery::COLUMNS)]
     Recovery(RecoveryArguments),
+    /// How many queries are created and changed in bulk a second
+    #[command(after_help = bulk::COLUMNS)]
+    Bulk(BulkArguments),
     /// One script in a process of its own, which the other commands start
     #[command(hide = true)]
     Script,
@@ -210,6 +215,7 @@ pub(in crate::cli) fn run(global: Global, command: BenchCommand, start: Start) -
         BenchCommand::Nexmark(arguments) => nexmark::run(global, arguments),
         BenchCommand::Hibench(arguments) => hibench::run(global, arguments),
         BenchCommand::Recovery(arguments) => recovery::run(global, arguments),
+        BenchCommand::Bulk(arguments) => bulk::run(global, arguments),
         BenchCommand::Script => streams::run_job(),
         BenchCommand::Server(arguments) => {
             let mut config = arguments.overrides.load()?.config;

@@ -1,0 +1,68 @@
+//! `rivulet bench bulk`: how many queries are created and changed in bulk a second.
+
+use std::io::{self, Write};
+
+use clap::Args;
+use rivulet_sql::Durability;
+
+use crate::bench::bulk::{BulkOptions, run_bulk};
+use crate::cli::error::CliError;
+use crate::cli::options::Global;
+use crate::cli::output;
+
+use super::durability;
+use super::setting::setting;
+
+/// What the columns of the table are.
+pub(super) const COLUMNS: &str = "\
+The columns of the table:
+  durability  of the input of the queries
+  queries     what became of all of them in one bulk submission; one by one in the order in which they were created, if
+              nothing else is said
+  lines/s     from the first line to the last answer
+  of created  this rate, divided by that of the creation
+  us/line     CPU time of the server for each line, in microseconds";
+
+/// Arguments of `rivulet bench bulk`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct BulkArguments {
+    /// How many queries
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    queries: u64,
+    /// What of the input survives the end of the server: none, checkpoint, log. Several are measured one after the
+    /// other
+    #[arg(
+        long, value_delimiter = ',', value_name = "DURABILITIES", value_parser = durability, default_value = "checkpoint"
+    )]
+    durability: Vec<Durability>,
+    /// Configuration of the server that is measured, for example checkpoint.enabled=false
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
+    settings: Vec<(String, String)>,
+}
+
+pub(super) fn run(global: Global, arguments: BulkArguments) -> Result<(), CliError> {
+    let BulkArguments { queries, durability, settings } = arguments;
+    let options = BulkOptions { queries, durabilities: durability, settings };
+    let report = run_bulk(&options, |line| eprintln!("{line}"));
+    let text = if global.json {
+        format!("{}\n", report.to_json())
+    } else {
+        let rows = report.rows.iter().flatten().map(|row| {
+            [
+                row.durability.name().to_owned(),
+                row.what.to_owned(),
+                format!("{:.0}", row.rate),
+                format!("{:.2}", row.of_created),
+                format!("{:.2}", row.server_us),
+            ]
+        });
+        output::table(["durability", "queries", "lines/s", "of created", "us/line"], &[2, 3, 4], rows)
+    };
+    // A reader that went away does not want the report any more.
+    let _ = io::stdout().write_all(text.as_bytes());
+    let failures: Vec<&str> = report.rows.iter().filter_map(|row| row.as_ref().err()).map(String::as_str).collect();
+    match failures.is_empty() {
+        true => Ok(()),
+        false => Err(CliError::new(failures.join("; "))),
+    }
+}
