@@ -6,6 +6,7 @@ mod nexmark;
 mod recovery;
 mod setting;
 mod streams;
+mod webhooks;
 
 use std::fs::OpenOptions;
 use std::io::{self, BufReader, Write};
@@ -33,6 +34,7 @@ use hibench::HibenchArguments;
 use nexmark::NexmarkArguments;
 use recovery::RecoveryArguments;
 use setting::setting;
+use webhooks::WebhookArguments;
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
@@ -52,6 +54,9 @@ pub(in crate::cli) enum BenchCommand {
     /// How many queries are created and changed in bulk a second
     #[command(after_help = bulk::COLUMNS)]
     Bulk(BulkArguments),
+    /// What one slow receiver of webhooks costs all others
+    #[command(after_help = webhooks::COLUMNS)]
+    Webhooks(WebhookArguments),
     /// One script in a process of its own, which the other commands start
     #[command(hide = true)]
     Script,
@@ -216,6 +221,7 @@ pub(in crate::cli) fn run(global: Global, command: BenchCommand, start: Start) -
         BenchCommand::Hibench(arguments) => hibench::run(global, arguments),
         BenchCommand::Recovery(arguments) => recovery::run(global, arguments),
         BenchCommand::Bulk(arguments) => bulk::run(global, arguments),
+        BenchCommand::Webhooks(arguments) => webhooks::run(global, arguments),
         BenchCommand::Script => streams::run_job(),
         BenchCommand::Server(arguments) => {
             let mut config = arguments.overrides.load()?.config;
