@@ -14,7 +14,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -32,6 +32,10 @@ const MOMENT: &str = "2026-01-02T03:04:05Z";
 
 /// The number of names on a page of a list.
 const PAGE: usize = 3;
+
+/// How long a part waits for the refusal of another one, and how often it looks.
+const REFUSAL_WAIT_MAX: Duration = Duration::from_secs(10);
+const LOOK_PERIOD: Duration = Duration::from_millis(1);
 
 /// What goes wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +63,7 @@ pub enum Fault {
         /// Whether each page is empty.
         is_empty: bool,
     },
-    /// This part of an upload is refused; every other part takes this long.
+    /// This part of an upload is refused; every other part is answered this long after that.
     NoPart(usize, Duration),
     /// Requests of this method cannot put objects on a condition.
     NoConditions(&'static str),
@@ -88,6 +92,8 @@ struct State {
     expiry: Option<String>,
     begun_uploads: usize,
     fault: Option<Fault>,
+    /// Whether the part of [`Fault::NoPart`] was answered.
+    has_refused_part: bool,
     requests: Vec<String>,
     connections: Vec<TcpStream>,
 }
@@ -164,7 +170,8 @@ impl S3Server {
 
     /// Makes the store fail in this way from now on, or not at all.
     pub fn set_fault(&self, fault: Option<Fault>) {
-        self.state.lock().fault = fault;
+        let mut state = self.state.lock();
+        (state.fault, state.has_refused_part) = (fault, false);
     }
 
     /// Puts an object into the bucket as another client would.
@@ -223,9 +230,9 @@ fn serve(socket: TcpStream, state: &Mutex<State>, is_over: &AtomicBool) {
     let Ok(mut writer) = socket.try_clone() else { return };
     let mut reader = std::io::BufReader::new(socket);
     while let Some(request) = Request::read(&mut reader).filter(|_| !is_over.load(Ordering::Acquire)) {
-        let (loses_it, pause) = {
+        let (loses_it, pause, refused) = {
             let mut state = state.lock();
-            let (mut loses_it, mut pause) = (false, Duration::ZERO);
+            let (mut loses_it, mut pause, mut refused) = (false, Duration::ZERO, None);
             match &mut state.fault {
                 Some(Fault::LostAnswers(left)) if *left > 0 => {
                     *left -= 1;
@@ -237,13 +244,18 @@ fn serve(socket: TcpStream, state: &Mutex<State>, is_over: &AtomicBool) {
                     loses_it = true;
                 }
                 Some(Fault::Slow(by)) => pause = *by,
-                Some(Fault::NoPart(refused, by)) if part_number(&request).is_some_and(|number| number != *refused) => {
-                    pause = *by;
+                Some(Fault::NoPart(part, by)) => {
+                    refused = part_number(&request).map(|number| number == *part);
+                    pause = if refused == Some(false) { *by } else { pause };
                 }
                 _ => {}
             }
-            (loses_it, pause)
+            (loses_it, pause, refused)
         };
+        let until = Instant::now() + REFUSAL_WAIT_MAX;
+        while refused == Some(false) && !state.lock().has_refused_part && Instant::now() < until {
+            std::thread::sleep(LOOK_PERIOD);
+        }
         std::thread::sleep(pause);
         let answer = {
             let mut state = state.lock();
@@ -257,6 +269,7 @@ fn serve(socket: TcpStream, state: &Mutex<State>, is_over: &AtomicBool) {
             let _ = writer.shutdown(Shutdown::Both);
             return;
         }
+        state.lock().has_refused_part |= refused == Some(true);
     }
 }
 

@@ -186,14 +186,18 @@ fn the_group_with_the_longest_queue_is_run_first_though_it_was_ready_last() {
 #[test]
 fn new_groups_go_to_workers_with_fewer() {
     let bench = Bench::new();
-    let settings = WorkerSettings { threads: 4, ..Default::default() };
+    // When loads are measured, groups that were placed before are counted no more.
+    let settings =
+        WorkerSettings { threads: 4, balance_period: Some(Duration::from_secs(3_600)), ..Default::default() };
     let workers = Workers::start(settings, bench.clock.clone()).unwrap();
     for _ in 0..40 {
         workers.create_group(bench.parts()).add(&[1], &homes(&["a"]));
     }
-    let tasks: Vec<usize> = workers.status().iter().map(|worker| worker.tasks).collect();
+    let mut tasks: Vec<usize> = workers.status().iter().map(|worker| worker.tasks).collect();
     assert_eq!(tasks.iter().sum::<usize>(), 40);
-    assert!(tasks.iter().all(|&tasks| (8..=12).contains(&tasks)), "{tasks:?}");
+    tasks.sort_unstable();
+    // One of the two with the fewest is taken by lot, so one worker may have few, but never does one have many.
+    assert!(tasks[0] > 0 && tasks[3] - tasks[1] <= 1, "{tasks:?}");
 }
 
 #[test]
