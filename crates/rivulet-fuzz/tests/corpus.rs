@@ -88,6 +88,7 @@ exercise!(
     backup,
     reach,
     secrets,
+    websocket,
 );
 
 #[test]
