@@ -73,6 +73,8 @@ pub struct Planned {
     pub goes_on: bool,
     /// The file that its result replaces when it ends, if it writes one.
     pub replaces: Option<PathBuf>,
+    /// What its sources and sinks find in the process: files, and the secrets of the script so far.
+    pub host: Host,
 }
 
 impl Script {
@@ -240,7 +242,7 @@ impl Script {
             self.unnamed += 1;
             format!("query_{}", self.unnamed - 1)
         });
-        Ok(Planned { name, plan, goes_on, replaces: None })
+        Ok(Planned { name, plan, goes_on, replaces: None, host: self.host.clone() })
     }
 
     /// The same for a query that is to be run. No two may write one file: the second would replace the result of the

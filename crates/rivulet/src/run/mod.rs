@@ -106,17 +106,19 @@ impl Runner {
         self.workers.status()
     }
 
-    /// Opens the sources and sinks of a query, and starts it. `results` takes its rows if it has no sink.
+    /// Opens the sources and sinks of a query, with what they find in the process, and starts it. `results` takes its
+    /// rows if it has no sink.
     ///
     /// # Errors
     /// A source or sink cannot be opened.
     pub fn start(
         &self,
+        host: &Host,
         plan: &QueryPlan,
         name: &str,
         results: Option<Box<dyn Results>>,
     ) -> Result<Running, ServiceError> {
-        Opened::open(self.options, &Host::of_user(), plan, name, results, None, None)?.start(&self.workers)
+        Opened::open(self.options, host, plan, name, results, None, None)?.start(&self.workers)
     }
 }
 

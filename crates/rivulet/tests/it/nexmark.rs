@@ -26,7 +26,7 @@ fn answer(query: &Query, corpus: &Corpus, parallelism: usize, side_input: &std::
     while let Some(step) = script.next_step().map_err(|error| error.to_string())? {
         let Step::Run(planned) = step else { return Err("only queries are run".into()) };
         let running = runner
-            .start(&planned.plan, &planned.name, Some(Box::new(collected.clone())))
+            .start(&planned.host, &planned.plan, &planned.name, Some(Box::new(collected.clone())))
             .map_err(|error| error.to_string())?;
         let report = running.wait(PATIENCE).ok_or("it does not end")?.map_err(|error| error.to_string())?;
         if report.flow.refused.iter().any(|&count| count > 0) {

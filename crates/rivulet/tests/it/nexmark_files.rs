@@ -28,7 +28,7 @@ fn every_bid_is_in_the_file_of_its_minute() {
     let mut script = Script::parse(&script).unwrap();
     while let Some(step) = script.next_step().unwrap() {
         let Step::Run(planned) = step else { panic!("only queries are run") };
-        let running = runner.start(&planned.plan, &planned.name, None).unwrap();
+        let running = runner.start(&planned.host, &planned.plan, &planned.name, None).unwrap();
         running.wait(Duration::from_secs(120)).expect("it ends").unwrap();
     }
     let mut found = Vec::new();

@@ -40,7 +40,7 @@ fn in_the_end(script: &str, parallelism: usize) -> Vec<String> {
         let Step::Run(planned) = step else { panic!("only queries are run") };
         let output = &planned.plan.output;
         let kept = Kept(Arc::new(Mutex::new(FinalRows::new(output.schema.clone()).unwrap())));
-        let running = runner.start(&planned.plan, &planned.name, Some(Box::new(kept.clone()))).unwrap();
+        let running = runner.start(&planned.host, &planned.plan, &planned.name, Some(Box::new(kept.clone()))).unwrap();
         let report = running.wait(PATIENCE).expect("it ends").unwrap();
         assert_eq!(report.flow.refused.iter().sum::<u64>(), 0);
         let rows = kept.0.lock().rows(output).unwrap();

@@ -72,7 +72,7 @@ fn run_query(runner: &Runner, planned: &Planned) -> Result<Outcome, ServiceError
     /// How long one wait is; whoever started this process ends it if it takes too long.
     const WAIT: Duration = Duration::from_secs(3_600);
     let (begun, cpu_before_s) = (Instant::now(), cpu_s());
-    let running = runner.start(&planned.plan, &planned.name, None)?;
+    let running = runner.start(&planned.host, &planned.plan, &planned.name, None)?;
     let flow = loop {
         if let Some(ended) = running.wait(WAIT) {
             break ended?.flow;
