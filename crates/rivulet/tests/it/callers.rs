@@ -490,8 +490,11 @@ fn clients_of_the_embedded_broker_use_the_topics_that_they_may() {
 fn a_select_reads_nothing_that_its_caller_may_not_subscribe_to() {
     let folder = TempDir::new().expect("a folder");
     let (_server, service) = server(folder.path());
+    let table = "CREATE TABLE rooms (id TEXT) FROM 'data:,id%0Aattic' FORMAT CSV (header => true)";
+    operator(&service).execute(table).pop().expect("an answer").expect(table);
     let bob = service.session(Caller::new("default", "bob"));
     for (relation, may) in [
+        ("rooms", false),
         ("\"mqtt:out/a\"", true),
         ("\"mqtt:in/a\"", false),
         ("\"mqtt:#\"", false),

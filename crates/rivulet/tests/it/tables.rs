@@ -228,6 +228,8 @@ fn a_table_is_there_again_after_a_restart_and_waits_for_its_file() {
     let table = engine.table("rooms").expect("it is known");
     assert!(table.state().starts_with("not running: cannot read"), "{}", table.state());
     assert_eq!(table.applications, ["floors"]);
+    let error = engine.select("SELECT * FROM rooms").map(drop).expect_err("it has no rows");
+    assert!(error.message.starts_with("the table 'rooms' is not running: cannot read"), "{error:?}");
     let application = engine.application("floors").expect("it is known");
     assert!(application.state().contains("the table 'rooms' is not running: cannot read"), "{}", application.state());
     assert_eq!((application.queries_running, application.queries_not_running), (0, 1));

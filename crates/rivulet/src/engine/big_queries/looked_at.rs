@@ -73,14 +73,19 @@ impl BigQueries {
         Ok(())
     }
 
-    /// What is said where a SELECT could not be planned: of the name of an application, what to read in its place.
+    /// What is said where a SELECT could not be planned: why a table has no rows, and of the name of an application,
+    /// what to read in its place.
     pub(super) fn refused_look(&self, tenant: &Tenant, query: &BigQuery, error: ServiceError) -> ServiceError {
         for (parts, position) in relations_of(query).unwrap_or_default() {
             let [text] = parts.as_slice() else { continue };
             let is_about = (error.line, error.column) == (Some(position.line), Some(position.column));
-            let Some(running) = self.queries.applications.find(&tenant.named(text)).ok().filter(|_| is_about) else {
-                continue;
-            };
+            let name = tenant.named(text);
+            let table = self.tables.info(&name).ok().filter(|_| is_about);
+            if let Some(reason) = table.and_then(|table| table.not_running) {
+                let message = format!("the table '{text}' is not running: {reason}");
+                return ServiceError::new(ErrorKind::Conflict, message).at(position.line, position.column);
+            }
+            let Some(running) = self.queries.applications.find(&name).ok().filter(|_| is_about) else { continue };
             let application = name_in_sql(text);
             let parts = parts_of(&running.application).map(|part| format!("FROM {application}.{}", name_in_sql(part)));
             let parts: Vec<String> = parts.collect();
