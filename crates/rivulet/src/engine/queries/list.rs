@@ -171,8 +171,7 @@ impl Queries {
         known.collect()
     }
 
-    /// The queries of all tenants with a label. Only the catalog has labels, and this reads all of it: about a second
-    /// for each million queries.
+    /// The queries of all tenants with a label. Only the catalog has labels, and this reads all of it.
     fn with_label(&self, label: &str) -> Result<HashSet<QueryId>, CatalogError> {
         let mut labelled = HashSet::new();
         self.catalog.scan_queries(|query| {
