@@ -61,7 +61,7 @@ fn brokers_of_this_machine_are_for_a_server_that_only_this_machine_reaches() {
     let all_addresses = "0.0.0.0:8080".parse().unwrap();
     for (name, address, extensions, tenant, is_allowed) in [
         ("the default", None, Extensions::default(), "default", true),
-        ("on a network", Some(all_addresses), Extensions::default(), "default", false),
+        ("on a network", Some(all_addresses), with_accounts(), "default", false),
         ("with accounts", None, with_accounts(), "default", false),
         ("another tenant", None, Extensions::default(), "acme", false),
     ] {
