@@ -483,13 +483,13 @@ impl CreateApplication {
     }
 
     /// The topics that inputs read, and that outputs write, as they were written, with the positions of their addresses.
-    pub fn topics(&self) -> (Vec<(&str, Position)>, Vec<(&str, Position)>) {
+    pub fn topics(&self) -> [Vec<(&str, Position)>; 2] {
         fn topic(address: &Option<(String, Position)>) -> Option<(&str, Position)> {
             let (address, position) = address.as_ref()?;
             Some((topic_of(address)?, *position))
         }
         let read = self.inputs.iter().filter_map(|input| topic(&input.address)).collect();
-        (read, self.outputs.iter().filter_map(|output| topic(&output.address)).collect())
+        [read, self.outputs.iter().filter_map(|output| topic(&output.address)).collect()]
     }
 
     /// The positions of the addresses of inputs that read something else than topics.

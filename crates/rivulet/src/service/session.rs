@@ -327,10 +327,10 @@ impl Session<'_> {
     /// Checks that the caller may name the topics of a statement, whose rows go there with the rights of the server.
     fn permit_topics(&self, statement: &Statement) -> Result<(), ServiceError> {
         let Some(access) = &self.access else { return Ok(()) };
-        let (read, written) = match statement {
+        let [read, written] = match statement {
             Statement::CreateApplication(create) => create.topics(),
-            Statement::CreateSource(create) => (address_of(&create.address, create.address_position), Vec::new()),
-            Statement::CreateSink(create) => (Vec::new(), address_of(&create.address, create.address_position)),
+            Statement::CreateSource(create) => [address_of(&create.address, create.address_position), Vec::new()],
+            Statement::CreateSink(create) => [Vec::new(), address_of(&create.address, create.address_position)],
             _ => return Ok(()),
         };
         let read = read.into_iter().map(|topic| (Subscribe, topic));

@@ -53,7 +53,8 @@ pub(crate) fn answer(script: &str, parallelism: usize) -> Result<Answered, Strin
         let Step::Run(planned) = step else { return Err("only queries are run".into()) };
         let collected = Collected::default();
         let results = planned.plan.output.sink.is_none().then(|| Box::new(collected.clone()) as _);
-        let running = runner.start(&planned.host, &planned.plan, &planned.name, results).map_err(|error| error.to_string())?;
+        let running =
+            runner.start(&planned.host, &planned.plan, &planned.name, results).map_err(|error| error.to_string())?;
         let report = running.wait(PATIENCE).ok_or("it does not end")?.map_err(|error| error.to_string())?;
         answered = Answered {
             answer: std::mem::take(&mut *collected.0.lock()),

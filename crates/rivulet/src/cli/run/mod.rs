@@ -86,7 +86,8 @@ impl Console<'_> {
                 Step::Show(text) => writeln!(io::stdout(), "{}", text.trim_end())?,
                 Step::Analyze(planned) => {
                     let runner = Runner::new(RunOptions { measures: true, ..options })?;
-                    let running = runner.start(&planned.host, &planned.plan, &planned.name, Some(Box::new(writer::Nothing)))?;
+                    let running =
+                        runner.start(&planned.host, &planned.plan, &planned.name, Some(Box::new(writer::Nothing)))?;
                     let report = self.wait(&Named::of(&planned), &running)?;
                     let (text, workers) = (analyze::text(&planned.plan, &running, &report), analyze::workers(&runner));
                     writeln!(io::stdout(), "{}", (text + &workers).trim_end())?;
