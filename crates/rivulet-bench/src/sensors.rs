@@ -99,8 +99,8 @@ impl Sensors {
         }
     }
 
-    /// Loads the data of several queries into the caches together, before [`Sensors::next`] needs them one by one: these
-    /// loads do not wait for each other.
+    /// Loads the data of several queries into the caches together, before [`Sensors::next`] needs them one by one:
+    /// these loads do not wait for each other.
     #[inline]
     pub(crate) fn warm(&self, queries: impl Iterator<Item = u32> + Clone) {
         for query in queries.clone() {

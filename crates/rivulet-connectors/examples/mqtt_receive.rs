@@ -2,9 +2,9 @@
 //! `cargo run --release --example mqtt_receive -- [seconds]`.
 //!
 //! A publisher thread sends packets of 110 bytes with QoS 0 over a loopback socket, to topics drawn from 100,000 that
-//! have a route each: (a) to our client, playing a broker; (b) to our embedded broker, also over TLS and over WebSocket.
-//! The inbox only counts. Before that, the two steps that matter on their own: decoding a PUBLISH, and looking up its
-//! topic.
+//! have a route each: (a) to our client, playing a broker; (b) to our embedded broker, also over TLS and over
+//! WebSocket. The inbox only counts. Before that, the two steps that matter on their own: decoding a PUBLISH, and
+//! looking up its topic.
 
 use std::hint::black_box;
 use std::io::{Read, Write};

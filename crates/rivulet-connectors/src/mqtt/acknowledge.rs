@@ -1,9 +1,9 @@
 //! Acknowledgements that wait for the log, and messages that come again.
 //!
-//! A message of QoS 1 or 2 for a durable input is acknowledged when it is on disk, in the order in which messages came. If
-//! the connection or the process ends before that, the sender repeats the message. The log has it already, so a repeat
-//! is acknowledged and not processed once more. An acknowledgement may be lost with its connection, so an acknowledged
-//! message is remembered for as long as its sender may not know of the acknowledgement.
+//! A message of QoS 1 or 2 for a durable input is acknowledged when it is on disk, in the order in which messages came.
+//! If the connection or the process ends before that, the sender repeats the message. The log has it already, so a
+//! repeat is acknowledged and not processed once more. An acknowledgement may be lost with its connection, so an
+//! acknowledged message is remembered for as long as its sender may not know of the acknowledgement.
 //!
 //! A repeat has the packet identifier and the content of the newest message with that identifier. That alone is not
 //! enough: a client that has its acknowledgement may use the identifier again for an equal message, and that is a new

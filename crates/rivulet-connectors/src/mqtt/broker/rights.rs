@@ -26,9 +26,9 @@ pub struct ClientLogin {
 /// Decides which clients are served. Without one, every client that
 /// [`BrokerOptions::users`](super::BrokerOptions::users) lets in may use every topic.
 pub trait ClientAuthorizer: fmt::Debug + Send + Sync {
-    /// Lets a client in, and returns its rights; with `None` it may do everything, and is not checked again. Called once
-    /// for each connection, on a thread that may block if the client gave a password; without a password it must answer
-    /// at once.
+    /// Lets a client in, and returns its rights; with `None` it may do everything, and is not checked again. Called
+    /// once for each connection, on a thread that may block if the client gave a password; without a password it must
+    /// answer at once.
     ///
     /// # Errors
     /// [`NotAdmitted`].
