@@ -20,7 +20,10 @@ pub fn secret_named(name: &str) -> String {
 
 /// The secrets of a tenant, by name. By default there are none.
 #[derive(Clone, Default)]
-pub struct Secrets(Option<Arc<dyn Fn(&str) -> Option<String> + Send + Sync>>);
+pub struct Secrets(Option<Arc<Find>>);
+
+/// The value of a secret of this name.
+type Find = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 impl Secrets {
     /// The secrets that `find` finds.

@@ -209,7 +209,7 @@ fn lists_come_in_pages_and_a_page_has_a_limit() {
     let names: Vec<String> = (0..count).map(|number| format!("q{number:05}")).collect();
     let parameters = [("id".into(), ParameterValue::Text("a".into()))];
     // Every third query has a label.
-    let label = |number: usize| (number % 3 == 0).then_some("home=1");
+    let label = |number: usize| number.is_multiple_of(3).then_some("home=1");
     let requests = names.iter().enumerate().map(|(number, name)| QueryRequest {
         name: Some(name),
         application: "copy",

@@ -460,9 +460,9 @@ fn take_sent(bytes: &mut &[u8]) -> Option<(MessageNumber, u16)> {
 
 fn take_under_way(bytes: &mut &[u8]) -> Option<UnderWay> {
     Some(UnderWay {
-        sent: take_list(bytes, |bytes| take_sent(bytes))?,
-        released: take_list(bytes, |bytes| take_packet_id(bytes))?,
-        incoming: take_list(bytes, |bytes| take_unreleased(bytes))?,
+        sent: take_list(bytes, take_sent)?,
+        released: take_list(bytes, take_packet_id)?,
+        incoming: take_list(bytes, take_unreleased)?,
         last_packet_id: take_packet_id(bytes)?,
     })
 }
