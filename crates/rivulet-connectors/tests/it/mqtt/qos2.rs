@@ -31,23 +31,23 @@ fn a_message_counts_once_until_it_is_released() {
         let mut subscriber = Probe::connect(broker.port(), version, "subscriber", |_| {});
         subscriber.subscribe(&[("t", 2)]);
         let mut sensor = stay(broker.port(), version, "sensor");
-        let (received, completed) = ("received 0x0".to_owned(), "completed 0x0".to_owned());
+        let (received, completed) = ("received 0x0", "completed 0x0");
         sensor.send(&publish(version, 7, b"one", false));
-        assert_eq!(sensor.take(), [received.clone()]);
+        assert_eq!(sensor.take(), [received]);
         // The PUBREC was lost: on this connection, and with it.
         sensor.send(&publish(version, 7, b"one", true));
-        assert_eq!(sensor.take(), [received.clone()]);
+        assert_eq!(sensor.take(), [received]);
         drop(sensor);
         let mut sensor = stay(broker.port(), version, "sensor");
         sensor.send(&publish(version, 7, b"one", true));
         sensor.second_half(0x62, 7);
-        assert_eq!(sensor.take(), [received.clone(), completed.clone()]);
+        assert_eq!(sensor.take(), [received, completed]);
         // The identifier is free again.
         sensor.send(&publish(version, 7, b"two", false));
         sensor.second_half(0x62, 7);
         sensor.second_half(0x62, 7);
         let unknown = if version == V5 { "completed 0x92" } else { "completed 0x0" };
-        assert_eq!(sensor.take(), [received, completed, unknown.to_owned()]);
+        assert_eq!(sensor.take(), [received, completed, unknown]);
         assert_eq!(inbox.texts(), ["one", "two"], "{version:?}");
         let messages: Vec<_> = subscriber.take().into_iter().filter(|seen| seen.starts_with("message")).collect();
         assert_eq!(messages, ["message t 'one' qos 2", "message t 'two' qos 2"]);
