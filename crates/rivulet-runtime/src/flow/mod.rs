@@ -4,20 +4,21 @@
 //! several instances, the tasks. The same workers run these tasks and those of groups. Rows travel between tasks
 //! through bounded inboxes. A task whose targets have no room is not run, and so on up to the sources, so nothing grows
 //! and nothing is dropped. Each input of a task has watermarks of its own; the operators see their minimum. A partition
-//! of a source that is silent for long becomes idle and holds nothing up.
+//! of a source that is silent for long becomes idle: its time goes on with that of others, and holds nothing up.
 //!
 //! What must hold: the rows that one task sends to another arrive in order; a watermark arrives behind all rows that
 //! were sent before it; the end comes last, and exactly once.
 //!
 //! [`rivulet_dataflow::stage`] decides what is fused into a stage and in how many instances it runs. Here, in reading
-//! order: [`inbox`]: the queue in front of a task; [`peer`] and [`exchange`]: where rows go; [`alignment`] and
-//! [`reader`]: sources; [`measure`] and [`report`]: what tasks have done; [`checkpoint`]: the state of all tasks at one
-//! moment; [`state`]: what tasks share; [`task`]: one activation.
+//! order: [`inbox`]: the queue in front of a task; [`peer`] and [`exchange`]: where rows go; [`alignment`],
+//! [`idleness`] and [`reader`]: sources; [`measure`] and [`report`]: what tasks have done; [`checkpoint`]: the state of
+//! all tasks at one moment; [`state`]: what tasks share; [`task`]: one activation.
 
 mod inbox;
 mod peer;
 mod exchange;
 mod alignment;
+mod idleness;
 mod reader;
 mod measure;
 mod report;
@@ -37,6 +38,7 @@ use crate::pool::Pool;
 use alignment::Alignment;
 use checkpoint::{CheckpointError, Gathered};
 use exchange::Outputs;
+use idleness::Idleness;
 use peer::Peer;
 use state::{FlowState, Phase};
 use task::{FlowTask, FlowTaskParts};
@@ -91,15 +93,18 @@ impl Flow {
         let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
         let stages = cut(&dataflow, &partitions, parallelism.max(1));
         let tasks_count: usize = stages.iter().map(|stage| stage.instances).sum();
-        let reading = stages.iter().rev().filter(|stage| stage.source(&dataflow).is_some());
-        let alignment = Alignment::new(reading.map(|stage| stage.instances));
-        let state = Arc::new(FlowState::new(name, limits, alignment, tasks_count));
+        let sources_of = sources_of(&stages, &dataflow);
+        let companies = companies(&stages, &dataflow, &sources_of);
+        // Each source that is read, with its tasks.
+        let reading = stages.iter().rev().filter_map(|stage| Some((stage.source(&dataflow)?, stage.instances)));
+        let alignment = Alignment::new(reading.clone().map(|(_, tasks)| tasks));
+        let idleness = Idleness::new(reading.flat_map(|(source, tasks)| vec![companies[source]; tasks]).collect());
+        let state = Arc::new(FlowState::new(name, limits, (alignment, idleness), tasks_count));
         // Instances of different stages with the same number run on one worker, so that what they exchange stays near.
         let workers = pool.place_flow(stages.iter().map(|stage| stage.instances).max().unwrap_or(0));
         let nodes: Vec<Option<usize>> = workers.iter().map(|&worker| pool.node(worker)).collect();
         let mut sources: Vec<Option<Vec<Partition>>> = sources.into_iter().map(Some).collect();
         let mut sinks: Vec<_> = sinks.into_iter().map(Vec::into_iter).collect();
-        let sources_of = sources_of(&stages, &dataflow);
         // Downstream tasks are made first, because a sender holds its receivers.
         let mut made: Vec<Vec<Arc<FlowTask>>> = vec![Vec::new(); stages.len()];
         let mut aligned = 0_usize..;
@@ -374,6 +379,21 @@ fn sources_of(stages: &[Stage], dataflow: &Dataflow) -> Vec<Arc<[usize]>> {
         all.push(read.into_iter().collect());
     }
     all
+}
+
+/// For each source the number of its company: sources have the same number if their rows meet in a stage that keeps
+/// state.
+fn companies(stages: &[Stage], dataflow: &Dataflow, sources_of: &[Arc<[usize]>]) -> Vec<usize> {
+    let sources = sources_of.iter().flat_map(|sources| sources.iter()).max().map_or(0, |last| last + 1);
+    let mut companies: Vec<usize> = (0..sources).collect();
+    for (stage, met) in stages.iter().zip(sources_of) {
+        if stage.operators(dataflow).any(|operator| operator.is_stateful()) {
+            let joined: BTreeSet<usize> = met.iter().map(|&source| companies[source]).collect();
+            let Some(&first) = joined.first() else { continue };
+            companies.iter_mut().filter(|company| joined.contains(&**company)).for_each(|company| *company = first);
+        }
+    }
+    companies
 }
 
 impl Drop for Flow {

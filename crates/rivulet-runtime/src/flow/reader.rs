@@ -13,6 +13,8 @@ use arrow::datatypes::TimestampMicrosecondType;
 use rivulet_dataflow::times::span;
 use rivulet_dataflow::{Batch, PartitionState, Polled, Reason, Refusals, Refused, Slot, Source};
 
+use super::idleness::SourceTime;
+
 /// In which steps time follows the clock while all partitions are silent, microseconds. Each step wakes all tasks of
 /// the query.
 const CLOCK_STEP_US: i64 = 200_000;
@@ -71,6 +73,8 @@ pub(super) struct Reader {
     aside: BTreeSet<(i64, usize)>,
     /// The highest watermark so far.
     reached_us: Option<i64>,
+    /// The largest lateness of a partition.
+    lateness_us: i64,
     /// Since when no partition had rows, and how long that was when a partition was last found idle.
     silent_since_us: Option<i64>,
     silence_us: i64,
@@ -120,6 +124,7 @@ impl Reader {
             waited_for: BTreeSet::new(),
             aside: BTreeSet::new(),
             reached_us: None,
+            lateness_us: 0,
             silent_since_us: None,
             silence_us: 0,
             ended: Some((0, 0)),
@@ -140,6 +145,7 @@ impl Reader {
         });
         let is_aligned = partition.event_time_column.is_some() && partition.source.is_bounded();
         self.unaligned += usize::from(!is_aligned);
+        self.lateness_us = self.lateness_us.max(partition.lateness_us);
         let newest_us = partition.newest_us.unwrap_or(i64::MIN);
         let open = Open { partition, newest_us, silent_since_us: None, is_aside: false, says_aside: false, is_aligned };
         self.ready.insert((newest_us, place));
@@ -298,21 +304,42 @@ impl Reader {
         self.waited_for.insert((open.watermark_us(), place));
     }
 
-    /// The watermark of all partitions, if it has risen: the lowest of those that are waited for.
-    pub(super) fn advanced(&mut self) -> Option<i64> {
-        let lowest_us = match self.waited_for.first() {
-            Some(&(lowest_us, _)) => lowest_us,
-            // If all are idle, nothing holds up the furthest one, and time follows the clock.
-            None => match *self.aside.last()? {
-                (i64::MIN, _) => i64::MIN,
-                (furthest_us, _) => furthest_us.saturating_add(self.silence_us),
-            },
+    /// How far the partitions have come, with the lateness: the one furthest behind of those that are waited for.
+    pub(super) fn reached(&self) -> SourceTime {
+        let time_us = |watermark_us: i64, silence_us: i64| match watermark_us {
+            i64::MIN => i64::MIN,
+            watermark_us => watermark_us.saturating_add(self.lateness_us).saturating_add(silence_us),
         };
-        if lowest_us == i64::MIN || self.reached_us.is_some_and(|reached_us| lowest_us <= reached_us) {
-            return None;
+        match (self.waited_for.first(), self.aside.last()) {
+            (Some(&(lowest_us, _)), _) => SourceTime::Active(time_us(lowest_us, 0)),
+            // If all are idle, nothing holds up the furthest one, and time follows the clock.
+            (None, Some(&(furthest_us, _))) => SourceTime::Idle(time_us(furthest_us, self.silence_us)),
+            (None, None) => SourceTime::Ended,
         }
-        self.reached_us = Some(lowest_us);
+    }
+
+    /// The watermark of all partitions, if it has risen. If all are idle, it follows `others_us`, the time of other
+    /// sources.
+    pub(super) fn advanced(&mut self, others_us: Option<i64>) -> Option<i64> {
+        let watermark_us = self.risen(others_us)?;
+        self.reached_us = Some(watermark_us);
         self.reached_us
+    }
+
+    /// Whether the time of other sources raises the watermark of these, which are idle.
+    pub(super) fn lags(&self, others_us: Option<i64>) -> bool {
+        others_us.is_some() && self.risen(others_us).is_some()
+    }
+
+    fn risen(&self, others_us: Option<i64>) -> Option<i64> {
+        let time_us = match self.reached() {
+            SourceTime::Active(time_us) => time_us,
+            SourceTime::Idle(time_us) => time_us.max(others_us.unwrap_or(i64::MIN)),
+            SourceTime::Ended => return None,
+        };
+        let watermark_us = time_us.saturating_sub(self.lateness_us);
+        let is_higher = self.reached_us.is_none_or(|reached_us| watermark_us > reached_us);
+        (time_us != i64::MIN && is_higher).then_some(watermark_us)
     }
 
     /// The position of each open partition.
@@ -477,7 +504,7 @@ mod tests {
                 Read::Nothing(until_us) => now_us = until_us,
                 Read::End => return rows,
             }
-            let advanced = reader.advanced();
+            let advanced = reader.advanced(None);
             assert!(advanced.is_none_or(|after_us| before_us.is_none_or(|before_us| before_us < after_us)));
         }
     }
@@ -532,9 +559,9 @@ mod tests {
         let mut reader = Reader::new(partitions);
         let refusals = &mut Refusals::new(0);
         assert!(matches!(reader.poll(9, (0, 0), refusals).unwrap(), Read::Again));
-        assert!(!reader.is_idle() && reader.advanced().is_none(), "the other is waited for");
+        assert!(!reader.is_idle() && reader.advanced(None).is_none(), "the other is waited for");
         assert!(matches!(reader.poll(9, (0, 0), refusals).unwrap(), Read::Rows(_)));
-        assert_eq!(reader.advanced(), Some(0));
+        assert_eq!(reader.advanced(None), Some(0));
         drain(&mut reader, refusals);
         assert_eq!(reader.reached_us, Some(80));
     }
@@ -548,14 +575,14 @@ mod tests {
         let refusals = &mut Refusals::new(0);
         assert!(matches!(reader.poll(9, (0, 0), refusals).unwrap(), Read::Again), "it stands aside");
         assert!(matches!(reader.poll(9, (0, 0), refusals).unwrap(), Read::Rows(_)));
-        assert_eq!(reader.advanced(), Some(0));
+        assert_eq!(reader.advanced(None), Some(0));
         assert!(
             matches!(reader.poll(9, (1, 1), refusals).unwrap(), Read::Again),
             "it is there again, and has nothing yet"
         );
         for _ in 0..8 {
             assert!(matches!(reader.poll(9, (1, 1), refusals).unwrap(), Read::Rows(_)));
-            assert_eq!(reader.advanced(), None, "its rows are waited for");
+            assert_eq!(reader.advanced(None), None, "its rows are waited for");
         }
     }
 
@@ -595,7 +622,7 @@ mod tests {
         let refusals = &mut Refusals::new(0);
         let mut at = |reader: &mut Reader, now_us| {
             reader.poll(9, (now_us, now_us), refusals).unwrap();
-            reader.advanced();
+            reader.advanced(None);
             reader.reached_us
         };
         assert_eq!(at(&mut reader, 0), Some(700_000), "the newest row less the lateness");
@@ -620,7 +647,7 @@ mod tests {
         let refusals = &mut Refusals::new(0);
         let mut at = |reader: &mut Reader, now_us, steady_us| {
             reader.poll(9, (now_us, steady_us), refusals).unwrap();
-            reader.advanced();
+            reader.advanced(None);
             (reader.reached_us, reader.is_idle())
         };
         const YEAR_US: i64 = 31_536_000_000_000;

@@ -8,6 +8,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::alignment::Alignment;
 use super::checkpoint::Barrier;
+use super::idleness::Idleness;
 use super::inbox::FlowLimits;
 use super::peer::Peer;
 
@@ -72,6 +73,8 @@ pub(crate) struct FlowState {
     pub(super) overfull: AtomicUsize,
     /// How far the tasks that read sources have come.
     pub(super) alignment: Alignment,
+    /// Which time idle tasks among them go on to.
+    pub(super) idleness: Idleness,
     /// The barrier at which all tasks rest for a checkpoint.
     pub(super) barrier: Barrier,
     /// All tasks, to wake them. Set once, before any of them runs.
@@ -84,13 +87,19 @@ pub(crate) struct FlowState {
 
 impl FlowState {
     /// The state of a flow that begins with these tasks.
-    pub(super) fn new(name: String, limits: FlowLimits, alignment: Alignment, tasks: usize) -> Self {
+    pub(super) fn new(
+        name: String,
+        limits: FlowLimits,
+        (alignment, idleness): (Alignment, Idleness),
+        tasks: usize,
+    ) -> Self {
         Self {
             name,
             limits,
             phase: AtomicUsize::new(Phase::Running as usize),
             overfull: AtomicUsize::new(0),
             alignment,
+            idleness,
             barrier: Barrier::default(),
             tasks: OnceLock::new(),
             remaining: AtomicUsize::new(tasks),

@@ -8,6 +8,7 @@ mod flows;
 mod groups;
 mod moves;
 mod policies;
+mod silences;
 mod spill;
 mod support;
 mod shared_slots;

@@ -7,6 +7,7 @@ use rivulet_dataflow::stage::StageHost;
 
 use super::{Core, FlowTask};
 use crate::flow::exchange::Outputs;
+use crate::flow::idleness::SourceTime;
 
 impl FlowTask {
     /// The operators have emitted everything: the sink makes its result final, unless it has done so before.
@@ -36,7 +37,7 @@ impl FlowTask {
         self.note_room(core);
         core.outputs = Outputs::default();
         self.inbox.clear();
-        self.note_reached(None);
+        self.note_reached(None, SourceTime::Ended);
         self.pool.flow_deadlines.set(self.deadline, i64::MAX);
         self.end_barrier();
         self.flow.task_ended();

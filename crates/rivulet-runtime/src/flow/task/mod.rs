@@ -19,6 +19,7 @@ use rivulet_dataflow::{
 };
 
 use super::exchange::{Letters, Outputs, Tap};
+use super::idleness::SourceTime;
 use super::inbox::{FlowInbox, Sent};
 use super::measure::{Counting, OperatorCounters};
 use super::peer::Peer;
@@ -307,9 +308,9 @@ impl FlowTask {
         } else {
             reader.poll(self.flow.limits.batch_rows, (now_us, self.pool.clock.steady_us()), refusals)?
         };
-        self.note_reached(reader.time_us());
+        self.note_reached(reader.time_us(), reader.reached());
         let mut rows = Some(0);
-        let advanced = reader.advanced();
+        let advanced = reader.advanced(self.time_of_others(reader));
         match fed {
             Read::Rows(batch) => {
                 rows = Some(batch.rows());
@@ -330,19 +331,21 @@ impl FlowTask {
         if let Some(watermark_us) = advanced {
             stage.give(0, Element::Watermark(watermark_us));
         }
-        if reader.is_idle() {
-            stage.give(0, Element::Idle);
-        } else if stage.is_idle() {
-            stage.give(0, Element::Watermark(i64::MIN));
-        }
         Ok(rows)
     }
 
-    /// Reports how far its sources have come, for tasks that wait for them.
-    fn note_reached(&self, time_us: Option<i64>) {
-        if self.aligned.is_some_and(|place| self.flow.alignment.reached(place, time_us)) {
+    /// Reports how far its sources have come, for tasks that wait for them, and for idle ones.
+    fn note_reached(&self, time_us: Option<i64>, time: SourceTime) {
+        let Some(place) = self.aligned else { return };
+        // Both must be told.
+        if self.flow.alignment.reached(place, time_us) | self.flow.idleness.reached(place, time) {
             self.flow.wake_sources();
         }
+    }
+
+    /// The time of others that idle sources go on to.
+    fn time_of_others(&self, reader: &Reader) -> Option<i64> {
+        self.aligned.filter(|_| reader.is_idle()).and_then(|place| self.flow.idleness.time_us(place))
     }
 
     /// Whether its sources are not too far ahead of others.
@@ -628,7 +631,8 @@ impl Runnable for FlowTask {
         let may_ask = || {
             self.flow.barrier.wanted() == 0
                 && self.flow.may_poll()
-                && self.sources_at_us.load(Ordering::Acquire) <= self.pool.clock.now_us()
+                && (self.sources_at_us.load(Ordering::Acquire) <= self.pool.clock.now_us()
+                    || core.reader.as_ref().is_some_and(|reader| reader.lags(self.time_of_others(reader))))
                 && core.reader.as_ref().is_none_or(|reader| self.may_read(reader))
         };
         let has_to_rest = || core.reader.is_some() && core.checkpoints.lacks(self.flow.barrier.wanted());
