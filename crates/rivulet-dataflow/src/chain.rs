@@ -252,9 +252,9 @@ mod tests {
                     context.emit(batch);
                     self.note("batch")
                 }
-                Element::Idle => {
+                Element::Barrier(_) => {
                     context.emit(batch());
-                    self.note("silence")
+                    self.note("barrier")
                 }
                 Element::Control(control) => self.note(&format!("{control:?}")),
                 other => self.note(&format!("{other:?}")),
@@ -314,11 +314,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_up_in_silence_goes_through_those_behind_before_they_hear_of_it() {
-        let (seen, batches, _) = with_failing(|chain, with, sink| chain.process(Element::Idle, with, sink));
+    fn what_is_given_up_at_a_barrier_goes_through_those_behind_before_they_hear_of_it() {
+        let (seen, batches, _) = with_failing(|chain, with, sink| chain.process(Element::Barrier(1), with, sink));
         assert_eq!(
             seen,
-            ["a silence", "b batch", "c batch", "b silence", "c batch", "c silence"],
+            ["a barrier", "b batch", "c batch", "b barrier", "c batch", "c barrier"],
             "one that fails keeps it from no other"
         );
         assert_eq!(batches, 3);

@@ -234,9 +234,6 @@ pub enum Element {
     Watermark(i64),
     /// The state before this element belongs to the checkpoint with this number.
     Barrier(u64),
-    /// The input is silent for now, and nothing downstream waits for it any more. An operator that holds rows back only
-    /// to send fewer must emit them: the watermark of the other inputs would make them late.
-    Idle,
     /// Event clocks of slots have moved. A window tells them to the windows over its results, behind the results that
     /// it has given by then.
     Clocks(Arc<[SlotClock]>),

@@ -43,8 +43,6 @@ pub struct StageHost {
     discards_open: bool,
     /// Whether the restored state had ended: nothing is open.
     had_ended: bool,
-    /// Whether receivers were told that the stage is idle, and nothing has left since.
-    is_idle: bool,
     has_ended: bool,
 }
 
@@ -85,7 +83,6 @@ impl StageHost {
             has_work: false,
             discards_open: false,
             had_ended: false,
-            is_idle: false,
             has_ended: false,
         }
     }
@@ -113,14 +110,8 @@ impl StageHost {
     pub fn give(&mut self, channel: usize, element: Element) {
         let Channels { inputs, watermarks, barriers, .. } = &mut self.channels;
         match element {
-            Element::Batch(_) => {
-                watermarks.wake(channel);
-                self.pending.push_back((inputs[channel], element));
-            }
-            Element::Control(_) => self.pending.push_back((inputs[channel], element)),
+            Element::Batch(_) | Element::Control(_) => self.pending.push_back((inputs[channel], element)),
             Element::Watermark(watermark_us) => watermarks.advance(channel, watermark_us),
-            Element::Idle if !watermarks.idle(channel) => return,
-            Element::Idle => {}
             Element::Barrier(number) => barriers[channel] = number,
             Element::End => watermarks.end(channel),
             Element::Clocks(_) => return,
@@ -156,14 +147,10 @@ impl StageHost {
         let next = if self.chain.has_more() { None } else { self.next()? };
         if next.is_none() && !self.chain.has_more() {
             self.has_work = false;
-            self.tell_awake(out);
             return Ok(());
         }
-        let Self { chain, is_idle, in_hand, .. } = self;
-        let mut leave = |batch: Batch| {
-            *is_idle = false;
-            out(Element::Batch(batch));
-        };
+        let Self { chain, in_hand, .. } = self;
+        let mut leave = |batch: Batch| out(Element::Batch(batch));
         let result = match next {
             None => caught(|| chain.go_on(with, &mut leave)),
             Some((_, Element::End)) if self.discards_open || self.had_ended => {
@@ -198,10 +185,6 @@ impl StageHost {
             Some(Element::Watermark(watermark_us))
         } else if channels.watermarks.has_ended() {
             Some(Element::End)
-        } else if channels.watermarks.is_idle() && !self.is_idle {
-            // Idleness is told behind all output and before a barrier: nothing may come between a barrier and the
-            // snapshot.
-            Some(Element::Idle)
         } else {
             channels.aligned().map(Element::Barrier)
         };
@@ -235,22 +218,12 @@ impl StageHost {
     /// Called when all output of the current element has left.
     fn complete(&mut self, out: &mut dyn FnMut(Element)) {
         match self.in_hand.take() {
-            // Operators may hold the rows back, so receivers must wait for them.
-            None => self.tell_awake(out),
+            None => {}
             Some(Element::Barrier(number)) => self.at_barrier = Some(number),
             Some(element) => {
-                self.is_idle = matches!(element, Element::Idle);
                 self.has_ended = matches!(element, Element::End);
                 out(element);
             }
-        }
-    }
-
-    /// Tells receivers that the stage is not idle any more, if they were told that it is. The watermark is unchanged.
-    fn tell_awake(&mut self, out: &mut dyn FnMut(Element)) {
-        if self.is_idle && !self.has_ended && !self.channels.watermarks.is_idle() {
-            self.is_idle = false;
-            out(Element::Watermark(self.reached_us().unwrap_or(i64::MIN)));
         }
     }
 
@@ -263,15 +236,7 @@ impl StageHost {
         if self.deadline_us().is_none_or(|deadline_us| deadline_us > with.now_us) {
             return Ok(());
         }
-        let Self { chain, is_idle, .. } = self;
-        let mut leave = |batch: Batch| {
-            *is_idle = false;
-            out(Element::Batch(batch));
-        };
-        let result = caught(|| chain.tick(with, &mut leave));
-        // Receivers have waited for this stage since they got rows from it.
-        self.has_work |= !self.is_idle && self.channels.watermarks.is_idle();
-        result
+        caught(|| self.chain.tick(with, &mut |batch| out(Element::Batch(batch))))
     }
 
     /// When operators next have something to do, microseconds since the epoch; `None` if they wait for elements only.
@@ -321,11 +286,6 @@ impl StageHost {
     /// Sets whether open windows are dropped at the end instead of emitted. The last call before the end counts.
     pub fn discard_open(&mut self, discards: bool) {
         self.discards_open = discards;
-    }
-
-    /// Whether all open channels are idle.
-    pub fn is_idle(&self) -> bool {
-        self.channels.watermarks.is_idle()
     }
 
     /// Whether the end has left the stage.
@@ -406,25 +366,14 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_told_once_and_taken_back() {
-        let mut stage = Stage::new(2);
-        assert_eq!(stage.give([(0, Element::Watermark(5)), (0, Element::Idle)]), [""; 0], "the other is waited for");
-        assert_eq!(stage.give([(1, Element::Idle)]), ["Watermark(5)", "Idle"]);
-        assert_eq!(stage.give([(1, Element::Idle)]), [""; 0]);
-        assert_eq!(stage.give([(0, Element::Watermark(i64::MIN))]), ["Watermark(5)"], "it is awake");
-        assert_eq!(stage.give([(0, Element::Idle)]), ["Idle"]);
-        assert_eq!(stage.give([(1, rows(1))]), ["1 rows"]);
-    }
-
-    #[test]
     fn a_barrier_waits_for_all_channels_that_are_open_and_for_the_driver() {
         let mut stage = Stage::new(3);
         assert_eq!(stage.give([(0, Element::Barrier(1)), (2, Element::End), (1, rows(1))]), ["1 rows"]);
         assert_eq!(stage.0.barrier(), None);
-        assert_eq!(stage.give([(1, Element::Idle), (0, Element::Idle), (1, Element::Barrier(1))]), ["Idle"]);
+        assert_eq!(stage.give([(1, Element::Barrier(1))]), [""; 0]);
         assert_eq!((stage.0.barrier(), stage.0.has_work()), (Some(1), false));
         stage.0.snapshot(1, &mut |_, _, _| panic!("it has no state")).unwrap();
-        assert_eq!(stage.pass(), ["Barrier(1)"], "and silence need not be told again");
+        assert_eq!(stage.pass(), ["Barrier(1)"]);
         stage.give([(0, Element::Barrier(2)), (1, Element::Barrier(2))]);
         stage.0.give_up_barrier();
         assert_eq!(stage.give([]), [""; 0]);

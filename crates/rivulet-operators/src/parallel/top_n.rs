@@ -448,7 +448,7 @@ impl Operator for TopNOperator {
             }
             Element::Watermark(watermark_us) => self.forget(watermark_us, context),
             Element::End if self.plan.spec.is_final() => self.forget(i64::MAX, context),
-            Element::Barrier(_) | Element::Idle | Element::Control(_) | Element::Clocks(_) | Element::End => Ok(()),
+            Element::Barrier(_) | Element::Control(_) | Element::Clocks(_) | Element::End => Ok(()),
         }
     }
 

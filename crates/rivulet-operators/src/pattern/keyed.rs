@@ -354,7 +354,7 @@ impl Operator for KeyedPatternOperator {
             Element::Batch(batch) => self.take_in(batch, context),
             Element::Watermark(watermark_us) => self.advance(watermark_us, false, context),
             Element::End => self.advance(i64::MAX, true, context),
-            Element::Barrier(_) | Element::Idle | Element::Control(_) | Element::Clocks(_) => Ok(()),
+            Element::Barrier(_) | Element::Control(_) | Element::Clocks(_) => Ok(()),
         }
     }
 

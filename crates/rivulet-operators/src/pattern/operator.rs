@@ -390,7 +390,7 @@ impl Operator for PatternOperator {
             }
             Element::End => self.end(context),
             // Queries of applications have a clock per slot, and state is exported when the host asks.
-            Element::Clocks(_) | Element::Watermark(_) | Element::Barrier(_) | Element::Idle => Ok(()),
+            Element::Clocks(_) | Element::Watermark(_) | Element::Barrier(_) => Ok(()),
         }
     }
 

@@ -222,7 +222,7 @@ impl Operator for WindowOperator {
                 self.windows.closed.emit(&self.plan, &self.row_bytes, context)
             }
             // Queries of applications have a clock per slot, and state is exported when the host asks.
-            Element::Clocks(_) | Element::Watermark(_) | Element::Barrier(_) | Element::Idle => Ok(()),
+            Element::Clocks(_) | Element::Watermark(_) | Element::Barrier(_) => Ok(()),
         }
     }
 

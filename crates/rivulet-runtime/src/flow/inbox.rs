@@ -189,7 +189,7 @@ mod tests {
             (0, Element::Batch(batch)),
             (0, Element::Watermark(3)),
             (1, Element::Watermark(6)),
-            (1, Element::Idle),
+            (1, Element::Barrier(1)),
             (1, Element::Watermark(7)),
             (0, Element::Watermark(4)),
         ];

@@ -295,7 +295,7 @@ impl Operator for AggregateOperator {
             }
             Element::Barrier(_) => self.give(context),
             Element::End => self.end(context),
-            Element::Idle | Element::Control(_) | Element::Clocks(_) => Ok(()),
+            Element::Control(_) | Element::Clocks(_) => Ok(()),
         }
     }
 

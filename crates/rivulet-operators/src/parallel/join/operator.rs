@@ -527,7 +527,7 @@ impl Operator for JoinOperator {
             Element::Batch(batch) => self.take_in(input, &batch, context),
             Element::Watermark(watermark_us) => self.expire(watermark_us, context),
             Element::End => self.end(context),
-            Element::Barrier(_) | Element::Idle | Element::Control(_) | Element::Clocks(_) => Ok(()),
+            Element::Barrier(_) | Element::Control(_) | Element::Clocks(_) => Ok(()),
         }
     }
 

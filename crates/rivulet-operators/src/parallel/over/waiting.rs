@@ -494,7 +494,7 @@ impl Operator for WaitingOperator {
             Element::Batch(batch) => self.take_in(&batch, context),
             Element::Watermark(watermark_us) => self.close(watermark_us, false, context),
             Element::End => self.close(i64::MAX, true, context),
-            Element::Barrier(_) | Element::Idle | Element::Control(_) | Element::Clocks(_) => Ok(()),
+            Element::Barrier(_) | Element::Control(_) | Element::Clocks(_) => Ok(()),
         }
     }
 

@@ -426,7 +426,7 @@ impl Operator for CountOperator {
                 Ok(())
             }
             Element::End => self.end(context),
-            Element::Barrier(_) | Element::Idle | Element::Control(_) | Element::Clocks(_) => Ok(()),
+            Element::Barrier(_) | Element::Control(_) | Element::Clocks(_) => Ok(()),
         }
     }
 

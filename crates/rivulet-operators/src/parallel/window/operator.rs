@@ -319,10 +319,8 @@ impl Operator for WindowOperator {
             Element::End => self.close(i64::MAX, context),
             // Several instances have parts of a key's state, and only one of them could restore it. So the states are
             // emitted.
-            Element::Barrier(_) | Element::Idle if self.plan.spec.phase == Phase::Partial => {
-                self.give_states(i64::MAX, context)
-            }
-            Element::Barrier(_) | Element::Idle | Element::Control(_) | Element::Clocks(_) => Ok(()),
+            Element::Barrier(_) if self.plan.spec.phase == Phase::Partial => self.give_states(i64::MAX, context),
+            Element::Barrier(_) | Element::Control(_) | Element::Clocks(_) => Ok(()),
         }
     }
 

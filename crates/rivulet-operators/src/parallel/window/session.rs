@@ -266,7 +266,7 @@ impl Operator for SessionOperator {
             Element::Batch(batch) => self.take_in(batch, context),
             Element::Watermark(watermark_us) => self.close(self.plan.passed_us(watermark_us), context),
             Element::End => self.close(i64::MAX, context),
-            Element::Barrier(_) | Element::Idle | Element::Control(_) | Element::Clocks(_) => Ok(()),
+            Element::Barrier(_) | Element::Control(_) | Element::Clocks(_) => Ok(()),
         }
     }
 

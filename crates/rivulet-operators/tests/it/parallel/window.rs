@@ -283,7 +283,7 @@ fn a_partial_aggregation_that_does_not_reduce_passes_rows_through() {
 }
 
 #[test]
-fn a_partial_aggregation_that_falls_silent_leaves_no_row_behind() {
+fn a_partial_aggregation_leaves_no_row_behind_a_barrier() {
     let words = || vec![aggregate(F::Max, Some(2)), aggregate(F::Count, None)];
     for kind in [
         KeyedWindowKind::Tumble { width_us: 10, offset_us: 0 },
@@ -293,12 +293,12 @@ fn a_partial_aggregation_that_falls_silent_leaves_no_row_behind() {
             let of = |phase| Hand::new(&window(kind, keys, words(), phase));
             let [mut whole, mut partial, mut last] = [Phase::Whole, Phase::Partial, Phase::Final].map(of);
             let (mut expected, mut outcome) = (Outcome::default(), Outcome::default());
-            // Rows before the silence, and rows that come when others have gone on without it.
+            // Rows before the barrier, and rows behind it that come when others have gone on.
             for rows in [vec![at(1, 1), at(1, 2), at(2, 3), at(1, 12)], vec![at(1, 4), at(1, 5), at(2, 6), at(1, 13)]] {
                 expected.add(whole.process(0, Element::Batch(batch(&rows))));
                 assert!(partial.process(0, Element::Batch(batch(&rows))).is_empty(), "it holds back what it has");
-                let states = partial.process(0, Element::Idle);
-                assert!(partial.process(0, Element::Idle).is_empty(), "it has nothing left");
+                let states = partial.process(0, Element::Barrier(1));
+                assert!(partial.process(0, Element::Barrier(2)).is_empty(), "it has nothing left");
                 states.into_iter().for_each(|states| outcome.add(last.process(0, Element::Batch(states))));
                 expected.add(whole.process(0, Element::Watermark(10)));
                 outcome.add(last.process(0, Element::Watermark(10)));
