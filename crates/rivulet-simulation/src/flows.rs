@@ -8,16 +8,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, TimestampMicrosecondArray};
 use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
+use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Batch, CollectedState, ManualClock, PartitionState, Polled, Refusals, Sink, SinkError, Snapshot, Source,
+    Batch, Clock, CollectedState, ManualClock, PartitionState, Polled, Refusals, Sink, SinkError, Snapshot, Source,
     SourceError, StateFrame, TransactionalSink,
 };
 use rivulet_runtime::flow::checkpoint::CheckpointError;
@@ -35,6 +36,20 @@ const STEP_US: i64 = 500_000;
 const WINDOW_US: i64 = 10_000_000;
 const KEYS: i64 = 5;
 
+/// How far the times of rows between two silences lie apart at most, and how far a row may be behind.
+const SPREAD_US: i64 = 50_000_000;
+const LATENESS_US: i64 = 60_000_000;
+
+/// After how long a silence time follows the clock. The ticks of a plan are far shorter in all.
+const IDLE_TIMEOUT_US: i64 = 2_000_000;
+
+/// The steps of a silence, which together close all windows.
+const SILENCE_STEPS: usize = 70;
+const SILENCE_STEP_US: i64 = 1_300_000;
+
+/// The most tasks that run in a step of a silence.
+const RUNS_MAX: usize = 1_000;
+
 /// The most rounds at the end until everything has to be done.
 const ROUNDS_MAX: usize = 20_000;
 
@@ -48,6 +63,12 @@ pub enum FlowKind {
     Windows,
     /// Rows that pass a condition.
     Rows,
+    /// Sums in windows over the results of windows, which the clock closes too.
+    WindowsOverWindows,
+    /// The same over two kinds of windows over one stream.
+    WindowsOverBoth,
+    /// The highest sums of each window, which the clock closes too.
+    Highest,
 }
 
 impl FlowKind {
@@ -57,30 +78,96 @@ impl FlowKind {
                 "SELECT key, count(*) AS c, sum(v) AS s, window_start AS w FROM readings GROUP BY key, tumble(ts, INTERVAL '10 seconds')"
             }
             Self::Rows => "SELECT key, v, v * 2 AS twice, ts FROM readings WHERE v % 3 <> 0",
+            Self::WindowsOverWindows => {
+                "SELECT key % 2 AS half, count(*) AS c, sum(s) AS s, window_start AS w FROM TABLE(TUMBLE(TABLE (\
+                 SELECT key, sum(v) AS s, window_time AS t \
+                 FROM TABLE(TUMBLE(TABLE readings, DESCRIPTOR(ts), INTERVAL '5 seconds')) \
+                 GROUP BY key, window_start, window_end, window_time), DESCRIPTOR(t), INTERVAL '10 seconds')) \
+                 GROUP BY key % 2, window_start, window_end"
+            }
+            Self::WindowsOverBoth => {
+                "SELECT key % 2 AS half, count(*) AS c, sum(s) AS s, window_start AS w FROM TABLE(TUMBLE(TABLE (\
+                 SELECT key, sum(v) AS s, window_time AS t \
+                 FROM TABLE(TUMBLE(TABLE readings, DESCRIPTOR(ts), INTERVAL '5 seconds')) \
+                 GROUP BY key, window_start, window_end, window_time \
+                 UNION ALL SELECT key, max(v) AS s, window_time AS t \
+                 FROM TABLE(TUMBLE(TABLE readings, DESCRIPTOR(ts), INTERVAL '10 seconds')) \
+                 GROUP BY key, window_start, window_end, window_time), DESCRIPTOR(t), INTERVAL '10 seconds')) \
+                 GROUP BY key % 2, window_start, window_end"
+            }
+            Self::Highest => {
+                "SELECT window_start AS w, CAST(place AS BIGINT) AS place, key, s FROM (\
+                 SELECT *, ROW_NUMBER() OVER (PARTITION BY window_start, window_end ORDER BY s DESC, key) AS place \
+                 FROM (SELECT key, sum(v) AS s, window_start, window_end \
+                 FROM readings GROUP BY key, tumble(ts, INTERVAL '10 seconds'))) WHERE place <= 2"
+            }
         }
     }
 
-    /// Returns the expected result, sorted, if each partition has this number of rows.
-    fn expected(self, rows: &[i64]) -> Vec<Row> {
-        let all = rows.iter().zip(0_i64..).flat_map(|(&rows, partition)| (0..rows).map(move |row| (partition, row)));
+    /// Whether the source has silences, in which time follows the clock.
+    fn has_silences(self) -> bool {
+        !matches!(self, Self::Windows | Self::Rows)
+    }
+
+    /// Returns the expected result, sorted, if each partition has rows of these times.
+    fn expected(self, times: &[Vec<i64>]) -> Vec<Row> {
+        let all = times.iter().zip(0_i64..).flat_map(|(times, partition)| {
+            times.iter().zip(0_i64..).map(move |(&time_us, row)| (key(partition, row), row, time_us))
+        });
+        let all: Vec<(i64, i64, i64)> = all.collect();
+        let windows = |window_us: i64| {
+            let mut windows: BTreeMap<(i64, i64), Sum> = BTreeMap::new();
+            for &(key, v, at_us) in &all {
+                let of_window = windows.entry((at_us - at_us % window_us, key)).or_default();
+                *of_window = Sum { count: of_window.count + 1, sum: of_window.sum + v, max: of_window.max.max(v) };
+            }
+            windows
+        };
+        let over = |inner: &mut dyn Iterator<Item = (i64, i64, i64)>| -> Vec<Row> {
+            let mut outer: BTreeMap<(i64, i64), (i64, i64)> = BTreeMap::new();
+            for (start_us, key, value) in inner {
+                let of_window = outer.entry((key % 2, start_us - start_us % WINDOW_US)).or_default();
+                *of_window = (of_window.0 + 1, of_window.1 + value);
+            }
+            outer.into_iter().map(|((half, window), (count, sum))| [half, count, sum, window]).collect()
+        };
+        let sums = |window_us| windows(window_us).into_iter().map(|((start_us, key), of)| (start_us, key, of.sum));
         let mut expected: Vec<Row> = match self {
-            Self::Rows => all
-                .filter(|(_, row)| row % 3 != 0)
-                .map(|(partition, row)| [key(partition, row), row, row * 2, START_US + row * STEP_US])
-                .collect(),
+            Self::Rows => {
+                let kept = all.iter().filter(|(_, v, _)| v % 3 != 0);
+                kept.map(|&(key, v, at_us)| [key, v, v * 2, at_us]).collect()
+            }
             Self::Windows => {
-                let mut sums: BTreeMap<(i64, i64), (i64, i64)> = BTreeMap::new();
-                for (partition, row) in all {
-                    let at_us = START_US + row * STEP_US;
-                    let sum = sums.entry((key(partition, row), at_us - at_us % WINDOW_US)).or_default();
-                    *sum = (sum.0 + 1, sum.1 + row);
-                }
-                sums.into_iter().map(|((key, window), (count, sum))| [key, count, sum, window]).collect()
+                let windows = windows(WINDOW_US).into_iter();
+                windows.map(|((start_us, key), of)| [key, of.count, of.sum, start_us]).collect()
+            }
+            Self::WindowsOverWindows => over(&mut sums(WINDOW_US / 2)),
+            Self::WindowsOverBoth => {
+                let highest = windows(WINDOW_US).into_iter().map(|((start_us, key), of)| (start_us, key, of.max));
+                over(&mut sums(WINDOW_US / 2).chain(highest))
+            }
+            Self::Highest => {
+                let mut by_window: BTreeMap<i64, Vec<(i64, i64)>> = BTreeMap::new();
+                sums(WINDOW_US)
+                    .for_each(|(start_us, key, sum)| by_window.entry(start_us).or_default().push((-sum, key)));
+                let highest = by_window.into_iter().flat_map(|(start_us, mut sums)| {
+                    sums.sort_unstable();
+                    sums.into_iter().zip(1..=2).map(move |((sum, key), place)| [start_us, place, key, -sum])
+                });
+                highest.collect()
             }
         };
         expected.sort_unstable();
         expected
     }
+}
+
+/// What is known of the rows of a key in a window.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    count: i64,
+    sum: i64,
+    max: i64,
 }
 
 fn key(partition: i64, row: i64) -> i64 {
@@ -119,6 +206,11 @@ pub enum FlowStep {
     },
     /// Time passes.
     Tick,
+    /// Nothing comes for so long that the clock closes all windows.
+    Silence {
+        /// Chooses among the ready tasks.
+        choose: u16,
+    },
     /// A checkpoint begins.
     Checkpoint,
     /// The checkpoint is written, if all tasks have reached its barrier.
@@ -147,11 +239,19 @@ impl FlowPlan {
         let mut random = StdRng::seed_from_u64(seed ^ 0xf10f);
         let partitions = random.random_range(1..4);
         let has_disk_faults = random.random_bool(0.3);
+        let kind = match random.random_range(0..100) {
+            0..40 => FlowKind::Windows,
+            40..55 => FlowKind::Rows,
+            55..75 => FlowKind::WindowsOverWindows,
+            75..85 => FlowKind::WindowsOverBoth,
+            _ => FlowKind::Highest,
+        };
         let step = |random: &mut StdRng| match random.random_range(0..100) {
             0..20 => FlowStep::Grow { partition: random.random_range(0..partitions), rows: random.random_range(1..30) },
             20..70 => FlowStep::Run { choose: random.random(), times: random.random_range(1..8) },
             70..76 => FlowStep::Tick,
             76..83 => FlowStep::Checkpoint,
+            83..86 if kind.has_silences() => FlowStep::Silence { choose: random.random() },
             83..93 => FlowStep::Finish,
             93 => FlowStep::GiveUp,
             94 if has_disk_faults => FlowStep::Disk { is_full: random.random_bool(0.4) },
@@ -163,7 +263,6 @@ impl FlowPlan {
             _ => FlowStep::Finish,
         };
         let steps = (0..random.random_range(20..300)).map(|_| step(&mut random)).collect();
-        let kind = if random.random_bool(0.7) { FlowKind::Windows } else { FlowKind::Rows };
         Self { seed, kind, partitions, steps }
     }
 }
@@ -171,7 +270,10 @@ impl FlowPlan {
 /// A file that grows.
 #[derive(Clone, Default)]
 struct Growing {
-    rows: Arc<AtomicI64>,
+    /// The times of its rows.
+    times: Arc<Mutex<Vec<i64>>>,
+    /// How many of these the process that runs has read.
+    read: Arc<AtomicUsize>,
     has_ended: Arc<AtomicBool>,
 }
 
@@ -179,24 +281,27 @@ struct Growing {
 struct Reader {
     file: Growing,
     partition: i64,
-    next: i64,
+    next: usize,
     columns: Vec<usize>,
 }
 
 impl Source for Reader {
     fn poll(&mut self, rows_max: usize, now_us: i64, _: &mut Refusals) -> Result<Polled, SourceError> {
-        let rows = (self.file.rows.load(Ordering::Relaxed) - self.next).min(rows_max as i64);
+        let times = self.file.times.lock();
+        let rows = times.len().saturating_sub(self.next).min(rows_max);
+        self.file.read.store(self.next + rows, Ordering::Relaxed);
         if rows == 0 {
             return Ok(match self.file.has_ended.load(Ordering::Relaxed) {
                 true => Polled::End,
                 false => Polled::Nothing(Duration::from_millis(1)),
             });
         }
-        let numbers = self.next..self.next + rows;
+        let read = self.next..self.next + rows;
+        let numbers = read.start as i64..read.end as i64;
         let columns: [ArrayRef; 3] = [
             Arc::new(Int64Array::from_iter_values(numbers.clone().map(|row| key(self.partition, row)))),
-            Arc::new(Int64Array::from_iter_values(numbers.clone())),
-            Arc::new(TimestampMicrosecondArray::from_iter_values(numbers.map(|row| START_US + row * STEP_US))),
+            Arc::new(Int64Array::from_iter_values(numbers)),
+            Arc::new(TimestampMicrosecondArray::from(times[read].to_vec())),
         ];
         self.next += rows;
         let read = self.columns.iter().map(|&column| (["key", "v", "ts"][column], columns[column].clone()));
@@ -272,6 +377,9 @@ struct FlowWorld {
     sources: Vec<Growing>,
     running: Option<Running>,
     parallelism: usize,
+    /// The number of silences so far, and the earliest time of rows since the last one.
+    silences: i64,
+    begun_us: i64,
     crash: Crash,
     next_part: u64,
     next_checkpoint: u64,
@@ -319,6 +427,8 @@ impl FlowWorld {
             plan: plan.clone(),
             running: None,
             parallelism: 2,
+            silences: 0,
+            begun_us: START_US,
             crash: Crash::Process,
             next_part: 0,
             next_checkpoint: 1,
@@ -416,7 +526,7 @@ impl FlowWorld {
             }
         };
         let columns = &self.query.sources[0].columns;
-        let reader = |partition: usize, next: i64| -> Box<dyn Source> {
+        let reader = |partition: usize, next: usize| -> Box<dyn Source> {
             Box::new(Reader {
                 file: self.sources[partition].clone(),
                 partition: partition as i64,
@@ -426,6 +536,8 @@ impl FlowWorld {
         };
         let made = |source: Box<dyn Source>, newest_us| Partition {
             event_time_column: self.query.sources[0].event_time,
+            lateness_us: if self.plan.kind.has_silences() { LATENESS_US } else { 0 },
+            idle_timeout_us: self.plan.kind.has_silences().then_some(IDLE_TIMEOUT_US),
             newest_us,
             ..Partition::from(source)
         };
@@ -473,7 +585,15 @@ impl FlowWorld {
     fn step(&mut self, step: FlowStep) -> Result<(), String> {
         match step {
             FlowStep::Grow { partition, rows } => {
-                self.sources[partition].rows.fetch_add(rows.into(), Ordering::Relaxed);
+                let mut times = self.sources[partition].times.lock();
+                for _ in 0..rows {
+                    let row = times.len() as i64;
+                    times.push(match self.plan.kind.has_silences() {
+                        true => self.begun_us + row * 7 * STEP_US % SPREAD_US,
+                        false => START_US + row * STEP_US,
+                    });
+                }
+                drop(times);
                 self.counts.events += u64::from(rows);
                 self.note(&format!("file {partition} gets {rows} rows"));
                 return Ok(());
@@ -507,6 +627,22 @@ impl FlowWorld {
             FlowStep::Tick => {
                 self.clock.advance_us(1_000);
                 running.workers.keep_time_once();
+            }
+            FlowStep::Silence { choose } => {
+                let is_quiet = run_all(running, choose);
+                // What is unread now would be late behind the silence.
+                let is_read = |source: &Growing| source.read.load(Ordering::Relaxed) == source.times.lock().len();
+                if !is_quiet || !self.sources.iter().all(is_read) {
+                    return Ok(());
+                }
+                for _ in 0..SILENCE_STEPS {
+                    self.clock.advance_us(SILENCE_STEP_US);
+                    running.workers.keep_time_once();
+                    run_all(running, choose);
+                }
+                self.silences += 1;
+                self.begun_us = self.clock.now_us() + self.silences * SPREAD_US;
+                self.note("silence");
             }
             FlowStep::Checkpoint if running.under_way.is_none() => {
                 let number = self.next_checkpoint;
@@ -611,8 +747,8 @@ impl FlowWorld {
         }
         found.sort_unstable();
         self.counts.results += found.len() as u64;
-        let rows: Vec<i64> = self.sources.iter().map(|source| source.rows.load(Ordering::Relaxed)).collect();
-        let expected = self.plan.kind.expected(&rows);
+        let times: Vec<Vec<i64>> = self.sources.iter().map(|source| source.times.lock().clone()).collect();
+        let expected = self.plan.kind.expected(&times);
         if found == expected {
             return Ok(());
         }
@@ -625,6 +761,12 @@ impl FlowWorld {
             expected.len()
         ))
     }
+}
+
+/// Runs tasks in an order of `choose` until none is ready. Returns whether that is so.
+fn run_all(running: &Running, choose: u16) -> bool {
+    let mut random = StdRng::seed_from_u64(choose.into());
+    (0..RUNS_MAX).any(|_| !running.workers.run_one(|ready| random.random_range(0..ready), Duration::ZERO))
 }
 
 /// Returns the epoch that saves a flow.
