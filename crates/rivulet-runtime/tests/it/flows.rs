@@ -185,7 +185,9 @@ impl Counting {
         let keys: Int64Array = counts.keys().copied().collect();
         let values = TimestampMicrosecondArray::from_iter_values(counts.values().copied());
         let columns = RecordBatch::try_new(schema(), vec![Arc::new(keys), Arc::new(values)]).unwrap();
-        let (times, arrivals) = (vec![self.watermark_us.max(0); rows], vec![context.now_us; rows]);
+        // They are of the time at which they were due, as those of a window, however far the watermark has leapt.
+        let due_us = self.watermark_us.clamp(0, self.emits_at_us.max(0));
+        let (times, arrivals) = (vec![due_us; rows], vec![context.now_us; rows]);
         context.emit(Batch::new(vec![0; rows].into(), times.into(), arrivals.into(), columns));
     }
 }

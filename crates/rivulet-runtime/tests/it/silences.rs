@@ -65,7 +65,8 @@ fn what_the_clock_releases_is_in_front_of_its_time() {
         for partitions in [1, 2, 3_i64] {
             let mut dataflow = Dataflow::default();
             let source = dataflow.add(Work::Source(0), schema());
-            counts_of_counts(&mut dataflow, &[source], 5_000);
+            // Due at the second step of the clock: by then all tasks count as idle.
+            counts_of_counts(&mut dataflow, &[source], 300_000);
             let partition = |number: i64| numbers(number * 100..number * 100 + 100, Then::Silence);
             let sources = vec![(0..partitions).map(partition).collect()];
             let sink = Collected::default();
