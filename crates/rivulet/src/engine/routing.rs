@@ -263,12 +263,6 @@ impl Routing {
         Some(found.tally.inputs.first().map_or(0, |came| came.rows))
     }
 
-    /// For each query, given its topics, whether it shares one with others.
-    pub(super) fn are_shared(&self, running: &Running, topics: &[Vec<String>]) -> Vec<bool> {
-        let shared = self.shared.lock();
-        topics.iter().map(|topics| shared.has_topic(running, topics)).collect()
-    }
-
     /// The groups that decode topics which many queries read.
     pub(super) fn shared_groups(&self) -> Vec<Arc<Group>> {
         self.shared.lock().groups()

@@ -70,10 +70,8 @@ struct Wanted<'c> {
 struct Effect {
     told: Arc<AlterationEffect>,
     state: application::Alteration,
-    /// Whether the query reads other topics afterwards.
+    /// Whether the query reads other topics afterwards, or is found by another key.
     reads_else: bool,
-    /// Whether the query is found by another key afterwards, if it shares a topic.
-    has_other_key: bool,
     /// Whether the query computes something else, so that it can no longer share a slot with the queries it was equal
     /// to.
     computes_else: bool,
@@ -84,9 +82,6 @@ struct Altered {
     checked: Checked<usize>,
     /// For each row what changes; `None` if only the notation of values changes, or the label.
     effects: Vec<Option<Arc<Effect>>>,
-    /// For each row whether its routes change, once the group rests: they stay where a query has its topics for itself
-    /// and reads no others.
-    reroutes: Vec<bool>,
     /// Changes of these queries that later changes of the same call replace. They are made or refused together with the
     /// later ones.
     overtaken: Vec<(usize, Option<Arc<Effect>>)>,
@@ -105,7 +100,6 @@ struct Change<'a> {
     row: usize,
     effect: &'a Effect,
     number: u64,
-    reroutes: bool,
 }
 
 /// How long a call may still wait.
@@ -337,7 +331,7 @@ impl Queries {
         let (effects, grows_by) = effects_of(&mut checked);
         let of_overtaken = if overtaken.queries.is_empty() { Vec::new() } else { effects_of(&mut overtaken).0 };
         let overtaken = overtaken.queries.into_iter().zip(of_overtaken).collect();
-        Altered { checked, effects, overtaken, grows_by, reroutes: Vec::new(), position: 0, resting: None }
+        Altered { checked, effects, overtaken, grows_by, position: 0, resting: None }
     }
 
     /// Fails if there is no memory for the values.
@@ -371,12 +365,7 @@ impl Queries {
         let parted: Vec<(Slot, QueryId)> =
             parted.filter_map(|(query, _)| Some((slot_of(state, *query)?, *query))).collect();
         let slots: Vec<Slot> = queries.iter().filter_map(|(query, _)| slot_of(state, *query)).collect();
-        let are_shared = self.routing.are_shared(running, &altered.checked.inputs);
-        let changes_routes = |(effect, is_shared): (&Option<Arc<Effect>>, bool)| {
-            effect.as_ref().is_some_and(|effect| effect.reads_else || (effect.has_other_key && is_shared))
-        };
-        altered.reroutes = altered.effects.iter().zip(are_shared).map(changes_routes).collect();
-        let reroutes = altered.reroutes.contains(&true);
+        let reads_else = queries.iter().any(|(_, effect)| effect.reads_else);
         let resting = match at_rest {
             Some(resting) => {
                 running.group.quiesce();
@@ -384,31 +373,25 @@ impl Queries {
                 resting
             }
             None => {
-                let mut resting = Resting::new(running.group.clone());
+                let resting = Resting::new(running.group.clone());
                 running.group.suspend();
                 // Events with a lower position are in the inboxes then, if they are not processed yet.
                 altered.position = self.event_log.end();
                 self.routing.await_routing();
                 // Where routes change, or a slot that a query gets for itself needs one, no event may come before that
                 // is done.
-                let gets_routes = reroutes || (!parted.is_empty() && running.group.further_queries() > 0);
+                let gets_routes = reads_else || (!parted.is_empty() && running.group.further_queries() > 0);
                 if gets_routes || !self.routing.is_at_rest(running, &slots) {
                     // Waiting events are processed first: rows that were decoded for many queries would find no room
                     // in a suspended group.
-                    if self.routing.let_rest(running, &mut resting, Duration::ZERO).is_err() {
-                        drop(resting);
-                        let resting = Resting::new(running.group.clone());
-                        running.group.close_intake();
-                        return Ok(Some(resting));
-                    }
-                    running.group.quiesce();
-                    altered.position = self.event_log.end();
+                    running.group.close_intake();
+                    return Ok(Some(resting));
                 }
                 resting
             }
         };
-        self.part(state, running, &parted, reroutes)?;
-        if reroutes {
+        self.part(state, running, &parted, reads_else)?;
+        if reads_else {
             // An event of a topic that the queries read afterwards counts for them if its position is not lower. So
             // from that position on each event finds a route, and is refused until the group continues.
             let (slots, topics) = altered.moved(state, wanted);
@@ -469,7 +452,7 @@ impl Queries {
             let slot = state.registry.get(*id).and_then(|entry| entry.life.slot());
             if let Some((effect, slot)) = effect.as_deref().zip(slot) {
                 let number = if is_noted { number } else { 0 };
-                changes.push(Change { query: *id, slot, row, effect, number, reroutes: altered.reroutes[row] });
+                changes.push(Change { query: *id, slot, row, effect, number });
             }
             number += u64::from(is_noted);
         }
@@ -493,7 +476,8 @@ impl Queries {
             let life = state.registry.get(change.query).map(|entry| &entry.life);
             matches!(life, Some(Lifecycle::Running(_))) || is_replayed_paused(change)
         };
-        let routed: Vec<&Change<'_>> = changes.iter().filter(|change| change.reroutes).filter(is_routed).collect();
+        let routed: Vec<&Change<'_>> =
+            changes.iter().filter(|change| change.effect.reads_else).filter(is_routed).collect();
         let slots: Vec<Slot> = routed.iter().map(|change| change.slot).collect();
         let topics: Vec<Vec<String>> = routed.iter().map(|change| inputs[change.row].clone()).collect();
         let queries: Vec<QueryId> = routed.iter().map(|change| change.query).collect();
@@ -725,9 +709,7 @@ impl Queries {
         let effects: Vec<Option<Effect>> = effects.collect();
         let made = placed.iter().zip(&effects).filter_map(|((slot, change), effect)| {
             let ReplayedChange { query, row, number, .. } = **change;
-            let effect = effect.as_ref()?;
-            let reroutes = effect.reads_else || effect.has_other_key;
-            Some(Change { query, slot: *slot, row, effect, number, reroutes })
+            Some(Change { query, slot: *slot, row, effect: effect.as_ref()?, number })
         });
         self.make(state, running, &batch.rows, &batch.inputs, &made.collect::<Vec<_>>(), false);
     }
@@ -739,10 +721,11 @@ impl Queries {
 }
 
 impl Altered {
-    /// The slots of queries that get events and whose routes change, and the topics that they read afterwards.
+    /// The slots of queries that get events and read other topics afterwards, and those topics.
     fn moved(&self, state: &State, wanted: &[Wanted<'_>]) -> (Vec<Slot>, Vec<Vec<String>>) {
         let Checked { queries, inputs, .. } = &self.checked;
-        let moved = queries.iter().zip(inputs).zip(&self.reroutes).filter(|(_, reroutes)| **reroutes);
+        let moved = queries.iter().zip(inputs).zip(&self.effects);
+        let moved = moved.filter(|(_, effect)| matches!(effect, Some(effect) if effect.reads_else));
         let slot_of = |place: usize| match state.registry.get(wanted[place].id)?.life {
             Lifecycle::Running(slot) => Some(slot),
             _ => None,
@@ -820,8 +803,7 @@ impl Effect {
         Self {
             told: Arc::new(told),
             state,
-            reads_else: changed.iter().any(in_input),
-            has_other_key: changed.iter().any(is_key),
+            reads_else: changed.iter().any(|one| in_input(one) || is_key(one)),
             computes_else: changed.iter().any(|one| application.deciding_parameters.contains(one)),
         }
     }

@@ -186,12 +186,6 @@ impl SharedInputs {
         (own, shared)
     }
 
-    /// Whether a query of an application that reads these topics shares one.
-    pub(super) fn has_topic(&self, running: &Running, topics: &[String]) -> bool {
-        let input = running.shape.as_ref().and_then(|shape| self.inputs.get(&shape.signature));
-        input.is_some_and(|input| input.topic(&topics[0]).is_some())
-    }
-
     /// The group that decodes shared topics for an application, if any of its queries may read one.
     pub(super) fn group_of(&self, running: &Running) -> Option<Arc<Group>> {
         self.inputs.get(&running.shape.as_ref()?.signature).map(|input| input.group.clone())
