@@ -17,8 +17,8 @@
 //! - A query whose creation was answered with its id is in the catalog on disk, and runs. The catalog is written first:
 //!   a query that it refuses is not started.
 //! - Locks are taken in one order: statements that change big queries; the lines of checkpoints (checkpoints and
-//!   backups hold them and never change big queries); saved state of a query; the table of big queries; changes of
-//!   values; queries; applications; tables; routing; a group's free slots (held to lock two tasks of a group); the core of a task; its
+//!   backups hold them and never change big queries); saved state of a query; the table of big queries; queries;
+//!   applications; tables; routing; a group's free slots (held to lock two tasks of a group); the core of a task; its
 //!   parts; the order of its blocks; its inbox, or the timers of a spilled task. Within a shared input: its readers,
 //!   then the rows that wait, then the inboxes behind it. The router's routes come after routing and before inboxes.
 //!   The lock of a scheduler is the innermost.
@@ -367,7 +367,6 @@ impl Engine {
             checkpoints: checkpoints.clone(),
             way_out: way_out.clone(),
             companion,
-            altering: Mutex::default(),
             state: Mutex::default(),
             next_change: AtomicU64::new(LogPosition::MAX),
         });

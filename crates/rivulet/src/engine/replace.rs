@@ -85,7 +85,7 @@ impl Queries {
             self.way_out.wait_for_results_of(&before)?;
         }
         let paused = self.checkpoints.as_ref().map(|checkpoints| checkpoints.pause());
-        let state = self.lock_between_changes();
+        let state = self.state.lock();
         let before = self.applications.named(&name);
         let is_made_of = |one: &Running| before.as_ref().is_some_and(|now| now.application.id == one.application.id);
         if made_of.is_some_and(|one| !is_made_of(one)) {

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use crate::catalog;
     use crate::config::{self, CheckpointConfig, FilesConfig, Sources};
-    use crate::service::{Caller, Tenant};
+    use crate::service::Caller;
     use crate::trial::network::Results;
 
     /// The disk below a folder.
@@ -259,16 +259,11 @@ mod tests {
     }
 
     fn send_to(engine: &Engine, topic: &str, n: u16) {
-        put(engine, topic, n);
-        run_tasks(engine);
-    }
-
-    /// The event waits until the tasks are run.
-    fn put(engine: &Engine, topic: &str, n: u16) {
         let payload = format!("{{\"room\":\"a\",\"n\":{n}}}");
         let (client, topic, payload) = (b"c", topic.as_bytes(), payload.as_bytes());
         let received = Received { client, packet_id: n, topic, payload, ..Received::default() };
         assert_eq!(engine.router().read().route(&received, &mut Pending::default()), Push::Taken);
+        run_tasks(engine);
     }
 
     /// Replays what is left.
@@ -311,42 +306,6 @@ mod tests {
         run(&engine, "REFRESH TABLE rooms");
         replay(&engine);
         assert_eq!(totals(&results), ["{\"total\":32}"], "2 with the values of before, and not 3");
-    }
-
-    #[test]
-    fn queries_can_be_used_while_one_that_is_altered_waits_for_its_events() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let (engine, results) = start(folder.path(), folder.path());
-        replay(&engine);
-        run(
-            &engine,
-            "CREATE APPLICATION plain (low BIGINT) INPUT t (n BIGINT) FROM 'mqtt:in' FORMAT JSON
-             OUTPUT 'mqtt:out' FORMAT JSON AS SELECT n AS total FROM t WHERE n > $low;
-             CREATE QUERY q FROM APPLICATION plain WITH (low => 0)",
-        );
-        let plain = engine.queries.applications.named(&Tenant::default().named("plain")).expect("it runs");
-        put(&engine, "in", 1);
-        // It gives up after a while, and so another one is tried on a machine that stands still for that long.
-        let is_used_meanwhile = (1..20).any(|low| {
-            std::thread::scope(|scope| {
-                let alter =
-                    || engine.session(Caller::local_operator()).execute(&format!("ALTER QUERY q SET (low => {low})"));
-                let altered = scope.spawn(alter);
-                while !plain.group.rests() && !altered.is_finished() {
-                    std::thread::yield_now();
-                }
-                let state = engine.queries.state.lock();
-                let is_waiting = plain.group.rests();
-                drop(state);
-                if is_waiting {
-                    run_tasks(&engine);
-                }
-                let altered = altered.join().expect("no panic");
-                is_waiting && altered.iter().all(Result::is_ok)
-            })
-        });
-        assert!(is_used_meanwhile);
-        assert_eq!(totals(&results), ["{\"total\":1}"], "the event came before the change");
     }
 
     /// A durable application whose queries name their topics.

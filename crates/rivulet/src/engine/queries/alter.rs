@@ -38,8 +38,8 @@ use crate::service::{
     Alteration, AlterationEffect, ErrorKind, Parameter, ParameterValue, QueryChange, ServiceError, Tenant,
 };
 
-/// How long a call waits, in total, for events that are to be processed before queries get other values. Other calls
-/// that change values wait with it.
+/// How long a call waits, in total, for events that are to be processed before queries get other values. All calls
+/// about queries wait with it.
 const CALL_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// How long a call waits for one application in any case: as long as results usually need to leave.
@@ -89,8 +89,7 @@ struct Altered {
     grows_by: usize,
     /// The position of the log from which on the new values count.
     position: LogPosition,
-    /// Its group rests until the change is made.
-    resting: Option<Resting>,
+    _resting: Option<Resting>,
 }
 
 /// A change that is to be made.
@@ -172,46 +171,23 @@ impl Queries {
         patience: &mut Patience,
         answers: &mut Answers,
     ) {
-        // Other callers may use queries while this one waits, but none of them changes values or brings the group to
-        // rest.
-        let _altering = self.altering.lock();
-        let mut made = self.alter_now(application, changes, found, None, answers);
-        if let Ok(Some((running, mut resting))) = made {
-            made = patience
-                .wait(|wait_max| self.routing.let_rest(&running, &mut resting, wait_max))
-                .and_then(|()| self.alter_now(application, changes, found, Some(resting), answers));
-        }
+        let state = &mut *self.state.lock();
+        let stored = self.catalog.read_records(found.iter().map(|(_, id)| *id));
+        let made = stored.map_err(ServiceError::from).and_then(|stored| {
+            let (wanted, chunk) = self.wanted(application, state, changes, found, &stored, answers)?;
+            if wanted.is_empty() {
+                return Ok(());
+            }
+            let altered = self.check(chunk, &wanted, answers);
+            self.admit(&altered)?;
+            let altered = self.bring_to_rest(state, altered, &wanted, patience)?;
+            self.store_and_make(state, &altered, &wanted, answers)
+        });
         if let Err(error) = made {
             for &(index, _) in found {
                 answers[index].get_or_insert_with(|| Err(error.clone()));
             }
         }
-    }
-
-    /// Makes the changes, unless waiting events must be processed first: then this returns the application and its
-    /// group, whose intake is closed. The caller waits until the group is `at_rest`, and calls again. Queries may have
-    /// come and gone by then, so everything is checked anew.
-    fn alter_now(
-        &self,
-        application: ApplicationNumber,
-        changes: &[QueryChange<'_>],
-        found: &[(usize, QueryId)],
-        at_rest: Option<Resting>,
-        answers: &mut Answers,
-    ) -> Result<Option<(Arc<Running>, Resting)>, ServiceError> {
-        let state = &mut *self.state.lock();
-        let stored = self.catalog.read_records(found.iter().map(|(_, id)| *id))?;
-        let (wanted, chunk) = self.wanted(application, state, changes, found, &stored, answers)?;
-        if wanted.is_empty() {
-            return Ok(None);
-        }
-        let mut altered = self.check(chunk, &wanted, answers);
-        self.admit(&altered)?;
-        if let Some(resting) = self.rest(state, &mut altered, &wanted, at_rest)? {
-            return Ok(Some((altered.checked.running, resting)));
-        }
-        self.store_and_make(state, &altered, &wanted, answers)?;
-        Ok(None)
     }
 
     /// Binds the values that these queries are to have. Queries that have them already are answered.
@@ -331,7 +307,7 @@ impl Queries {
         let (effects, grows_by) = effects_of(&mut checked);
         let of_overtaken = if overtaken.queries.is_empty() { Vec::new() } else { effects_of(&mut overtaken).0 };
         let overtaken = overtaken.queries.into_iter().zip(of_overtaken).collect();
-        Altered { checked, effects, overtaken, grows_by, position: 0, resting: None }
+        Altered { checked, effects, overtaken, grows_by, position: 0, _resting: None }
     }
 
     /// Fails if there is no memory for the values.
@@ -340,22 +316,30 @@ impl Queries {
         if altered.grows_by == 0 { Ok(()) } else { self.memory.admit(0, altered.grows_by) }
     }
 
-    /// Brings a group to rest between two events of the queries that change. If that takes the processing of waiting
-    /// events, this returns the group with its intake closed, unless it is `at_rest` already.
+    /// Brings a group to rest between two events of the queries that change.
+    fn bring_to_rest(
+        &self,
+        state: &mut State,
+        altered: Altered,
+        wanted: &[Wanted<'_>],
+        patience: &mut Patience,
+    ) -> Result<Altered, ServiceError> {
+        if altered.effects.iter().all(Option::is_none) {
+            return Ok(altered);
+        }
+        let (position, resting) = self.rest(state, &altered, wanted, patience)?;
+        Ok(Altered { position, _resting: Some(resting), ..altered })
+    }
+
     fn rest(
         &self,
         state: &mut State,
-        altered: &mut Altered,
+        altered: &Altered,
         wanted: &[Wanted<'_>],
-        at_rest: Option<Resting>,
-    ) -> Result<Option<Resting>, ServiceError> {
-        if altered.effects.iter().all(Option::is_none) {
-            return Ok(None);
-        }
+        patience: &mut Patience,
+    ) -> Result<(LogPosition, Resting), ServiceError> {
         let running = &altered.checked.running;
-        if at_rest.is_none() {
-            check_not_replaced(running)?;
-        }
+        check_not_replaced(running)?;
         self.check_replayed(running)?;
         let effects = altered.checked.queries.iter().zip(&altered.effects);
         let queries: Vec<(QueryId, &Effect)> =
@@ -365,31 +349,22 @@ impl Queries {
         let parted: Vec<(Slot, QueryId)> =
             parted.filter_map(|(query, _)| Some((slot_of(state, *query)?, *query))).collect();
         let slots: Vec<Slot> = queries.iter().filter_map(|(query, _)| slot_of(state, *query)).collect();
+        let mut resting = Resting::new(running.group.clone());
+        running.group.suspend();
+        // Events with a lower position are in the inboxes then, if they are not processed yet.
+        let mut position = self.event_log.end();
+        self.routing.await_routing();
         let reads_else = queries.iter().any(|(_, effect)| effect.reads_else);
-        let resting = match at_rest {
-            Some(resting) => {
-                running.group.quiesce();
-                altered.position = self.event_log.end();
-                resting
-            }
-            None => {
-                let resting = Resting::new(running.group.clone());
-                running.group.suspend();
-                // Events with a lower position are in the inboxes then, if they are not processed yet.
-                altered.position = self.event_log.end();
-                self.routing.await_routing();
-                // Where routes change, or a slot that a query gets for itself needs one, no event may come before that
-                // is done.
-                let gets_routes = reads_else || (!parted.is_empty() && running.group.further_queries() > 0);
-                if gets_routes || !self.routing.is_at_rest(running, &slots) {
-                    // Waiting events are processed first: rows that were decoded for many queries would find no room
-                    // in a suspended group.
-                    running.group.close_intake();
-                    return Ok(Some(resting));
-                }
-                resting
-            }
-        };
+        // Where routes change, or a slot that a query gets for itself needs one, no event may come before that is done.
+        let gets_routes = reads_else || (!parted.is_empty() && running.group.further_queries() > 0);
+        if gets_routes || !self.routing.is_at_rest(running, &slots) {
+            // Waiting events are processed first: rows that were decoded for many queries would find no room in a
+            // suspended group.
+            running.group.close_intake();
+            patience.wait(|wait_max| self.routing.let_rest(running, &mut resting, wait_max))?;
+            running.group.quiesce();
+            position = self.event_log.end();
+        }
         self.part(state, running, &parted, reads_else)?;
         if reads_else {
             // An event of a topic that the queries read afterwards counts for them if its position is not lower. So
@@ -397,10 +372,9 @@ impl Queries {
             let (slots, topics) = altered.moved(state, wanted);
             self.routing.open_routes(running, &slots, &topics);
             self.routing.await_routing();
-            altered.position = self.event_log.end();
+            position = self.event_log.end();
         }
-        altered.resting = Some(resting);
-        Ok(None)
+        Ok((position, resting))
     }
 
     /// Writes the values to the catalog, and then gives them to the queries.

@@ -23,7 +23,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use rivulet_dataflow::slot_host::Absences;
 use rivulet_dataflow::{QueryId, Slot};
 use rivulet_sql::CreateTable;
@@ -56,9 +56,6 @@ pub(super) struct Queries {
     pub(super) checkpoints: Option<Arc<Checkpoints>>,
     pub(super) way_out: Arc<WayOut>,
     pub(super) companion: Option<Arc<dyn Companion>>,
-    /// Held by a call that changes values, and taken before the state: it may wait for a group to come to rest, and
-    /// only one call at a time does so.
-    pub(super) altering: Mutex<()>,
     pub(super) state: Mutex<State>,
     /// The position of the first change of values that is yet to be made again; the highest position there can be if
     /// there is none.
@@ -82,12 +79,6 @@ pub(super) struct State {
 }
 
 impl Queries {
-    /// Locks the state while no call waits to change values. So a group that rests then is one that is replaced.
-    pub(super) fn lock_between_changes(&self) -> MutexGuard<'_, State> {
-        let _altering = self.altering.lock();
-        self.state.lock()
-    }
-
     /// The application and slot of a query. A query that does not run has none, which is an error.
     fn place(&self, state: &State, id: QueryId) -> Result<(Arc<Running>, Slot), ServiceError> {
         let entry = state.registry.get(id).expect("the query is in the registry");

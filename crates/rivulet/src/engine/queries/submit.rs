@@ -257,7 +257,7 @@ impl Queries {
         if is_paused {
             self.let_arrive(name);
         }
-        let mut state = self.lock_between_changes();
+        let mut state = self.state.lock();
         let id = state.query(name)?;
         let (running, slot) = self.place(&state, id)?;
         let entry = state.registry.get(id).expect("the query was found by name");
