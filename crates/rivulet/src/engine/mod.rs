@@ -218,24 +218,26 @@ impl Doors {
     fn load(&self, catalog: &Arc<Catalog>) -> Result<(), ServiceError> {
         self.accounts.iter().try_for_each(|accounts| accounts.load(catalog.clone()))
     }
+}
 
-    /// Fails if other machines could reach an address behind which nobody has to log in.
-    fn refuse_to_stand_open(&self, config: &Config) -> Result<(), ServiceError> {
-        if self.access.has_accounts() {
-            return Ok(());
-        }
-        let http = Some((config.http_address, "http.address"));
-        let broker = config.embedded.as_ref().filter(|embedded| embedded.credentials.is_none());
-        let broker = broker.map(|embedded| (embedded.address, "mqtt.embedded.address"));
-        let mut open = [http, broker].into_iter().flatten().filter(|(address, _)| !address.ip().is_loopback());
-        let Some((address, key)) = open.next() else { return Ok(()) };
-        let folder = config.data_dir.display();
-        let message = format!("{key} is {address}, which other machines reach, and nobody has to log in");
-        Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(format!(
-            "make the first administrator: `rivulet user create admin --admin --data-dir {folder}`, then `rivulet \
-             token create admin --data-dir {folder}`, and start again; or listen on 127.0.0.1"
-        )))
+/// Fails if other machines could reach an address behind which nobody has to log in.
+fn refuse_to_stand_open(access: &Access, config: &Config) -> Result<(), ServiceError> {
+    if access.has_accounts() {
+        return Ok(());
     }
+    let http = Some((config.http_address, "http.address"));
+    let broker = config.embedded.as_ref().filter(|embedded| embedded.credentials.is_none());
+    let websocket = broker.and_then(|embedded| embedded.websocket.as_ref());
+    let websocket = websocket.map(|websocket| (websocket.address, "mqtt.embedded.websocket.address"));
+    let broker = broker.map(|embedded| (embedded.address, "mqtt.embedded.address"));
+    let all = [http, broker, websocket].into_iter().flatten();
+    let Some((address, key)) = all.into_iter().find(|(address, _)| !address.ip().is_loopback()) else { return Ok(()) };
+    let folder = config.data_dir.display();
+    let message = format!("{key} is {address}, which other machines reach, and nobody has to log in");
+    Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(format!(
+        "make the first administrator: `rivulet user create admin --admin --data-dir {folder}`, then `rivulet \
+         token create admin --data-dir {folder}`, and start again; or listen on 127.0.0.1"
+    )))
 }
 
 impl Engine {
@@ -276,7 +278,7 @@ impl Engine {
             checkpoints.claim_place(&catalog, &config.data_dir.join(CHECKPOINTS), config.accepts_empty_checkpoints)?;
         }
         doors.load(&catalog)?;
-        doors.refuse_to_stand_open(&config)?;
+        refuse_to_stand_open(&doors.access, &config)?;
         let workers = Workers::start(config.workers, clock.clone()).map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("cannot start worker threads: {error}"))
         })?;
@@ -473,8 +475,9 @@ impl Engine {
     /// [`Key::reloads`](crate::config::Key).
     ///
     /// # Errors
-    /// A certificate cannot be used. Then nothing has changed.
+    /// A certificate cannot be used, or nobody would have to log in any more. Then nothing has changed.
     fn change_configuration(&self, config: &Config) -> Result<(), ServiceError> {
+        refuse_to_stand_open(&self.access, config)?;
         self.messaging.take_over(config, &self.access)?;
         self.queries.memory.set_bytes_max(config.memory_bytes_max);
         self.tables.set_bytes_max(config.table_bytes_max);

@@ -471,7 +471,12 @@ fn first_administrator(data: &Path) -> String {
 fn a_server_for_other_machines_starts_with_an_administrator_only() {
     let folder = TempDir::new().expect("a folder");
     let data = folder.path().join("data");
-    for setting in [("RIVULET_HTTP_ADDRESS", "0.0.0.0:0"), ("RIVULET_MQTT_EMBEDDED_ADDRESS", "0.0.0.0:0")] {
+    let websocket = "RIVULET_MQTT_EMBEDDED_WEBSOCKET_ADDRESS";
+    for setting in [
+        ("RIVULET_HTTP_ADDRESS", "0.0.0.0:0"),
+        ("RIVULET_MQTT_EMBEDDED_ADDRESS", "0.0.0.0:0"),
+        (websocket, "0.0.0.0:0"),
+    ] {
         let mut command = command(&["serve"]);
         command.current_dir(folder.path()).env("RIVULET_DATA_DIR", &data);
         command.env("RIVULET_HTTP_ADDRESS", "127.0.0.1:0").env("RIVULET_MQTT_EMBEDDED_ADDRESS", "127.0.0.1:0");
