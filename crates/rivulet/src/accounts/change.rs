@@ -169,16 +169,22 @@ impl Accounts {
             let holds = |token: &TokenRecord| token.expires_s.is_none_or(|expires_s| expires_s > now_s);
             name.tenant.is_default() && record.all && record.tokens.iter().any(holds)
         };
-        let was = before.as_ref().is_some_and(|record| is_administrator(name, record));
-        if was && !record.as_ref().is_some_and(|record| is_administrator(name, record)) {
+        // Without any token of an administrator, expired ones too, nobody would have to log in any more.
+        let is_required =
+            |name: &FullName, record: &UserRecord| name.tenant.is_default() && record.all && !record.tokens.is_empty();
+        let remains = |is: &dyn Fn(&FullName, &UserRecord) -> bool| {
             let known = self.known.read();
-            let others = known.users.iter().filter(|(other, _)| *other != name);
-            if !others.into_iter().any(|(other, user)| is_administrator(other, &user.record)) {
-                let message = format!("'{name}' is the last administrator of the server who can log in");
-                return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(
-                    "give another user all rights and a token first: CREATE USER name ADMIN, CREATE TOKEN FOR name",
-                ));
-            }
+            let mut others = known.users.iter().filter(|(other, _)| *other != name);
+            record.as_ref().is_some_and(|record| is(name, record))
+                || others.any(|(other, user)| is(other, &user.record))
+        };
+        let was = before.as_ref().is_some_and(|record| is_administrator(name, record));
+        let opens = self.is_in_force.load(std::sync::atomic::Ordering::Acquire) && !remains(&is_required);
+        if opens || was && !remains(&is_administrator) {
+            let message = format!("'{name}' is the last administrator of the server who can log in");
+            return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(
+                "give another user all rights and a token first: CREATE USER name ADMIN, CREATE TOKEN FOR name",
+            ));
         }
         let text = record.as_ref().map(text_of);
         catalog.put_users(&[(name, text.as_deref())])?;
