@@ -246,6 +246,10 @@ impl<'a> Cursor<'a> {
             Token::Number(digits, _) => number(digits, negative)
                 .ok_or_else(|| SqlError::new(position, format!("the number {digits} is out of range")))?,
             _ if negative => return Err(self.expected("a number after '-'")),
+            // Connectors tell the name of a secret by it.
+            Token::SingleQuotedString(text) if text.contains('\0') => {
+                return Err(SqlError::new(position, "a value has no zero byte").hint("leave the character out"));
+            }
             Token::SingleQuotedString(text) => Literal::Text(text.clone()),
             token if token_is_word(token, "null") => Literal::Null,
             token if token_is_word(token, "true") => Literal::Boolean(true),

@@ -161,6 +161,10 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
             "SHOW STREAMS",
             "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, SECRETS, TENANTS, USERS, TOKENS or GRANTS, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
         ),
+        (
+            "CREATE SINK s TO 'http://a' FORMAT JSON WITH (token => '\0name')",
+            "error at line 1, column 56: a value has no zero byte\nhint: leave the character out",
+        ),
         ("ALTER QUERY q", "error at line 1, column 14: expected SET or LABEL, found the end of the statement"),
         ("ALTER QUERY q SET limit => 3", "error at line 1, column 19: expected '(', found 'limit'"),
         (
