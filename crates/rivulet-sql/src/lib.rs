@@ -56,7 +56,7 @@ pub use explain_query::explain_query;
 pub use functions::{FunctionDescription, function, functions};
 pub use migration::{QueryMigration, StateMigration, migration, query_migration};
 pub use parse::{
-    Outdated, Stored, name_in_sql, parse_application, parse_script, parse_stored, statement_at, statements,
+    Outdated, StatementTexts, Stored, name_in_sql, parse_application, parse_script, parse_stored, statements,
 };
 pub use plan::query::{
     PlannedOutput, PlannedSource, QueryPlan, SortKey, letter_schema, plan_look, plan_query, relations_of,

@@ -58,15 +58,32 @@ pub fn statements(script: &str) -> impl Iterator<Item = Result<(Statement, Posit
     })
 }
 
-/// The rest of a script from the position on at which one of its statements begins; `None` if it has no such position.
-pub fn statement_at(script: &str, position: Position) -> Option<&str> {
-    let line = script.split_inclusive('\n').take(position.line.checked_sub(1)? as usize).map(str::len).sum::<usize>();
-    let column = position.column.checked_sub(1)? as usize;
-    let rest = script.get(line..)?;
-    let (begin, _) = rest.char_indices().nth(column)?;
-    let rest = &rest[begin..];
-    // No more than a statement is needed, and names may be in quotes.
-    Some(rest.split(';').next().unwrap_or(rest))
+/// The texts of the statements of a script, in their order. All of them together cost one walk through the script.
+pub struct StatementTexts<'s> {
+    /// The script from `at` on.
+    rest: &'s str,
+    at: Position,
+}
+
+impl<'s> StatementTexts<'s> {
+    /// Begins before the first statement.
+    pub fn new(script: &'s str) -> Self {
+        Self { rest: script, at: Position { line: 1, column: 1 } }
+    }
+
+    /// The text of the statement that begins at a position, which is behind that of the call before; `None` if the
+    /// script has no such position.
+    pub fn at(&mut self, position: Position) -> Option<&'s str> {
+        while self.at.line < position.line {
+            self.rest = &self.rest[self.rest.find('\n')? + 1..];
+            self.at = Position { line: self.at.line + 1, column: 1 };
+        }
+        let ahead = position.column.checked_sub(self.at.column)? as usize;
+        let (begin, _) = self.rest.char_indices().nth(ahead)?;
+        (self.rest, self.at) = (&self.rest[begin..], position);
+        // No more than a statement is needed, and names may be in quotes.
+        Some(self.rest.split(';').next().unwrap_or(self.rest))
+    }
 }
 
 /// Reads a text that is one `CREATE APPLICATION` statement.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use rivulet_dataflow::QueryId;
-use rivulet_sql::{AccountStatement, Name, Position, Statement, UserName, topic_of};
+use rivulet_sql::{AccountStatement, Name, Position, Statement, StatementTexts, UserName, topic_of};
 use tokio::sync::broadcast;
 
 use super::access::Action::{self, Administer, Change, Read, Subscribe};
@@ -359,13 +359,10 @@ impl Session<'_> {
         if self.access.is_none() && self.auditor.is_none() {
             return Ok(&self.permit);
         }
-        let text_of = |position: Position| {
-            let text = self.auditor.as_ref().and_then(|_| rivulet_sql::statement_at(script, position));
-            text.map(without_values)
-        };
+        let mut texts = self.auditor.as_ref().map(|_| StatementTexts::new(script));
         // One statement after the other: all of them may take a thousand times the memory of their text.
         for (statement, position) in rivulet_sql::statements(script).map_while(Result::ok) {
-            let text = text_of(position);
+            let text = texts.as_mut().and_then(|texts| texts.at(position)).map(without_values);
             let text = text.as_deref();
             if let Statement::Account(account) = &statement {
                 self.permit_account(account).map_err(|error| match error.line {
