@@ -9,11 +9,13 @@ mod accounts;
 mod activity;
 mod applications;
 mod audit;
+mod caller;
 mod error;
 mod live;
 mod names;
 mod queries;
 mod requests;
+mod resource;
 mod rights;
 mod session;
 mod status;
@@ -28,14 +30,13 @@ use tokio::sync::broadcast;
 
 use crate::config::Config;
 pub(crate) use access::BrokerAccess;
-pub use access::{
-    Access, Action, Authorizer, Caller, Credentials, LocalOperator, Login, Permit, Refused, Resource, ResourceKind,
-};
+pub use access::{Access, Authorizer, Credentials, LocalOperator, Permit, Refused};
 pub use accounts::{AccountAnswer, GrantInfo, TokenInfo, UserInfo};
 pub(crate) use activity::counted_from;
 pub use activity::{InputActivity, NullColumn, QueryActivity, QueryRefusal, StepActivity};
 pub use applications::{ApplicationInfo, ParameterInfo, QueryReplacement, Replacement, SecretInfo, TableInfo};
-pub use audit::{AuditEntry, Auditor, Origin};
+pub use audit::{AuditEntry, Auditor};
+pub use caller::{Caller, Login, Origin};
 pub use error::{ErrorKind, ServiceError};
 pub(crate) use live::Waiting;
 pub use live::{LiveResult, Selection};
@@ -45,6 +46,7 @@ pub use queries::{
     generated_name,
 };
 pub use requests::{Alteration, AlterationEffect, Parameter, ParameterValue, QueryChange, QueryRequest};
+pub use resource::{Action, Resource, ResourceKind};
 pub(crate) use rights::is_below;
 pub use rights::{Grant, LoginToken, Rights};
 pub use session::Session;

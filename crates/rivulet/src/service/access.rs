@@ -8,106 +8,15 @@
 use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use rivulet_connectors::mqtt::{ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted};
 use tokio::sync::watch;
 
-use super::audit::{AuditEntry, Auditor, Origin};
-use super::rights::{LoginToken, Rights};
-use super::{ErrorKind, FullName, ServiceError, Tenant};
-
-/// The client that a request comes from. Cheap to clone. Two with one name in one tenant are the same.
-#[derive(Clone, Debug)]
-pub struct Caller(Arc<Identity>);
-
-#[derive(Clone, Debug)]
-struct Identity {
-    name: FullName,
-    login: Option<Login>,
-    client_id: Option<String>,
-    origin: Option<Origin>,
-}
-
-/// What a user has logged in with, and may do.
-#[derive(Clone, Debug)]
-pub struct Login {
-    /// The rights of the user at that time.
-    pub rights: Arc<Rights>,
-    /// The token.
-    pub token: Arc<LoginToken>,
-}
-
-impl PartialEq for Caller {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.name == other.0.name
-    }
-}
-
-impl Eq for Caller {}
-
-impl Caller {
-    /// A caller of a tenant.
-    pub fn new(tenant: &str, name: impl Into<String>) -> Self {
-        let name = Tenant::new(tenant).named(name);
-        Self(Arc::new(Identity { name, login: None, client_id: None, origin: None }))
-    }
-
-    /// A user who has logged in.
-    pub fn logged_in(user: FullName, login: Login) -> Self {
-        Self(Arc::new(Identity { name: user, login: Some(login), client_id: None, origin: None }))
-    }
-
-    /// The same caller, who is there.
-    #[must_use]
-    fn at(self, origin: Origin) -> Self {
-        Self(Arc::new(Identity { origin: Some(origin), ..(*self.0).clone() }))
-    }
-
-    /// Where it is, if its requests do not come from this process.
-    pub fn origin(&self) -> Option<Origin> {
-        self.0.origin
-    }
-
-    /// The same caller as an MQTT client of this id.
-    #[must_use]
-    pub(crate) fn with_client_id(self, client_id: &str) -> Self {
-        Self(Arc::new(Identity { client_id: Some(client_id.to_owned()), ..(*self.0).clone() }))
-    }
-
-    /// The person who runs this server: every client, unless an [`Authorizer`] tells clients apart.
-    pub fn local_operator() -> Self {
-        static OPERATOR: LazyLock<Caller> = LazyLock::new(|| Caller::new(Tenant::default().as_str(), "operator"));
-        OPERATOR.clone()
-    }
-
-    /// The tenant that the caller belongs to. All names that the caller writes and sees belong to this tenant, except
-    /// topics.
-    pub fn tenant(&self) -> &Tenant {
-        &self.0.name.tenant
-    }
-
-    /// The caller's name within its tenant.
-    pub fn name(&self) -> &str {
-        &self.0.name.name
-    }
-
-    /// What the caller has logged in with, if the server's own accounts know it.
-    pub fn login(&self) -> Option<&Login> {
-        self.0.login.as_ref()
-    }
-
-    /// Its id if it is an MQTT client.
-    pub fn client_id(&self) -> Option<&str> {
-        self.0.client_id.as_deref()
-    }
-}
-
-impl fmt::Display for Caller {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
+use super::audit::{AuditEntry, Auditor};
+use super::caller::{Caller, Origin};
+use super::resource::{Action, Resource, ResourceKind};
+use super::{ErrorKind, ServiceError, Tenant};
 
 /// What a client of REST or MQTT says about itself when it connects.
 #[derive(Clone, Copy, Default)]
@@ -120,96 +29,6 @@ pub struct Credentials<'a> {
     pub certificate: Option<&'a str>,
     /// Where the client is.
     pub origin: Option<Origin>,
-}
-
-/// Kinds of requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// See definitions, states and counters, without results and payloads.
-    Read,
-    /// Create, replace, pause, resume, refresh or drop. An application is changed together with its queries.
-    Change,
-    /// Receive results of a query, or messages of a topic, as they come; see the last result of a query, and its last
-    /// refused payload or row.
-    Subscribe,
-    /// Publish to a topic of the embedded broker.
-    Publish,
-    /// Make a checkpoint, or a backup, which has the data of every caller; change accounts.
-    Administer,
-}
-
-impl Action {
-    /// Its name in the record of what callers do.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Change => "change",
-            Self::Subscribe => "subscribe",
-            Self::Publish => "publish",
-            Self::Administer => "administer",
-        }
-    }
-
-    /// The words after `may` in messages.
-    fn verb(self) -> &'static str {
-        match self {
-            Self::Read => "read",
-            Self::Change => "change",
-            Self::Subscribe => "subscribe to",
-            Self::Publish => "publish to",
-            Self::Administer => "administer",
-        }
-    }
-}
-
-/// The kinds of resources.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ResourceKind {
-    /// An application.
-    Application,
-    /// A query of an application, or a big query.
-    Query,
-    /// A reference table.
-    Table,
-    /// A source of big queries.
-    Source,
-    /// A sink of big queries.
-    Sink,
-    /// A view over sources.
-    View,
-    /// A secret. To read one is to name it in an option; its value is never shown.
-    Secret,
-    /// A topic of the embedded broker. To subscribe, the name is a filter, which may have wildcards.
-    Topic,
-    /// The server: its status, metrics, checkpoints and backups. It has no name.
-    Server,
-    /// A user of the caller's tenant, with its tokens and rights.
-    User,
-    /// A tenant with its users.
-    Tenant,
-}
-
-impl ResourceKind {
-    /// Its name in the record of what callers do.
-    pub fn name(self) -> &'static str {
-        self.singular_and_plural().0
-    }
-
-    fn singular_and_plural(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Application => ("application", "applications"),
-            Self::Query => ("query", "queries"),
-            Self::Table => ("table", "tables"),
-            Self::Source => ("source", "sources"),
-            Self::Sink => ("sink", "sinks"),
-            Self::View => ("view", "views"),
-            Self::Secret => ("secret", "secrets"),
-            Self::Topic => ("topic", "topics"),
-            Self::Server => ("server", "the server"),
-            Self::User => ("user", "users"),
-            Self::Tenant => ("tenant", "tenants"),
-        }
-    }
 }
 
 /// Proof that a caller may make a request, with the tenant of its names. Only a [`Session`](super::Session) has one,
@@ -237,26 +56,6 @@ impl Permit {
         let resource = Resource { kind: ResourceKind::Query, name: query };
         let authorizer = &access.authorizer;
         authorizer.may_everything(&self.0) || authorizer.may(&self.0, Action::Subscribe, resource).is_ok()
-    }
-}
-
-/// The subject of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Resource<'a> {
-    /// Its kind.
-    pub kind: ResourceKind,
-    /// Its name within the caller's tenant, never an id. `None` stands for a list of the kind, and for a query that
-    /// gets its name from the server.
-    pub name: Option<&'a str>,
-}
-
-impl fmt::Display for Resource<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (singular, plural) = self.kind.singular_and_plural();
-        match self.name {
-            Some(name) => write!(f, "the {singular} '{name}'"),
-            None => f.write_str(plural),
-        }
     }
 }
 

@@ -1,19 +1,10 @@
 //! What callers did, and what was refused to them, for a record that others keep.
 
 use std::fmt;
-use std::net::IpAddr;
 
-use super::access::{Action, Caller, Resource};
+use super::caller::{Caller, Origin};
 use super::error::ServiceError;
-
-/// Where a request comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Origin {
-    /// The client's address, where it is known.
-    pub address: Option<IpAddr>,
-    /// The door: `http` or `mqtt`.
-    pub door: &'static str,
-}
+use super::resource::{Action, Resource};
 
 /// One thing that somebody did, or was refused.
 #[derive(Clone, Copy, Debug)]

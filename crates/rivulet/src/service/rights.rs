@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-use super::access::{Action, Resource, ResourceKind};
 use super::names::FullName;
+use super::resource::{Action, Resource, ResourceKind};
 use crate::like::like;
 
 /// What a user may do. Rights never change: others take their place, and these say so.

@@ -8,10 +8,14 @@ use rivulet_dataflow::QueryId;
 use rivulet_sql::{AccountStatement, Name, Position, Statement, StatementTexts, UserName, topic_of};
 use tokio::sync::broadcast;
 
-use super::access::Action::{self, Administer, Change, Read, Subscribe};
-use super::access::ResourceKind::{self, Application, Query, Secret, Server, Sink, Source, Table, Tenant, User, View};
-use super::access::{Access, Caller, Permit, Resource};
+use super::access::{Access, Permit};
 use super::audit::{AuditEntry, Auditor, without_values};
+use super::caller::Caller;
+use super::resource::Action::{self, Administer, Change, Read, Subscribe};
+use super::resource::Resource;
+use super::resource::ResourceKind::{
+    self, Application, Query, Secret, Server, Sink, Source, Table, Tenant, User, View,
+};
 use super::{
     AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult,
     QueryChange, QueryFilter, QueryInfo, QueryRequest, Replacement, SecretInfo, Selection, Service, ServiceError,
