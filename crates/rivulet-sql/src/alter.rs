@@ -1,6 +1,7 @@
 //! `ALTER APPLICATION`: changes the options of inputs in the text of an application.
 
-use crate::parse::{name_in_sql, parse_application};
+use crate::parse::parse_application;
+use crate::reserved::name_in_sql;
 use crate::statement::{InputDeclaration, Name};
 use crate::{Literal, Position, SqlError};
 

@@ -22,12 +22,14 @@
 //! - [`migration`]: which state the next version of an application or big query takes over ([`StateMigration`],
 //!   [`QueryMigration`]);
 //! - `shown`: statements without secrets ([`shown_statement`]);
+//! - `reserved`: words that are no names, and names as they are written;
 //! - [`address`]: where events come from and go, with placeholders ([`Address`]);
 //! - [`value`]: types and single values ([`Literal`], [`ParamValue`]);
 //! - [`error`] and `suggest`: what is wrong, where, and what was probably meant ([`SqlError`]).
 
 pub mod parse;
 pub mod lexer;
+mod reserved;
 pub mod statement;
 mod alter;
 pub mod plan;
@@ -55,13 +57,12 @@ pub use error::{Position, SqlError, excerpt};
 pub use explain_query::explain_query;
 pub use functions::{FunctionDescription, function, functions};
 pub use migration::{QueryMigration, StateMigration, migration, query_migration};
-pub use parse::{
-    Outdated, StatementTexts, Stored, name_in_sql, parse_application, parse_script, parse_stored, statements,
-};
+pub use parse::{Outdated, StatementTexts, Stored, parse_application, parse_script, parse_stored, statements};
 pub use plan::query::{
     PlannedOutput, PlannedSource, QueryPlan, SortKey, letter_schema, plan_look, plan_query, relations_of,
 };
 pub use plan::{SQL, is_input_option, plan_application, plan_application_with};
+pub use reserved::name_in_sql;
 use rivulet_dataflow::suggest;
 pub use rivulet_dataflow::suggest::nearest;
 pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};

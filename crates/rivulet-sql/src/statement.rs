@@ -482,7 +482,8 @@ impl CreateApplication {
         joined.filter(|name| !is_input(name)).collect()
     }
 
-    /// The topics that inputs read, and that outputs write, as they were written, with the positions of their addresses.
+    /// The topics that inputs read, and that outputs write, as they were written, with the positions of their
+    /// addresses.
     pub fn topics(&self) -> [Vec<(&str, Position)>; 2] {
         fn topic(address: &Option<(String, Position)>) -> Option<(&str, Position)> {
             let (address, position) = address.as_ref()?;

@@ -1,11 +1,10 @@
 //! A cursor in the tokens of a statement, and methods for the small pieces every statement is made of.
 
-use std::borrow::Cow;
-
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::address::list;
 use crate::lexer::{describe_token, token_is_word};
+use crate::reserved::RESERVED;
 use crate::statement::Name;
 use crate::value::{
     INTERVAL, TIME, TIMESTAMP, TYPE_NAMES, declared_type_name, exact_type_named, parse_interval, parse_timestamp_us,
@@ -18,30 +17,9 @@ use arrow::datatypes::DataType;
 /// The longest name, in characters.
 const NAME_CHARACTERS_MAX: usize = 128;
 
-/// Words that cannot be names without quotes, because they have a meaning where a name may stand.
-const RESERVED: [&str; 34] = [
-    "select", "from", "where", "group", "by", "having", "order", "limit", "union", "as", "and", "or", "not", "null",
-    "case", "when", "then", "else", "end", "create", "true", "false", "in", "is", "like", "between", "cast",
-    "interval", "distinct", "join", "on", "exists", "emit", "if",
-];
-
 /// Words that begin an expression or a SELECT. They keep this meaning wherever a name would be used.
 const NEVER_NAMES: [&str; 13] =
     ["select", "distinct", "from", "where", "as", "and", "or", "not", "null", "case", "cast", "true", "false"];
-
-/// A name as it is written in SQL: in double quotes where it needs them.
-///
-/// ```
-/// assert_eq!(rivulet_sql::name_in_sql("kims_ac"), "kims_ac");
-/// assert_eq!(rivulet_sql::name_in_sql("Kim's \"AC\""), "\"Kim's \"\"AC\"\"\"");
-/// assert_eq!(rivulet_sql::name_in_sql("select"), "\"select\"");
-/// ```
-pub fn name_in_sql(name: &str) -> Cow<'_, str> {
-    let is_plain = name.starts_with(|first: char| first.is_ascii_lowercase() || first == '_')
-        && name.chars().all(|other| other.is_ascii_lowercase() || other.is_ascii_digit() || other == '_')
-        && !RESERVED.contains(&name);
-    if is_plain { Cow::Borrowed(name) } else { Cow::Owned(format!("\"{}\"", name.replace('"', "\"\""))) }
-}
 
 /// What a type is declared for; this decides which types are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

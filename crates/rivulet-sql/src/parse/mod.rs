@@ -20,7 +20,6 @@ mod union;
 mod unnest;
 mod window_table;
 
-pub use cursor::name_in_sql;
 pub(crate) use query::span;
 pub(crate) use select_text::name_of;
 pub use stored::{Outdated, Stored, parse_stored};
@@ -399,7 +398,7 @@ fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     if cursor.is_word("as") {
         return Err(cursor.expected("SET or LABEL").hint(format!(
             "CREATE OR REPLACE QUERY {} AS ... gives a big query another text",
-            name_in_sql(&name.text)
+            crate::name_in_sql(&name.text)
         )));
     }
     let has_values = match cursor.is_word("label") {

@@ -4,8 +4,9 @@
 
 use datafusion_sql::sqlparser::tokenizer::Token;
 
-use super::cursor::{Cursor, name_in_sql};
+use super::cursor::Cursor;
 use crate::SqlError;
+use crate::reserved::name_in_sql;
 use crate::statement::{CreateSecret, SecretValue};
 
 /// The longest value, in bytes: certificates and keys are some KiB.

@@ -6,7 +6,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 
 use crate::address::{Address, DEFAULT_CONNECTOR, address_of_parameter, parse_address, parse_key};
 use crate::application::{Durability, Input, Overflow, Parameter, SourceColumn, SourceInput, SourcePart, TopicColumns};
-use crate::parse::name_in_sql;
+use crate::reserved::name_in_sql;
 use crate::statement::{ColumnDeclaration, CreateApplication, InputDeclaration, Name};
 use crate::value::{Literal, ParamValue, interval_us, parse_interval, type_name};
 use crate::{Position, SqlError};

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Name;
 use crate::Position;
-use crate::parse::name_in_sql;
+use crate::reserved::name_in_sql;
 
 /// What rights are about: words of `GRANT`, in small letters.
 pub const GRANT_KINDS: [&str; 9] =
