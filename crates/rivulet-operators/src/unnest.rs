@@ -26,9 +26,9 @@ const OUTPUT_ROWS_MAX: usize = 1 << 14;
 const OUTPUT_BYTES_MAX: usize = 4 << 20;
 
 /// Repeats each row for each element of an array in JSON, with the element in a further column. The elements of an
-/// array of rows may be divided into their fields, and the entries of a map are into key and value. A row whose array is
-/// null or empty gives no rows. A row with more than [`ELEMENTS_MAX`] elements, or whose elements would carry more than
-/// [`EVENT_BYTES_MAX`], is refused, and so is a text that is no array ([`Reason::Expression`]).
+/// array of rows may be divided into their fields, and the entries of a map are into key and value. A row whose array
+/// is null or empty gives no rows. A row with more than [`ELEMENTS_MAX`] elements, or whose elements would carry more
+/// than [`EVENT_BYTES_MAX`], is refused, and so is a text that is no array ([`Reason::Expression`]).
 ///
 /// # Example
 /// ```

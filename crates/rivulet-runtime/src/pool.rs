@@ -1,4 +1,5 @@
-//! The pool of workers, with what a process has once for all groups: the clock, the scheduler, and the deadlines of tasks.
+//! The pool of workers, with what a process has once for all groups: the clock, the scheduler, and the deadlines of
+//! tasks.
 
 use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};

@@ -7,7 +7,7 @@
 //!             add(&[Route { filter, inbox, slot }]) -> Result, remove(&[Route]), reserve(n), close(), stats()
 //! Publisher   submit(&mut PublishBatch), has_room(), on_room(callback)
 //! Template    parse("home/{home}/temperature", &["home"], Direction::Input) -> Result
-//!             filter() -> Option<"home/+/temperature">, bind(|parameter| text) -> Result<topic>, write(&mut String, ...)
+//!   filter() -> Option<"home/+/temperature">, bind(|parameter| text) -> Result<topic>, write(&mut String, ...)
 //! ```
 //!
 //! and one of

@@ -289,8 +289,8 @@ async fn no_such_method(method: Method, uri: Uri) -> ApiError {
     ApiError::new(StatusCode::METHOD_NOT_ALLOWED, "method_not_allowed", message).with_hint("/api/docs shows every path")
 }
 
-/// Whether a browser is to ask this host by HTTPS only, from now on: if it has just done so. `localhost` stays as it is,
-/// because the browser would do that with all that is developed on its machine.
+/// Whether a browser is to ask this host by HTTPS only, from now on: if it has just done so. `localhost` stays as it
+/// is, because the browser would do that with all that is developed on its machine.
 fn asks_for_tls_only(request: &Request) -> bool {
     let host = request.headers().get(header::HOST).map_or(&[][..], HeaderValue::as_bytes);
     request.extensions().get::<Encrypted>().is_some() && !host.starts_with(b"localhost")

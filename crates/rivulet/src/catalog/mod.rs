@@ -7,13 +7,16 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `meta` | text | number: format version, next query id, next application number, next number of a statement, next number of an alteration, identity of the server |
-//! | `applications` | name | number, id (hash), bytes of its code, kind of code (before format 7 without, and all `sql`) |
+//! | `meta` | text | number: format version, next query id, next application number, next number of a statement, next
+//! number of an alteration, identity of the server |
+//! | `applications` | name | number, id (hash), bytes of its code, kind of code (before format 7 without, and all
+//! `sql`) |
 //! | `versions` | application number, number of the version | as in `applications`: a version that was replaced |
 //! | `queries` | query id | application number, name, parameter values as written |
 //! | `paused` | query id | nothing |
 //! | `attendance` | number | position in the log of events, first and last query id, what happened to them there |
-//! | `alterations` | number | position in the log of events, query id, value of `queries` before the query was altered |
+//! | `alterations` | number | position in the log of events, query id, value of `queries` before the query was altered
+//! |
 //! | `tables` | name | SQL text of the reference table; its rows stay in its file |
 //! | `statements` | number | SQL text of a statement about big queries |
 //! | `paused_statements` | number | nothing |
@@ -22,8 +25,9 @@
 //! | `tenants` | name | nothing |
 //! | `places` | text | how often the place has changed, the place; for now only that of the checkpoints |
 //!
-//! Names of applications, tables and users, and statements, are saved with their tenant in the form of [`Tenant::encode`];
-//! before format 8 all of them belong to the default tenant. A query belongs to the tenant of its application.
+//! Names of applications, tables and users, and statements, are saved with their tenant in the form of
+//! [`Tenant::encode`]; before format 8 all of them belong to the default tenant. A query belongs to the tenant of its
+//! application.
 //!
 //! Query ids are given out here and only grow, so inserts append to the tree: dense pages and little write
 //! amplification. Pausing would be an update at a random place, so it is a small table of its own.

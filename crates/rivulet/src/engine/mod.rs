@@ -5,8 +5,7 @@
 //!
 //! ```text
 //! backup -> coordinator -> big_queries -> queries -> applications -> tables -> outside
-//!                                                                 -> routing -> shared_input, sources, messaging, event_log
-//!                          big_queries, queries   -> checkpoints
+//!   -> routing -> shared_input, sources, messaging, event_log big_queries, queries   -> checkpoints
 //! ```
 //!
 //! `replace` belongs to the queries. The coordinator, which makes checkpoints, is in `checkpoints`; the other parts use

@@ -136,8 +136,8 @@ impl Taps {
         }
     }
 
-    /// Hands over the rows of a result that is complete, as fast as its reader takes them. It waits for the reader, so it
-    /// is for a thread of that result alone. It ends when the reader goes.
+    /// Hands over the rows of a result that is complete, as fast as its reader takes them. It waits for the reader, so
+    /// it is for a thread of that result alone. It ends when the reader goes.
     pub(super) fn send_whole(&self, query: &Watched, batch: &Batch) {
         for row in 0..batch.rows() {
             let asked = Instant::now();

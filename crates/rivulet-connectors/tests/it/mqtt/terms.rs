@@ -1,4 +1,5 @@
-//! What client and broker agree on when they connect: topic aliases and keep alive; and the topics of the broker itself.
+//! What client and broker agree on when they connect: topic aliases and keep alive; and the topics of the broker
+//! itself.
 
 use rivulet_connectors::mqtt::Version::{V3, V5};
 

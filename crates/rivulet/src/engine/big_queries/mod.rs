@@ -9,8 +9,8 @@
 //! outlives the process; `ends`: the sources and sinks of a flow; `life`: the states of a query; `begin`: where a query
 //! continues; `load`: start and end of the server; `replace`: another version of a query continues where the query was;
 //! `info` and `health`: what is shown of queries; `select`, `looked_at` and `whole`: readers that watch rows as they
-//! come, which rows they may watch, and tables; `watch`: what is done about queries that fail or do not start; `starts` and `crash`:
-//! about queries with which the process dies; `memory`: about queries that need more memory than allowed.
+//! come, which rows they may watch, and tables; `watch`: what is done about queries that fail or do not start; `starts`
+//! and `crash`: about queries with which the process dies; `memory`: about queries that need more memory than allowed.
 
 mod begin;
 mod claim;

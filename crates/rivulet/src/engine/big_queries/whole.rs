@@ -1,8 +1,8 @@
 //! A SELECT over reference tables alone: its input has an end, so its result is complete, with ORDER BY, LIMIT and
 //! aggregates as they are in the end. Beside a source, a table is looked up.
 //!
-//! What must hold: the reader gets every row, as fast as it takes them. A thread of the SELECT waits for the reader, and
-//! no worker does. What is collected for it has a bound.
+//! What must hold: the reader gets every row, as fast as it takes them. A thread of the SELECT waits for the reader,
+//! and no worker does. What is collected for it has a bound.
 
 use std::sync::Arc;
 

@@ -291,9 +291,8 @@ impl EventLog {
     }
 
     /// Begins to replay from a position, in a thread of its own; from 0 it replays everything that was ever received.
-    /// If it `asks_for_all`, events that the log no longer has are counted as lost. The timers of the workers, which the
-    /// caller holds, go on at the end.
-    /// `change` is called before each event, and `over` at the end.
+    /// If it `asks_for_all`, events that the log no longer has are counted as lost. The timers of the workers, which
+    /// the caller holds, go on at the end. `change` is called before each event, and `over` at the end.
     ///
     /// # Errors
     /// There can be no more threads, or the log cannot be read.
