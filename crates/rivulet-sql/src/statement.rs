@@ -232,7 +232,24 @@ pub enum Statement {
     Account(AccountStatement),
 }
 
+/// A topic as it was written, with the position of its address. `None` stands for the topic that each query names
+/// itself, because the application has no address: at the name of the input, or at `OUTPUT`.
+pub type NamedTopic<'a> = (Option<&'a str>, Position);
+
 impl Statement {
+    /// The topics that the statement lets be read, and those that it lets be written.
+    pub fn topics(&self) -> [Vec<NamedTopic<'_>>; 2] {
+        fn topic(address: &str, position: Position) -> Vec<NamedTopic<'_>> {
+            topic_of(address).map(|topic| (Some(topic), position)).into_iter().collect()
+        }
+        match self {
+            Self::CreateApplication(create) => create.topics(),
+            Self::CreateSource(create) => [topic(&create.address, create.address_position), Vec::new()],
+            Self::CreateSink(create) => [Vec::new(), topic(&create.address, create.address_position)],
+            _ => [Vec::new(), Vec::new()],
+        }
+    }
+
     /// The secrets that options of the statement name, with their positions.
     pub fn secrets(&self) -> Vec<(&str, Position)> {
         let options: Vec<&[(Name, Literal, Position)]> = match self {
@@ -482,15 +499,17 @@ impl CreateApplication {
         joined.filter(|name| !is_input(name)).collect()
     }
 
-    /// The topics that inputs read, and that outputs write, as they were written, with the positions of their
-    /// addresses.
-    pub fn topics(&self) -> [Vec<(&str, Position)>; 2] {
-        fn topic(address: &Option<(String, Position)>) -> Option<(&str, Position)> {
-            let (address, position) = address.as_ref()?;
-            Some((topic_of(address)?, *position))
+    /// See [`Statement::topics`].
+    fn topics(&self) -> [Vec<NamedTopic<'_>>; 2] {
+        fn topic(address: Option<&(String, Position)>, otherwise: Position) -> Option<NamedTopic<'_>> {
+            match address {
+                Some((address, position)) => Some((Some(topic_of(address)?), *position)),
+                None => Some((None, otherwise)),
+            }
         }
-        let read = self.inputs.iter().filter_map(|input| topic(&input.address)).collect();
-        [read, self.outputs.iter().filter_map(|output| topic(&output.address)).collect()]
+        let read = self.inputs.iter().filter_map(|input| topic(input.address.as_ref(), input.name.position));
+        let written = self.outputs.iter().filter_map(|output| topic(output.address.as_ref(), output.position));
+        [read.collect(), written.collect()]
     }
 
     /// The positions of the addresses of inputs that read something else than topics.

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use rivulet_dataflow::QueryId;
-use rivulet_sql::{AccountStatement, Name, Position, Statement, StatementTexts, UserName, topic_of};
+use rivulet_sql::{AccountStatement, Name, Position, Statement, StatementTexts, UserName};
 use tokio::sync::broadcast;
 
 use super::access::{Access, Permit};
@@ -21,6 +21,9 @@ use super::{
     QueryChange, QueryFilter, QueryInfo, QueryRequest, Replacement, SecretInfo, Selection, Service, ServiceError,
     StatementResult, Status, TableInfo,
 };
+
+/// The filter of every topic.
+const EVERY_TOPIC: &str = "#";
 
 /// What is done to what of which name.
 type What<'a> = (Action, ResourceKind, Option<&'a str>);
@@ -314,11 +317,16 @@ impl Session<'_> {
         access.may(self.permit.caller(), action, Resource { kind, name }).map(|()| &self.permit)
     }
 
-    /// Checks code that is the text of a statement as that statement.
+    /// Checks code that is the text of a statement as that statement. Other code may name any topic.
     fn permit_text(&self, kind: &str, code: &[u8]) -> Result<(), ServiceError> {
         match str::from_utf8(code) {
             Ok(text) if kind == rivulet_sql::SQL => self.permit_script(text).map(drop),
-            _ => Ok(()),
+            Err(_) if kind == rivulet_sql::SQL => Ok(()),
+            // Only the service will know which topics code in another language names.
+            _ => self.access.iter().try_for_each(|access| {
+                let named = access.may_name_topic(self.permit.caller(), Subscribe, EVERY_TOPIC);
+                named.map_err(|error| error.with_hint("write the application in SQL, with the addresses of its topics"))
+            }),
         }
     }
 
@@ -331,16 +339,21 @@ impl Session<'_> {
     /// Checks that the caller may name the topics of a statement, whose rows go there with the rights of the server.
     fn permit_topics(&self, statement: &Statement) -> Result<(), ServiceError> {
         let Some(access) = &self.access else { return Ok(()) };
-        let [read, written] = match statement {
-            Statement::CreateApplication(create) => create.topics(),
-            Statement::CreateSource(create) => [address_of(&create.address, create.address_position), Vec::new()],
-            Statement::CreateSink(create) => [Vec::new(), address_of(&create.address, create.address_position)],
-            _ => return Ok(()),
-        };
+        let [read, written] = statement.topics();
         let read = read.into_iter().map(|topic| (Subscribe, topic));
         for (action, (topic, place)) in read.chain(written.into_iter().map(|topic| (Action::Publish, topic))) {
-            let named = access.may_name_topic(self.permit.caller(), action, topic);
-            named.map_err(|error| error.at(place.line, place.column))?;
+            // What queries name themselves is any topic.
+            let named = access.may_name_topic(self.permit.caller(), action, topic.unwrap_or(EVERY_TOPIC));
+            named.map_err(|error| {
+                let error = error.at(place.line, place.column);
+                let tenant = self.permit.tenant();
+                match topic {
+                    Some(_) => error,
+                    None => error.with_hint(format!(
+                        "without an address each query names any topic: write the address: 'mqtt:{tenant}/...'"
+                    )),
+                }
+            })?;
         }
         Ok(())
     }
@@ -391,11 +404,6 @@ impl Session<'_> {
         }
         Ok(&self.permit)
     }
-}
-
-/// The topic of an address, if it is one.
-fn address_of(address: &str, position: Position) -> Vec<(&str, Position)> {
-    topic_of(address).map(|topic| (topic, position)).into_iter().collect()
 }
 
 /// Whether a SELECT reads files by their paths, as a declared source would.

@@ -662,3 +662,34 @@ fn statements_of_a_tenant_name_topics_of_the_tenant_only() {
     assert_eq!(fixture.sql(&boss, &own).0, 200);
     assert_eq!(fixture.sql(&boss, "DROP APPLICATION a").0, 200);
 }
+
+#[test]
+fn applications_of_a_tenant_have_their_addresses_written() {
+    let fixture = Fixture::new();
+    fixture.done("CREATE TENANT acme; CREATE USER acme.boss ADMIN");
+    let boss = fixture.token("acme.boss");
+    let application = |input: &str, output: &str| {
+        format!(
+            "CREATE OR REPLACE APPLICATION a INPUT t (v BIGINT) {input} FORMAT JSON OUTPUT {output} FORMAT JSON \
+             AS SELECT v FROM t"
+        )
+    };
+    let (from, to) = ("FROM 'mqtt:acme/in'", "'mqtt:acme/out'");
+    for (statement, what) in [(application("", to), "subscribe to"), (application(from, ""), "publish to")] {
+        let first = statement.replace("OR REPLACE ", "");
+        for (statement, path) in
+            [(&statement, "/api/v1/sql"), (&first, "/api/v1/sql"), (&first, "/api/v1/applications")]
+        {
+            let (status, error) = ask(&fixture.server, &boss, "POST", path, statement);
+            let message = format!("'boss' may not {what} the topic '#'");
+            assert_eq!((status, &error["message"]), (403, &json!(message)), "{path} {statement}: {error}");
+            assert!(error["hint"].as_str().is_some_and(|hint| hint.contains("'mqtt:acme/...'")), "{error}");
+            assert!(error["column"].as_u64().is_some_and(|column| column > 20), "{error}");
+        }
+    }
+    assert_eq!(fixture.sql(&boss, &application(from, to).replace("OR REPLACE ", "")).0, 200);
+    // Whoever may name every topic may leave it to the queries.
+    let changer = fixture.user("ann", &["change ON APPLICATION"]);
+    let (status, answer) = fixture.sql(&changer, &application("", "").replace("OR REPLACE ", ""));
+    assert_eq!(status, 200, "{answer}");
+}
