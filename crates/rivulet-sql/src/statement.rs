@@ -244,6 +244,7 @@ impl Statement {
         }
         match self {
             Self::CreateApplication(create) => create.topics(),
+            Self::AlterApplication { options, .. } => [Vec::new(), topics_of_options(options).collect()],
             Self::CreateSource(create) => [topic(&create.address, create.address_position), Vec::new()],
             Self::CreateSink(create) => [Vec::new(), topic(&create.address, create.address_position)],
             _ => [Vec::new(), Vec::new()],
@@ -299,6 +300,14 @@ impl fmt::Debug for SecretValue {
 pub fn topic_of(address: &str) -> Option<&str> {
     let (connector, topic) = address.split_once(':')?;
     connector.eq_ignore_ascii_case(DEFAULT_CONNECTOR).then_some(topic)
+}
+
+/// The topics that options of inputs send late and refused events to, with the positions of the options' values.
+fn topics_of_options(options: &[(Name, Literal, Position)]) -> impl Iterator<Item = NamedTopic<'_>> {
+    options.iter().filter_map(|(name, value, position)| match (name.text.as_str(), value) {
+        ("late" | "dead_letter", Literal::Text(address)) => Some((Some(topic_of(address)?), *position)),
+        _ => None,
+    })
 }
 
 /// `CREATE [OR REPLACE] TABLE name (column TYPE [NOT NULL], ...) FROM 'address' FORMAT ...`: a reference table.
@@ -509,7 +518,8 @@ impl CreateApplication {
         }
         let read = self.inputs.iter().filter_map(|input| topic(input.address.as_ref(), input.name.position));
         let written = self.outputs.iter().filter_map(|output| topic(output.address.as_ref(), output.position));
-        [read.collect(), written.collect()]
+        let refused = self.inputs.iter().flat_map(|input| topics_of_options(&input.options));
+        [read.collect(), written.chain(refused).collect()]
     }
 
     /// The positions of the addresses of inputs that read something else than topics.

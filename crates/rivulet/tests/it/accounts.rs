@@ -693,3 +693,33 @@ fn applications_of_a_tenant_have_their_addresses_written() {
     let (status, answer) = fixture.sql(&changer, &application("", "").replace("OR REPLACE ", ""));
     assert_eq!(status, 200, "{answer}");
 }
+
+#[test]
+fn late_events_and_dead_letters_of_a_tenant_go_to_its_topics() {
+    let fixture = Fixture::new();
+    fixture.done("CREATE TENANT acme; CREATE USER acme.boss ADMIN");
+    let boss = fixture.token("acme.boss");
+    let application = |options: &str| {
+        format!(
+            "CREATE OR REPLACE APPLICATION a INPUT t (v BIGINT, ts TIMESTAMP EVENT TIME) FROM 'mqtt:acme/in' \
+             FORMAT JSON {options} OUTPUT 'mqtt:acme/out' FORMAT JSON AS SELECT v FROM t"
+        )
+    };
+    assert_eq!(fixture.sql(&boss, &application("").replace("OR REPLACE ", "")).0, 200);
+    for option in ["late", "dead_letter"] {
+        let refused = [
+            application(&format!("WITH ({option} => 'MQTT:bank/letters')")),
+            format!("ALTER APPLICATION a SET (lateness => INTERVAL '1 second', {option} => 'mqtt:bank/letters')"),
+            format!("ALTER APPLICATION a INPUT t SET ({option} => 'mqtt:bank/letters')"),
+        ];
+        for statement in refused {
+            let (status, error) = fixture.sql(&boss, &statement);
+            let message = "'boss' may not publish to the topic 'bank/letters'";
+            assert_eq!((status, &error["message"]), (403, &json!(message)), "{statement}: {error}");
+            assert!(error["column"].as_u64().is_some_and(|column| column > 20), "{error}");
+        }
+        let own = format!("ALTER APPLICATION a SET ({option} => 'mqtt:acme/letters')");
+        let (status, answer) = fixture.sql(&boss, &own);
+        assert_eq!(status, 200, "{own}: {answer}");
+    }
+}
