@@ -495,6 +495,8 @@ fn a_select_reads_nothing_that_its_caller_may_not_subscribe_to() {
     let bob = service.session(Caller::new("default", "bob"));
     for (relation, may) in [
         ("rooms", false),
+        ("\"mqtt:out/a\" AS o JOIN rooms AS r ON r.id = o.payload", false),
+        ("rooms AS r JOIN \"mqtt:out/a\" AS o ON r.id = o.payload", false),
         ("\"mqtt:out/a\"", true),
         ("\"mqtt:in/a\"", false),
         ("\"mqtt:#\"", false),

@@ -27,22 +27,27 @@ const COLLECTED_BYTES_MAX: usize = 64 << 20;
 pub(super) struct WholeTables(Vec<Arc<Table>>);
 
 impl WholeTables {
-    /// The tables of a SELECT that reads nothing else. In the scope they become sources whose rows have an end.
+    /// The tables of a SELECT that reads nothing else. In the scope they become sources whose rows have an end. The
+    /// right is asked for over each table, whatever is read beside it.
     pub(super) fn of(query: &BigQuery, scope: &mut Scope, may: May<'_>) -> Result<Self, ServiceError> {
         let mut tables: Vec<(Name, Arc<Table>)> = Vec::new();
+        let mut are_all = true;
         for (parts, position) in relations_of(query)? {
             let name = Name { text: parts.join("."), position };
             match scope.table(&name.text) {
                 Some(table) if tables.iter().all(|(known, _)| known.text != name.text) => {
+                    may(ResourceKind::Table, &name.text).map_err(|error| error.at(position.line, position.column))?;
                     tables.push((name, table.clone()));
                 }
-                None if scope.has_relation(&name.text) => return Ok(Self::default()),
+                None if scope.has_relation(&name.text) => are_all = false,
                 // The query itself may define the name.
                 Some(_) | None => {}
             }
         }
+        if !are_all {
+            return Ok(Self::default());
+        }
         for (name, table) in &tables {
-            may(ResourceKind::Table, &name.text).map_err(|error| error.at(name.position.line, name.position.column))?;
             scope.drop_table(&name.text);
             let address = format!("{TABLE}{}", name.text);
             scope.add_source(SourceDeclaration::undeclared(name.clone(), table.schema().clone(), address))?;
