@@ -310,13 +310,16 @@ impl Engine {
         for what in [Declared::Source, Declared::Sink, Declared::View] {
             names.extend(self.big_queries.declared(tenant, what).into_iter().map(|(name, _)| name));
         }
+        // Its values would be those of the next tenant of this name.
+        names.extend(self.secrets.infos(tenant).into_iter().map(|one| one.name));
         let Some(first) = names.first() else { return Ok(()) };
         let message = match names.len() {
             1 => format!("the tenant '{tenant}' has '{first}'"),
             more => format!("the tenant '{tenant}' has '{first}' and {} more", more - 1),
         };
-        Err(ServiceError::new(ErrorKind::Conflict, message)
-            .with_hint("let one of its users drop its applications, queries, tables, sources, sinks and views first"))
+        Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(
+            "let one of its users drop its applications, queries, tables, sources, sinks, views and secrets first",
+        ))
     }
 
     /// Removes the content of refused rows of big queries that the caller may not see.

@@ -723,3 +723,16 @@ fn late_events_and_dead_letters_of_a_tenant_go_to_its_topics() {
         assert_eq!(status, 200, "{own}: {answer}");
     }
 }
+
+#[test]
+fn a_tenant_with_secrets_is_not_dropped() {
+    let fixture = Fixture::new();
+    fixture.done("CREATE TENANT acme; CREATE USER acme.boss ADMIN");
+    let boss = fixture.token("acme.boss");
+    assert_eq!(fixture.sql(&boss, "CREATE SECRET hook_token AS 'rose'").0, 200);
+    let (status, error) = fixture.sql(&fixture.admin, "DROP TENANT acme");
+    assert_eq!((status, &error["message"]), (409, &json!("the tenant 'acme' has 'hook_token'")), "{error}");
+    assert!(error["hint"].as_str().is_some_and(|hint| hint.contains("and secrets first")), "{error}");
+    assert_eq!(fixture.sql(&boss, "DROP SECRET hook_token").0, 200);
+    fixture.done("DROP USER acme.boss; DROP TENANT acme");
+}
