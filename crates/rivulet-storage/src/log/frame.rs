@@ -2,8 +2,7 @@
 //!
 //! ```text
 //! frame   magic 4 | body bytes 4 | first position 8 | records 4 | check of these 4 | check of the body 8 | body
-//! record  arrival 8 | packet id 2 | kind 1 | client bytes 2 | topic bytes 2 | payload bytes 4 | client | topic |
-//! payload
+//! record  arrival 8 | packet id 2 | kind 1 | client bytes 2 | topic bytes 2 | payload bytes 4 | client | topic | payload
 //! ```
 //!
 //! Numbers are little-endian. Checks are XXH3, seeded with the salt of the segment: the payload of a client may look

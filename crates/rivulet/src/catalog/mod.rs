@@ -7,16 +7,13 @@
 //!
 //! | table | key | value |
 //! |---|---|---|
-//! | `meta` | text | number: format version, next query id, next application number, next number of a statement, next
-//! number of an alteration, identity of the server |
-//! | `applications` | name | number, id (hash), bytes of its code, kind of code (before format 7 without, and all
-//! `sql`) |
+//! | `meta` | text | number: format version, next query id, next application number, next number of a statement, next number of an alteration, identity of the server |
+//! | `applications` | name | number, id (hash), bytes of its code, kind of code (before format 7 without, and all `sql`) |
 //! | `versions` | application number, number of the version | as in `applications`: a version that was replaced |
 //! | `queries` | query id | application number, name, parameter values as written |
 //! | `paused` | query id | nothing |
 //! | `attendance` | number | position in the log of events, first and last query id, what happened to them there |
-//! | `alterations` | number | position in the log of events, query id, value of `queries` before the query was altered
-//! |
+//! | `alterations` | number | position in the log of events, query id, value of `queries` before the query was altered |
 //! | `tables` | name | SQL text of the reference table; its rows stay in its file |
 //! | `statements` | number | SQL text of a statement about big queries |
 //! | `paused_statements` | number | nothing |
