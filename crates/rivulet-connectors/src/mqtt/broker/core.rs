@@ -22,7 +22,7 @@ use super::seats::SeatCounts;
 use super::session::{QueueBounds, Session, Will};
 use super::slab::Slab;
 use super::stats::{BrokerDrops, BrokerStats, Counters};
-use super::subscriptions::{Receiver, Subscriptions};
+use super::subscriptions::{Receiver, Subscriptions, Wanted};
 use saving::Saving;
 
 mod publishing;
@@ -278,8 +278,9 @@ impl Core {
         let Some(rights) = rights.as_deref() else { return };
         let Some(&key) = self.by_client_id.get(client_id) else { return };
         let Some(session) = self.sessions.get(key) else { return };
-        let refused = session.subscriptions.keys().filter(|filter| !rights.may_subscribe(filter));
-        let refused: Vec<Box<str>> = refused.cloned().collect();
+        // As with a SUBSCRIBE, of a shared subscription the filter counts that topics match.
+        let may = |text: &str| Wanted::parse(text).is_some_and(|wanted| rights.may_subscribe(wanted.filter));
+        let refused: Vec<Box<str>> = session.subscriptions.keys().filter(|text| !may(text)).cloned().collect();
         for filter in refused {
             self.unsubscribe(key, &filter);
         }

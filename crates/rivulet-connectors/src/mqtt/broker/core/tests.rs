@@ -2,6 +2,7 @@
 
 use super::super::super::codec::{PacketKind, Publish, split_frame};
 use super::super::message::Message;
+use super::super::rights::ClientRights;
 use super::*;
 
 pub(super) fn core(change: impl FnOnce(&mut BrokerOptions)) -> Core {
@@ -448,4 +449,35 @@ fn while_memory_is_used_up_those_who_read_go_on() {
     }
     assert!(core.memory.is_full());
     assert!(connect_from(&mut core, 2, "new", true, 0).is_none());
+}
+
+/// May subscribe to one filter only.
+struct MaySubscribe(&'static str);
+
+impl ClientRights for MaySubscribe {
+    fn session_scope(&self) -> Option<String> {
+        None
+    }
+
+    fn may_publish(&self, _: &str) -> bool {
+        true
+    }
+
+    fn may_subscribe(&self, filter: &str) -> bool {
+        filter == self.0
+    }
+}
+
+#[test]
+fn permitted_subscriptions_stay_shared_or_not() {
+    let mut core = core(|_| {});
+    let (key, _, _) = connect(&mut core, "c", false, 60);
+    for filter in ["t", "$share/g/t", "u", "$share/g/u"] {
+        subscribe(&mut core, key, filter, Qos::AtLeastOnce);
+    }
+    let rights: Rights = Some(Arc::new(MaySubscribe("t")));
+    core.keep_permitted("c", &rights);
+    let mut left: Vec<&str> = core.sessions.get(key).unwrap().subscriptions.keys().map(|filter| &**filter).collect();
+    left.sort_unstable();
+    assert_eq!(left, ["$share/g/t", "t"]);
 }
