@@ -316,8 +316,8 @@ impl DedupWindow {
     pub(super) fn forget(&self, packet_id: u16) {
         self.change(|state| {
             state.known.remove(&packet_id);
-            // Messages are mostly released in the order in which they were acknowledged.
-            if let Some(place) = state.sent.iter().position(|message| message.answer.packet_id == packet_id) {
+            // An older message with this identifier was released before; the newest is near the end.
+            if let Some(place) = state.sent.iter().rposition(|message| message.answer.packet_id == packet_id) {
                 state.sent.remove(place);
             }
             if let Some(index) = &mut state.index {

@@ -169,7 +169,7 @@ impl ClientTurn<'_> {
             }
             Control::Release(packet_id) => {
                 let (is_known, saved_at) = self.core.release(self.key, packet_id);
-                if let Some(dedup_window) = self.dedup_window {
+                if is_known && let Some(dedup_window) = self.dedup_window {
                     dedup_window.forget(packet_id);
                 }
                 let is_known = is_known || self.version == Version::V3;
