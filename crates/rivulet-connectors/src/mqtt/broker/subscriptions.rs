@@ -211,25 +211,24 @@ impl Subscriptions {
         }
     }
 
-    /// Whether a group has a member of a session that counts.
-    pub(super) fn has_member(&self, group: GroupKey, counts: impl Fn(SessionKey) -> bool) -> bool {
+    /// Whether a group has a member that counts.
+    pub(super) fn has_member(&self, group: GroupKey, counts: impl Fn(&Subscription) -> bool) -> bool {
         let members = self.groups.get(group).map_or(&[][..], |group| &group.members);
-        members.iter().filter_map(|&number| self.rows.get(number)).any(|member| counts(member.session))
+        members.iter().filter_map(|&number| self.rows.get(number)).any(counts)
     }
 
     /// The member of a group that gets the next message: of those that get it soonest the one whose turn it is.
-    /// `readiness` is `None` for sessions that do not count.
+    /// `readiness` is `None` for members that do not count.
     pub(super) fn pick(
         &mut self,
         group: GroupKey,
-        readiness: impl Fn(SessionKey) -> Option<Readiness>,
+        readiness: impl Fn(&Subscription) -> Option<Readiness>,
     ) -> Option<Subscription> {
         let Group { members, next, .. } = self.groups.get_mut(group)?;
         let mut best: Option<(Readiness, usize)> = None;
         for step in 0..members.len() {
             let place = (*next + step) % members.len();
-            let session = self.rows.get(members[place]).and_then(|member| readiness(member.session));
-            if let Some(found) = session
+            if let Some(found) = self.rows.get(members[place]).and_then(&readiness)
                 && best.is_none_or(|(known, _)| found > known)
             {
                 best = Some((found, place));
@@ -283,8 +282,9 @@ mod tests {
             found.iter().map(|one| if let Receiver::Group(key) = one { *key } else { 99 }).collect();
         assert_eq!(groups.len(), 2, "scopes are apart");
         let group = all.get(numbers[0]).unwrap().group.unwrap();
-        let mut pick =
-            |readiness: fn(SessionKey) -> Option<Readiness>| all.pick(group, readiness).map(|one| one.session);
+        let mut pick = |readiness: fn(SessionKey) -> Option<Readiness>| {
+            all.pick(group, |member| readiness(member.session)).map(|one| one.session)
+        };
         assert_eq!([(); 4].map(|()| pick(|_| Some(Readiness::Ready))), [Some(1), Some(2), Some(3), Some(1)]);
         assert_eq!(pick(|session| Some(if session == 1 { Readiness::Busy } else { Readiness::Away })), Some(1));
         assert_eq!(pick(|session| (session == 3).then_some(Readiness::Away)), Some(3));

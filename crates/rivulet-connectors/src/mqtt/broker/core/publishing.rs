@@ -14,7 +14,7 @@ use super::super::retained::Retained;
 use super::super::session::{Received, Session};
 use super::super::slab::Slab;
 use super::super::stats::Counters;
-use super::super::subscriptions::{GroupKey, Readiness, Receiver, Wanted};
+use super::super::subscriptions::{GroupKey, Readiness, Receiver, Subscription, Wanted};
 use super::saving::Saving;
 use super::{Core, Published, saved, saving};
 use crate::mqtt::codec::{Publish, Qos};
@@ -57,7 +57,7 @@ impl Core {
             true => retain(&mut delivery, &mut self.retained, &self.memory, saving, counters),
             false => (false, 0),
         };
-        let queue = self.bounds.queue;
+        let (queue, bytes) = (self.bounds.queue, delivery.memory_bytes());
         let mut sent_once = Vec::new();
         let mut deliver = |sessions: &mut Slab<Session>, key, manner: Manner| {
             if let Some(session) = sessions.get_mut(key)
@@ -75,8 +75,15 @@ impl Core {
         for &receiver in &*found {
             match receiver {
                 Receiver::Group(group) => {
-                    let readiness = |key| sessions.get(key).map(Session::readiness);
-                    if let Some(member) = subscriptions.pick(group, readiness) {
+                    let readiness = |member: &Subscription| sessions.get(member.session).map(Session::readiness);
+                    let with_room = |member: &Subscription| {
+                        let session = sessions.get(member.session)?;
+                        let needs_no_room = member.qos.min(publish.qos) == Qos::AtMostOnce;
+                        (needs_no_room || session.may_wait(bytes, queue)).then(|| session.readiness())
+                    };
+                    // If no member has room, one of them drops and counts the message.
+                    let picked = subscriptions.pick(group, with_room);
+                    if let Some(member) = picked.or_else(|| subscriptions.pick(group, readiness)) {
                         deliver(sessions, member.session, Manner { is_shared: true, ..member.manner(publish) });
                     }
                 }
@@ -120,7 +127,8 @@ impl Core {
     }
 
     /// Hands what waits for a session as a member of groups to other members: if it `is_over`, or for as long as it has
-    /// no connection. Messages of QoS 2 that were sent stay with it (MQTT 5, 4.8.2).
+    /// no connection. Messages of QoS 2 that were sent stay with it (MQTT 5, 4.8.2), and so do messages that no other
+    /// member takes: it may come back. A member that gets messages with QoS 0 takes none, for they could be lost.
     pub(super) fn hand_over(&mut self, key: SessionKey, is_over: bool) {
         let Some(session) = self.sessions.get(key).filter(|session| session.has_shared() && !self.is_closing) else {
             return;
@@ -138,31 +146,45 @@ impl Core {
         let mut goes_on = shared;
         goes_on.retain(|(_, group)| {
             let sessions = &self.sessions;
-            let others =
-                |other| other != key && sessions.get(other).is_some_and(|session| session.readiness() >= least);
-            self.subscriptions.has_member(*group, others)
+            self.subscriptions.has_member(*group, |other| takes_over(sessions, other, key, least).is_some())
         });
         let group_of = |topic: &[u8]| {
             let matching = goes_on.iter().find(|(filter, _)| topic::matches(filter.as_bytes(), topic));
             matching.map(|(_, group)| *group)
         };
+        let goes = |topic: &[u8]| group_of(topic).is_some();
         let Some(session) = self.sessions.get_mut(key) else { return };
-        let (saved_as, messages) = (session.saved_as, session.take_shared(|topic| group_of(topic).is_some()));
-        for (message, qos) in messages {
-            let sessions = &self.sessions;
-            let readiness = |other| sessions.get(other).filter(|_| other != key).map(Session::readiness);
+        let (saved_as, messages) = (session.saved_as, session.offer_shared(goes));
+        let queue = self.bounds.queue;
+        let mut are_taken = Vec::with_capacity(messages.len());
+        for (message, qos) in &messages {
+            let (sessions, bytes) = (&self.sessions, message.memory_bytes());
+            let readiness = |other: &Subscription| {
+                let session = takes_over(sessions, other, key, least)?;
+                session.may_wait(bytes, queue).then(|| session.readiness())
+            };
             let picked = group_of(&message.topic).and_then(|group| self.subscriptions.pick(group, readiness));
-            let Some(member) = picked else { continue };
-            let manner = Manner { qos: qos.min(member.qos), is_shared: true, ..member.manner(&message.publish()) };
-            let Some(session) = self.sessions.get_mut(member.session) else { continue };
-            if manner.qos > Qos::AtMostOnce
-                && session.add(message.clone(), manner, self.bounds.queue, &mut self.counters)
+            let mut is_taken = false;
+            if let Some(member) = picked
+                && let Some(session) = self.sessions.get_mut(member.session)
             {
-                let is_retained = saved::is_retained(&self.retained, &message);
-                saving::save_waits(&mut self.saving, session.saved_as, &message, is_retained, manner);
+                let qos = (*qos).min(member.qos);
+                let manner = Manner { qos, is_shared: true, ..member.manner(&message.publish()) };
+                is_taken = session.add(message.clone(), manner, queue, &mut self.counters);
+                if is_taken {
+                    let is_retained = saved::is_retained(&self.retained, message);
+                    saving::save_waits(&mut self.saving, session.saved_as, message, is_retained, manner);
+                    self.save_sent(member.session);
+                    saving::save_acknowledged(&mut self.saving, saved_as, message.number());
+                }
             }
-            self.save_sent(member.session);
-            saving::save_acknowledged(&mut self.saving, saved_as, message.number());
+            are_taken.push(is_taken);
+        }
+        if is_over {
+            self.counters.session_queue_full += are_taken.iter().filter(|is_taken| !**is_taken).count() as u64;
+        }
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.take_off(goes, &are_taken);
         }
     }
 
@@ -271,6 +293,17 @@ impl Core {
             save_sent(&mut self.saving, session);
         }
     }
+}
+
+/// The session of a member that may get messages of another session, `from`: it is ready enough, and acknowledges them.
+fn takes_over<'s>(
+    sessions: &'s Slab<Session>,
+    member: &Subscription,
+    from: SessionKey,
+    least: Readiness,
+) -> Option<&'s Session> {
+    let session = sessions.get(member.session).filter(|_| member.session != from && member.qos > Qos::AtMostOnce)?;
+    (session.readiness() >= least).then_some(session)
 }
 
 fn save_sent(saving: &mut Option<Saving>, session: &mut Session) {

@@ -481,3 +481,34 @@ fn permitted_subscriptions_stay_shared_or_not() {
     left.sort_unstable();
     assert_eq!(left, ["$share/g/t", "t"]);
 }
+
+#[test]
+fn what_no_other_member_takes_stays_with_its_session() {
+    let mut core = core(|_| {});
+    let (key, outbox, _) = connect(&mut core, "a", false, 60);
+    subscribe(&mut core, key, "$share/g/t", Qos::AtLeastOnce);
+    for payload in [b"1", b"2", b"3", b"4", b"5"] {
+        publish(&mut core, payload, Qos::AtLeastOnce);
+    }
+    assert_eq!(sent(&outbox).len(), 2);
+    let payloads = |outbox: &Outbox| sent(outbox).into_iter().map(|(payload, ..)| payload).collect::<Vec<_>>();
+    let goodbye = Goodbye { is_graceful: true, expiry_s: None };
+    // A member of QoS 0 could lose them.
+    let (other, other_outbox, _) = connect(&mut core, "b", true, 0);
+    subscribe(&mut core, other, "$share/g/t", Qos::AtMostOnce);
+    core.disconnected(key, &outbox, goodbye);
+    assert_eq!(payloads(&other_outbox), [b""; 0]);
+    let (key, outbox, _) = connect(&mut core, "a", false, 60);
+    assert_eq!(payloads(&outbox), [b"1", b"2"]);
+    // A member whose queue is full takes no more.
+    subscribe(&mut core, other, "$share/g/t", Qos::AtLeastOnce);
+    let mut options = BrokerOptions::new("127.0.0.1:0".parse().unwrap());
+    options.session_queue_messages_max = 1;
+    core.set_bounds(&options);
+    core.disconnected(key, &outbox, goodbye);
+    assert_eq!(payloads(&other_outbox), [b"1", b"2"]);
+    let (_, outbox, _) = connect(&mut core, "a", false, 60);
+    assert_eq!(payloads(&outbox), [b"4", b"5"]);
+    assert_eq!(core.counters.session_queue_full, 0);
+    assert_eq!(core.stats(SeatCounts::default()).waiting_messages, 5);
+}

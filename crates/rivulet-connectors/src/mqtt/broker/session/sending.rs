@@ -29,6 +29,14 @@ pub(super) struct Queued {
     is_again: bool,
 }
 
+impl Queued {
+    /// Whether another session may get it: it is of a shared subscription, and not of QoS 2 and sent.
+    fn may_go(&self) -> bool {
+        let is_sent = self.packet_id > 0 || self.is_again;
+        self.manner.is_shared && (self.manner.qos == Qos::AtLeastOnce || !is_sent)
+    }
+}
+
 /// What a PUBREC was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Received {
@@ -99,26 +107,38 @@ impl Session {
         is_taken
     }
 
-    /// Takes off the messages of shared subscriptions that another session may get, each with its quality of service.
-    pub(in super::super) fn take_shared(&mut self, goes: impl Fn(&[u8]) -> bool) -> Vec<(Arc<Message>, Qos)> {
-        let mut taken = Vec::new();
+    /// Offers the messages of shared subscriptions that another session may get, each with its quality of service and
+    /// in their order. They count for this session no longer; [`Session::take_off`] must be called next.
+    pub(in super::super) fn offer_shared(&mut self, goes: impl Fn(&[u8]) -> bool) -> Vec<(Arc<Message>, Qos)> {
+        let waiting = self.in_flight.iter().chain(&self.queue);
+        let offered = waiting.filter(|queued| queued.may_go() && goes(&queued.message.topic));
+        let offered: Vec<_> = offered.map(|queued| (queued.message.clone(), queued.manner.qos)).collect();
+        for (message, _) in &offered {
+            self.release(message);
+        }
+        offered
+    }
+
+    /// Takes off the messages that another session has got, of those that were offered with the same `goes`. The others
+    /// keep their places.
+    pub(in super::super) fn take_off(&mut self, goes: impl Fn(&[u8]) -> bool, are_taken: &[bool]) {
+        let mut are_taken = are_taken.iter();
+        let mut kept = Vec::new();
         let mut stays = |queued: &Queued| {
-            let is_sent = queued.packet_id > 0 || queued.is_again;
-            let may_go = queued.manner.qos == Qos::AtLeastOnce || !is_sent;
-            let stays = !(queued.manner.is_shared && may_go && goes(&queued.message.topic));
-            if !stays {
-                taken.push((queued.message.clone(), queued.manner.qos));
+            let was_offered = queued.may_go() && goes(&queued.message.topic);
+            let is_taken = was_offered && are_taken.next().is_some_and(|is_taken| *is_taken);
+            if was_offered && !is_taken {
+                kept.push(queued.message.clone());
             }
-            stays
+            !is_taken
         };
         self.in_flight.retain(&mut stays);
         self.queue.retain(&mut stays);
         self.queue_bytes = self.queue.iter().map(|queued| queued.message.memory_bytes()).sum();
         self.resent = self.queue.iter().filter(|queued| queued.packet_id > 0).count();
-        for (message, _) in &taken {
-            self.release(message);
+        for message in &kept {
+            self.hold(message);
         }
-        taken
     }
 
     /// Adds a message to the end of the queue.
@@ -206,11 +226,20 @@ impl Session {
         }
     }
 
-    /// Whether a message of this size may wait. One that may not is dropped and counted.
-    fn has_room(&self, bytes: usize, bounds: QueueBounds, counters: &mut Counters) -> bool {
+    /// Whether a message of this size may wait.
+    pub(in super::super) fn may_wait(&self, bytes: usize, bounds: QueueBounds) -> bool {
+        !self.is_queue_full(bytes, bounds) && !self.is_out_of_memory(bytes)
+    }
+
+    fn is_queue_full(&self, bytes: usize, bounds: QueueBounds) -> bool {
         // A single message always has room, however large.
         let is_full = self.queue.len() >= bounds.messages_max || self.queue_bytes + bytes > bounds.bytes_max;
-        if is_full && !self.queue.is_empty() {
+        is_full && !self.queue.is_empty()
+    }
+
+    /// Whether a message of this size may wait. One that may not is dropped and counted.
+    fn has_room(&self, bytes: usize, bounds: QueueBounds, counters: &mut Counters) -> bool {
+        if self.is_queue_full(bytes, bounds) {
             counters.session_queue_full += 1;
             return false;
         }
