@@ -8,7 +8,7 @@ use super::super::intake::{Fate, Turn, Verdict};
 use super::super::topic::{self, TopicError};
 use super::addresses::SessionKey;
 use super::confirm::Answers;
-use super::core::{Core, Goodbye};
+use super::core::{Core, Goodbye, Published};
 use super::incoming::Arrival;
 use super::message;
 use super::packets::{self, Close, Control};
@@ -96,6 +96,9 @@ impl Turn for ClientTurn<'_> {
                     Qos::ExactlyOnce if self.is_owner => {
                         self.core.publish_once(self.key, publish, expires_at, position)
                     }
+                    // The client gets no answer here, and sends it again through its newer connection. It was taken while
+                    // this connection was the owner, and then waited for an inbox.
+                    Qos::ExactlyOnce => Published { has_subscribers: true, saved_at: 0 },
                     _ => self.core.publish(publish, self.is_owner.then_some(self.key), expires_at),
                 };
                 let is_lost = !is_wanted && !published.has_subscribers;
