@@ -108,7 +108,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "mqtt.embedded.session_queue_bytes_max", kind: Kind::Bytes(KIB, 64 * GIB), default: Some("8 MiB"), help: "their most bytes" },
     Key { name: "mqtt.embedded.in_flight_max", kind: Kind::Count(1, 65_535), default: Some("256"), help: "most messages of QoS 1 and 2 that are sent to one client and not acknowledged; the client may ask for fewer" },
     Key { name: "mqtt.embedded.receive_max", kind: Kind::Count(1, 65_535), default: Some("8192"), help: "most messages of QoS 2 that one client may have sent and not released; a client of MQTT 5 is told it as the receive maximum" },
-    Key { name: "mqtt.embedded.topic_aliases_max", kind: Kind::Count(0, 65_535), default: Some("16"), help: "most topic aliases of one client in each direction" },
+    Key { name: "mqtt.embedded.topic_aliases_max", kind: Kind::Count(0, 1024), default: Some("16"), help: "most topic aliases of one client in each direction" },
     Key { name: "mqtt.embedded.keep_alive_s_max", kind: Kind::Count(0, 65_535), default: Some("0"), help: "longest keep alive of a client of MQTT 5, which is told it if it asks for more or for none; 0 lets clients choose" },
     Key { name: "mqtt.embedded.system_interval_s", kind: Kind::Count(0, 86_400), default: Some("10"), help: "time between two messages on the topics below `$SYS/broker/`; 0 for no such topics" },
     Key { name: "mqtt.embedded.subscriptions_max", kind: Kind::Count(1, 100_000_000), default: Some("1000000"), help: "most subscriptions of all sessions together" },

@@ -88,10 +88,12 @@ impl Link {
 
     /// The alias of a topic; the first topics get one.
     fn alias(&self, topic: &[u8]) -> Alias {
-        let next = self.aliases.len() as u16 + 1;
+        let next = self.aliases.len() + 1;
         match self.aliases.get(topic) {
             Some(&alias) => Alias::Known(alias),
-            None if next <= self.terms.aliases_max && topic.len() <= ALIASED_BYTES_MAX => Alias::New(next),
+            None if next <= usize::from(self.terms.aliases_max) && topic.len() <= ALIASED_BYTES_MAX => {
+                Alias::New(next as u16)
+            }
             None => Alias::None,
         }
     }
