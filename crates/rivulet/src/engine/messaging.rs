@@ -448,6 +448,7 @@ fn drops_of_broker(stats: &BrokerStats) -> Vec<(&'static str, u64)> {
         ("session_queue_full", drops.session_queue_full),
         ("too_large", drops.too_large),
         ("expired", drops.expired),
+        ("rights_ended", drops.rights_ended),
         ("retained_full", drops.retained_full),
         ("wills_full", drops.wills_full),
         ("deadlock_events", drops.deadlock_events),

@@ -273,7 +273,8 @@ impl Core {
         Some(key)
     }
 
-    /// Ends the subscriptions of a client's session that its rights do not allow any more.
+    /// Ends the subscriptions of a client's session that its rights do not allow any more, and drops what waits for
+    /// these alone.
     pub(super) fn keep_permitted(&mut self, client_id: &str, rights: &Rights) {
         let Some(rights) = rights.as_deref() else { return };
         let Some(&key) = self.by_client_id.get(client_id) else { return };
@@ -281,8 +282,29 @@ impl Core {
         // As with a SUBSCRIBE, of a shared subscription the filter counts that topics match.
         let may = |text: &str| Wanted::parse(text).is_some_and(|wanted| rights.may_subscribe(wanted.filter));
         let refused: Vec<Box<str>> = session.subscriptions.keys().filter(|text| !may(text)).cloned().collect();
-        for filter in refused {
-            self.unsubscribe(key, &filter);
+        for filter in &refused {
+            self.unsubscribe(key, filter);
+        }
+        if !refused.is_empty() {
+            self.drop_unwanted(key);
+        }
+    }
+
+    /// Drops the messages that wait for a session, were not sent, and match none of its subscriptions any more.
+    fn drop_unwanted(&mut self, key: SessionKey) {
+        let Self { sessions, subscriptions, found, counters, saving, .. } = self;
+        let Some(session) = sessions.get_mut(key) else { return };
+        let dropped = session.drop_unsent(|topic| {
+            found.clear();
+            subscriptions.find(topic, found);
+            found.iter().any(|receiver| match *receiver {
+                Receiver::One(number) => subscriptions.get(number).is_some_and(|one| one.session == key),
+                Receiver::Group(group) => subscriptions.has_member(group, |member| member.session == key),
+            })
+        });
+        counters.rights_ended += dropped.len() as u64;
+        for message in dropped {
+            saving::save_acknowledged(saving, session.saved_as, message.number());
         }
     }
 

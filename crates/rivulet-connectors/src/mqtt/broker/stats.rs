@@ -12,6 +12,7 @@ pub(super) struct Counters {
     pub(super) session_queue_full: u64,
     pub(super) too_large: u64,
     pub(super) expired: u64,
+    pub(super) rights_ended: u64,
     pub(super) retained_full: u64,
     pub(super) sessions_evicted: u64,
     pub(super) logins_refused: u64,
@@ -74,6 +75,8 @@ pub struct BrokerDrops {
     pub too_large: u64,
     /// Messages that expired before they could be sent.
     pub expired: u64,
+    /// Messages that waited for a client that may not subscribe to their topics any more.
+    pub rights_ended: u64,
     /// Messages that could not be retained because the store is full. They were delivered.
     pub retained_full: u64,
     /// Messages that could not wait, or be retained, because the broker's memory was used up.
@@ -111,6 +114,7 @@ impl Counters {
             session_queue_full: self.session_queue_full,
             too_large: self.too_large,
             expired: self.expired,
+            rights_ended: self.rights_ended,
             retained_full: self.retained_full,
             memory_full: self.memory_full,
             unsaved: 0,

@@ -14,7 +14,8 @@ pub(super) fn topics(stats: &BrokerStats, uptime: Duration) -> [(&'static str, S
         + dropped.session_queue_full
         + dropped.memory_full
         + dropped.too_large
-        + dropped.expired;
+        + dropped.expired
+        + dropped.rights_ended;
     [
         ("$SYS/broker/version", format!("rivulet version {}", env!("CARGO_PKG_VERSION"))),
         ("$SYS/broker/uptime", format!("{} seconds", uptime.as_secs())),

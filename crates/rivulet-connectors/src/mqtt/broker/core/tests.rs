@@ -512,3 +512,20 @@ fn what_no_other_member_takes_stays_with_its_session() {
     assert_eq!(core.counters.session_queue_full, 0);
     assert_eq!(core.stats(SeatCounts::default()).waiting_messages, 5);
 }
+
+#[test]
+fn what_waits_for_a_revoked_subscription_is_dropped() {
+    let mut core = core(|_| {});
+    let (key, outbox, _) = connect(&mut core, "c", false, 60);
+    subscribe(&mut core, key, "t", Qos::AtLeastOnce);
+    subscribe(&mut core, key, "u", Qos::AtLeastOnce);
+    core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
+    publish(&mut core, b"1", Qos::AtLeastOnce);
+    core.publish(&Publish { topic: b"u", payload: b"2", qos: Qos::AtLeastOnce, ..Publish::default() }, None, None);
+    let rights: Rights = Some(Arc::new(MaySubscribe("u")));
+    core.keep_permitted("c", &rights);
+    let (_, outbox, present) = connect(&mut core, "c", false, 60);
+    assert!(present);
+    assert_eq!(sent(&outbox).into_iter().map(|(payload, ..)| payload).collect::<Vec<_>>(), [b"2"]);
+    assert_eq!((core.counters.rights_ended, core.stats(SeatCounts::default()).waiting_messages), (1, 1));
+}

@@ -141,6 +141,24 @@ impl Session {
         }
     }
 
+    /// Drops the messages of the queue that were not sent and whose topic does not stay. Returns them.
+    pub(in super::super) fn drop_unsent(&mut self, mut stays: impl FnMut(&[u8]) -> bool) -> Vec<Arc<Message>> {
+        let mut dropped = Vec::new();
+        self.queue.retain(|queued| {
+            // One with a packet identifier was sent, and is under way with its client.
+            let is_kept = queued.packet_id > 0 || stays(&queued.message.topic);
+            if !is_kept {
+                dropped.push(queued.message.clone());
+            }
+            is_kept
+        });
+        for message in &dropped {
+            self.queue_bytes -= message.memory_bytes();
+            self.release(message);
+        }
+        dropped
+    }
+
     /// Adds a message to the end of the queue.
     pub(super) fn wait(&mut self, message: Arc<Message>, manner: Manner) {
         self.push_queue(Queued { message, manner, packet_id: 0, is_again: false });
