@@ -23,6 +23,7 @@ use super::packets::{self, Close, Login};
 use super::rights::{ClientLogin, ClientRights, NotAdmitted, Rights, may_publish};
 use super::seats::Seat;
 use super::shared::Shared;
+use super::system::SYSTEM;
 use super::turn::{ClientTurn, End};
 
 /// The time limit for writing the last bytes to a client. It also limits delivering the client's last messages if
@@ -99,6 +100,10 @@ pub(super) async fn serve(
     });
     let goodbye = match &end {
         Some(End::Goodbye(goodbye)) => *goodbye,
+        // Its rights have ended, and with them that to its will.
+        Some(End::Close(Close { reason: packets::Reason::NotAuthorized, .. })) => {
+            Goodbye { is_graceful: true, expiry_s: None }
+        }
         _ => Goodbye { is_graceful: false, expiry_s: None },
     };
     {
@@ -179,7 +184,8 @@ async fn read_login(
                 shared.failed_logins.note(address, "the embedded broker");
                 return refuse(packets::Refused::Login);
             };
-            if login.will_topic().is_some_and(|topic| !may_publish(&rights, topic)) {
+            let may = |topic: &[u8]| !topic.starts_with(SYSTEM.as_bytes()) && may_publish(&rights, topic);
+            if login.will_topic().is_some_and(|topic| !may(topic)) {
                 return refuse(packets::Refused::WillNotAuthorized);
             }
             let scope = rights.as_deref().and_then(|rights| rights.session_scope());
