@@ -14,7 +14,17 @@ pub(super) struct Unreleased {
 }
 
 /// The position of a message that subscribers have, and inboxes have not: it was in memory, or on its way to the log.
-const LOST: LogPosition = LogPosition::MAX;
+pub(super) const LOST: LogPosition = LogPosition::MAX;
+
+impl Unreleased {
+    /// The message as it is after a start whose log of events has the positions before `log_end`.
+    pub(super) fn restored(self, log_end: LogPosition) -> Self {
+        match (1..log_end).contains(&self.position) {
+            true => self,
+            false => Self { position: LOST, ..self },
+        }
+    }
+}
 
 /// What is known of a message of QoS 2 that comes in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,9 +77,8 @@ impl Incoming {
     }
 
     /// Adds a message that an earlier process took, whose log of events has the positions before `log_end`.
-    pub(super) fn restore(&mut self, Unreleased { packet_id, position }: Unreleased, log_end: LogPosition) {
-        let is_there = (1..log_end).contains(&position);
-        self.take(Unreleased { packet_id, position: if is_there { position } else { LOST } });
+    pub(super) fn restore(&mut self, unreleased: Unreleased, log_end: LogPosition) {
+        self.take(unreleased.restored(log_end));
     }
 
     /// All of them.

@@ -12,7 +12,7 @@ use hashbrown::{HashMap, HashSet};
 use rivulet_dataflow::{Clock, LogPosition};
 
 use super::super::super::codec::{Publish, Qos};
-use super::super::incoming::Unreleased;
+use super::super::incoming::{LOST, Unreleased};
 use super::super::journal::{
     Body, Journal, Lasting, MessageNumber, Record, SessionNumber, Subscribed, Taken, UnderWay,
 };
@@ -143,6 +143,7 @@ impl Found {
             Record::Released { session, packet_id } => {
                 if let Some(session) = self.sessions.get_mut(&session)
                     && let Some(unreleased) = session.incoming.remove(&packet_id)
+                    && unreleased.position != LOST
                 {
                     session.done.insert(packet_id, unreleased.position);
                 }
@@ -362,6 +363,14 @@ impl Core {
                     session.restore(message.clone(), manner, sent.get(&number).copied().unwrap_or(0));
                 }
                 _ => lost += 1,
+            }
+        }
+        // The log will use the positions again that it lost, and these messages are not there then.
+        if let Some(saving) = &mut self.saving {
+            let restored = incoming.values().map(|before| (before, before.restored(log_end)));
+            for (_, after) in restored.filter(|(before, after)| before.position >= log_end && *before != after) {
+                let taken = (number, after);
+                saving.append(true, |out| Record::Taken { taken }.encode(out));
             }
         }
         session.restore_under_way(released, incoming.into_values(), last_packet_id, log_end);

@@ -440,6 +440,9 @@ fn what_a_client_has_not_released_is_known_after_a_crash() {
     assert!(present);
     let arrivals = [1, 2, 3, 4].map(|packet_id| again.arrival(sensor, packet_id).unwrap());
     assert_eq!(arrivals, [Arrival::Lost, Arrival::Repeat, Arrival::Lost, Arrival::New]);
+    // When another message has its position, it is still not there.
+    let (later, _) = after(&crashed, 11);
+    assert_eq!(later.arrival(later.by_client_id["sensor"], 3), Some(Arrival::Lost));
     // The log of events has messages that came before: one that was released does not come again.
     let done = [(4, 8), (4, 9), (2, 9)].map(|(packet_id, position)| again.is_done(b"sensor", packet_id, position));
     assert_eq!(done, [true, false, false]);
