@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use rivulet_dataflow::QueryId;
-use rivulet_sql::{AccountStatement, Name, Position, Statement, StatementTexts, UserName};
+use rivulet_sql::{AccountStatement, Name, Statement, StatementTexts, UserName};
 use tokio::sync::broadcast;
 
 use super::access::{Access, Permit};
