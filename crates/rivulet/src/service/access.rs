@@ -7,8 +7,8 @@
 
 use std::fmt;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rivulet_connectors::mqtt::{ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted};
 use tokio::sync::watch;

@@ -31,7 +31,6 @@ mod saved;
 mod saving;
 mod subscribing;
 
-use restore::Done;
 pub use restore::{JournalContents, JournalSummary};
 pub(super) use saving::Rewritten;
 
@@ -106,6 +105,9 @@ pub(super) struct Published {
     /// none.
     pub(super) saved_at: LogPosition,
 }
+
+/// Positions in the log of events of the last messages of QoS 2 that a client has released, by packet identifier.
+type Done = HashMap<u16, LogPosition>;
 
 /// The bounds of sessions and subscriptions.
 struct Bounds {

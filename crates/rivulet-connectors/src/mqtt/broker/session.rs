@@ -16,9 +16,10 @@ use super::outbox::SCARCE_BYTES_MAX;
 use super::retained::{Retained, Step, Walk};
 use super::stats::Counters;
 use super::subscriptions::Readiness;
-use sending::Queued;
-pub(super) use sending::Received;
+use queued::Queued;
+pub(super) use queued::Received;
 
+mod queued;
 mod sending;
 
 /// Memory of a session apart from its texts, in bytes: itself and its entries in tables.

@@ -10,7 +10,6 @@ use crate::cli::error::CliError;
 use crate::cli::options::Global;
 use crate::cli::output;
 
-use super::durability;
 use super::setting::setting;
 
 /// What the columns of the table are.
@@ -65,4 +64,10 @@ pub(super) fn run(global: Global, arguments: BulkArguments) -> Result<(), CliErr
         true => Ok(()),
         false => Err(CliError::new(failures.join("; "))),
     }
+}
+
+/// Reads a durability by its name.
+pub(super) fn durability(text: &str) -> Result<Durability, String> {
+    let found = Durability::ALL.into_iter().find(|durability| durability.name() == text);
+    found.ok_or_else(|| format!("there are {}", Durability::ALL.map(Durability::name).join(", ")))
 }

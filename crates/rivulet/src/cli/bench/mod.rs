@@ -141,7 +141,7 @@ pub(super) struct ManyArguments {
     seed: u64,
     /// What of inputs survives the end of the server: none, checkpoint, log; as configured by default. Several are
     /// compared
-    #[arg(long, value_delimiter = ',', value_name = "DURABILITIES", value_parser = durability)]
+    #[arg(long, value_delimiter = ',', value_name = "DURABILITIES", value_parser = bulk::durability)]
     durability: Vec<Durability>,
     /// The generator delivers events at this quality of service; at 1 the server acknowledges each, durable ones when
     /// they are on disk
@@ -317,11 +317,6 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
         (failed, steps) => Err(CliError::new(format!("{failed} of {steps} steps failed"))
             .with_hint("the report says why; what was measured stands there too")),
     }
-}
-
-fn durability(text: &str) -> Result<Durability, String> {
-    let found = Durability::ALL.into_iter().find(|durability| durability.name() == text);
-    found.ok_or_else(|| format!("there are {}", Durability::ALL.map(Durability::name).join(", ")))
 }
 
 fn qos(level: u8) -> Qos {

@@ -19,14 +19,11 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::TryRecvError;
 
 use super::BigQueries;
-use super::whole::WholeTables;
+use super::whole::{May, WholeTables};
 use crate::engine::prepare::format;
 use crate::engine::topics::OutputAddress;
 use crate::run::{CONNECTORS, Given};
 use crate::service::{ErrorKind, LiveResult, ResourceKind, ServiceError, Tenant};
-
-/// Whether the reader may subscribe to a resource of this name.
-pub(in crate::engine) type May<'a> = &'a dyn Fn(ResourceKind, &str) -> Result<(), ServiceError>;
 
 /// The beginning of the address of a query's results. No statement can name it: it is not a connector.
 const RESULTS: &str = "results:";

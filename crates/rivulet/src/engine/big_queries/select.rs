@@ -18,8 +18,8 @@ use rivulet_sql::{Position, QueryPlan, Statement, plan_look};
 use serde_json::json;
 
 use super::BigQueries;
-use super::looked_at::May;
 use super::selects::Select;
+use super::whole::May;
 use super::whole::{WholeRows, WholeTables};
 use crate::engine::taps::{Taps, Watched};
 use crate::engine::texts::only_statement;

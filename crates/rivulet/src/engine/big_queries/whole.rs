@@ -11,10 +11,12 @@ use rivulet_dataflow::{Batch, Polled, Refusals, Source, SourceError};
 use rivulet_operators::Table;
 use rivulet_sql::{BigQuery, Name, PlannedOutput, PlannedSource, Scope, SourceDeclaration, relations_of};
 
-use super::looked_at::May;
 use crate::engine::taps::{Taps, Watched};
 use crate::run::results::{FinalRows, Results};
 use crate::service::{ErrorKind, ResourceKind, ServiceError};
+
+/// Whether the reader may subscribe to a resource of this name.
+pub(in crate::engine) type May<'a> = &'a dyn Fn(ResourceKind, &str) -> Result<(), ServiceError>;
 
 /// The beginning of the address of a table's rows. No statement can name it: it is not a connector.
 const TABLE: &str = "table:";

@@ -20,8 +20,8 @@ use super::super::message::{Manner, Message};
 use super::super::seats::SeatCounts;
 use super::super::session::Session;
 use super::super::subscriptions::{Subscription, Wanted};
-use super::Core;
 use super::saving::{self, Saving};
+use super::{Core, Done};
 
 /// The state that the records describe together.
 #[derive(Default)]
@@ -47,9 +47,6 @@ struct FoundSession {
     done: Done,
     last_packet_id: u16,
 }
-
-/// Positions in the log of events of the last messages of QoS 2 that a client has released, by packet identifier.
-pub(super) type Done = HashMap<u16, LogPosition>;
 
 impl FoundSession {
     fn acknowledged(&mut self, message: MessageNumber) {

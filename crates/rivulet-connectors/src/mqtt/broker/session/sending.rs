@@ -16,37 +16,8 @@ use super::super::journal::{MessageNumber, UnderWay};
 use super::super::link::Offered;
 use super::super::message::{Delivery, Manner, Message};
 use super::super::stats::Counters;
+use super::queued::{Queued, Received};
 use super::{QueueBounds, Session};
-
-/// A message that waits for a client.
-#[derive(Clone, Debug)]
-pub(super) struct Queued {
-    pub(super) message: Arc<Message>,
-    pub(super) manner: Manner,
-    /// Its packet identifier since it was sent first; 0 if it was not sent.
-    packet_id: u16,
-    /// Whether it may have been sent before.
-    is_again: bool,
-}
-
-impl Queued {
-    /// Whether another session may get it: it is of a shared subscription, and not of QoS 2 and sent.
-    fn may_go(&self) -> bool {
-        let is_sent = self.packet_id > 0 || self.is_again;
-        self.manner.is_shared && (self.manner.qos == Qos::AtLeastOnce || !is_sent)
-    }
-}
-
-/// What a PUBREC was for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Received {
-    /// No message in flight has this packet identifier.
-    Unknown,
-    /// The client has refused the message with this number in the journal; 0 if it is not there.
-    Refused(u64),
-    /// The client has the message with this number in the journal: 0 if it is not there, or was taken off before.
-    Taken(u64),
-}
 
 impl Session {
     /// Delivers a message that is just being published. `None` if it does not wait for the client's acknowledgement;
