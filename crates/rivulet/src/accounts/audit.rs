@@ -2,16 +2,19 @@
 //!
 //! What must hold: nobody waits for the disk. Entries wait in a bounded queue for a thread that writes them. Those for
 //! which there is no room, because the disk is full or too slow, are counted, and the log of the server tells it.
+//! Clients without credentials, of whom there may be any number, get one line for an address and minute.
 
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
@@ -19,7 +22,7 @@ use serde_json::{Map, Value, json};
 use super::token;
 use crate::catalog::OWNER_ONLY;
 use crate::config::AuditConfig;
-use crate::service::{Action, AuditEntry, Auditor, ErrorKind, ServiceError};
+use crate::service::{Action, AuditEntry, Auditor, ErrorKind, Origin, ServiceError};
 use crate::times::at;
 
 /// The file that is written now. Those before it have the time at which they ended in their names.
@@ -27,6 +30,18 @@ const FILE_NAME: &str = "audit.jsonl";
 
 /// Entries that wait to be written. About 300 bytes each.
 const QUEUE_MAX: usize = 16_384;
+
+/// How many may wait while changes are made, if none is to be without an entry: some are asked for at the same time.
+const QUEUE_ADMITS: usize = QUEUE_MAX - 1_024;
+
+/// How long clients without credentials are counted until a line tells of them.
+const COUNTED_FOR: Duration = Duration::from_secs(60);
+
+/// The most addresses of which they are counted one by one. Others are counted together.
+const ADDRESSES_MAX: usize = 1_024;
+
+/// How often the counts are looked at.
+const LOOK_PERIOD: Duration = Duration::from_secs(10);
 
 /// How often a disk that fails is tried again.
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
@@ -45,6 +60,59 @@ struct State {
     lost: AtomicU64,
     is_failing: AtomicBool,
     is_closing: AtomicBool,
+    /// How many entries are in the queue.
+    queued: AtomicUsize,
+    anonymous: Mutex<Anonymous>,
+}
+
+impl State {
+    /// The lines about clients without credentials whose time is over, or about all of them.
+    fn counted(&self, all: bool) -> Vec<Vec<u8>> {
+        let counts = self.anonymous.lock().take(all).into_iter();
+        let line = |(origin, (count, refused))| {
+            let (caller, action, resource, statement) = (None, None, None, None);
+            bytes(&AuditEntry { caller, origin, action, resource, count, statement, refused: Some(refused) })
+        };
+        counts.map(line).collect()
+    }
+}
+
+/// How many came from where, and why they were refused.
+type Counts = BTreeMap<Option<Origin>, (usize, &'static str)>;
+
+/// Clients without credentials that no line tells of yet.
+#[derive(Default)]
+struct Anonymous {
+    /// When the first of them came.
+    since: Option<Instant>,
+    counts: Counts,
+}
+
+impl Anonymous {
+    fn add(&mut self, origin: Option<Origin>, refused: &'static str) {
+        self.since.get_or_insert_with(Instant::now);
+        let mut origin = origin.map(|origin| Origin { address: origin.address.map(network), ..origin });
+        if self.counts.len() >= ADDRESSES_MAX && !self.counts.contains_key(&origin) {
+            origin = origin.map(|origin| Origin { address: None, ..origin });
+        }
+        self.counts.entry(origin).or_insert((0, refused)).0 += 1;
+    }
+
+    fn take(&mut self, all: bool) -> Counts {
+        if !all && self.since.is_none_or(|since| since.elapsed() < COUNTED_FOR) {
+            return Counts::new();
+        }
+        self.since = None;
+        std::mem::take(&mut self.counts)
+    }
+}
+
+/// What counts as one address: in IPv6 the network, for a host can use all addresses of it.
+fn network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        address => address,
+    }
 }
 
 impl AuditLog {
@@ -78,20 +146,35 @@ impl Auditor for AuditLog {
         if is_look && entry.refused.is_none() && !self.config.reads {
             return;
         }
-        let mut line = line(entry).to_string().into_bytes();
-        line.push(b'\n');
+        let line = bytes(entry);
         let queue = self.queue.lock();
+        self.state.queued.fetch_add(1, Ordering::Relaxed);
         let is_queued = queue.as_ref().is_some_and(|queue| queue.try_send(line).is_ok());
+        if !is_queued {
+            self.state.queued.fetch_sub(1, Ordering::Relaxed);
+        }
         if !is_queued && self.state.lost.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::error!("entries of the audit are lost, because its files are not written as fast as they come");
         }
     }
 
+    fn note_anonymous(&self, origin: Option<Origin>, refused: &'static str) {
+        self.state.anonymous.lock().add(origin, refused);
+    }
+
     fn admits_changes(&self) -> Result<(), ServiceError> {
-        if !self.config.required || !self.state.is_failing.load(Ordering::Acquire) {
+        if !self.config.required {
             return Ok(());
         }
-        let message = "the audit cannot be written, and audit.required says that no change is made without it";
+        let message = if self.state.is_failing.load(Ordering::Acquire) {
+            "the audit cannot be written, and audit.required says that no change is made without it"
+        } else if self.state.queued.load(Ordering::Relaxed) >= QUEUE_ADMITS {
+            let message = "the audit is not written as fast as it comes, and audit.required says that no change is \
+                           made without it";
+            return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint("try again in some seconds"));
+        } else {
+            return Ok(());
+        };
         Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint(format!(
             "make room for {}; the log of the server says what is wrong",
             self.config.folder.display()
@@ -101,6 +184,13 @@ impl Auditor for AuditLog {
     fn lost(&self) -> u64 {
         self.state.lost.load(Ordering::Relaxed)
     }
+}
+
+/// The line of an entry as it is written.
+fn bytes(entry: &AuditEntry<'_>) -> Vec<u8> {
+    let mut line = line(entry).to_string().into_bytes();
+    line.push(b'\n');
+    line
 }
 
 fn line(entry: &AuditEntry<'_>) -> Value {
@@ -154,16 +244,28 @@ struct Writer {
 
 impl Writer {
     fn run(&mut self, entries: &Receiver<Vec<u8>>) {
-        let mut waiting: Option<Vec<u8>> = None;
+        let mut waiting: VecDeque<Vec<u8>> = VecDeque::new();
+        let mut has_ended = false;
         loop {
-            let next = match waiting.take() {
-                Some(line) => line,
-                None => match entries.recv() {
-                    Ok(line) => line,
-                    Err(_) => return,
-                },
+            if waiting.is_empty() {
+                waiting.extend(self.state.counted(has_ended));
+            }
+            let Some(next) = waiting.front() else {
+                if has_ended {
+                    return;
+                }
+                match entries.recv_timeout(LOOK_PERIOD) {
+                    Ok(line) => {
+                        self.state.queued.fetch_sub(1, Ordering::Relaxed);
+                        waiting.push_back(line);
+                    }
+                    Err(RecvTimeoutError::Timeout) => {}
+                    Err(RecvTimeoutError::Disconnected) => has_ended = true,
+                }
+                continue;
             };
-            let Err(error) = self.write(&next) else {
+            let Err(error) = self.write(next) else {
+                waiting.pop_front();
                 if self.state.is_failing.swap(false, Ordering::AcqRel) {
                     tracing::info!("the audit is written again");
                 }
@@ -175,12 +277,11 @@ impl Writer {
                 tracing::error!("the audit in {folder} is not written, and entries are lost if that lasts: {error}");
             }
             if self.state.is_closing.load(Ordering::Acquire) {
-                let left = 1 + entries.try_iter().count() as u64;
-                self.state.lost.fetch_add(left, Ordering::Relaxed);
+                let left = waiting.len() + entries.try_iter().count() + self.state.counted(true).len();
+                self.state.lost.fetch_add(left as u64, Ordering::Relaxed);
                 return;
             }
             // The queue holds what comes meanwhile.
-            waiting = Some(next);
             std::thread::sleep(RETRY_PERIOD);
         }
     }
@@ -314,5 +415,38 @@ mod tests {
         assert_eq!(files(&blocked), [FILE_NAME]);
         log.note(&entry(&caller));
         assert_eq!(log.lost(), 1, "behind its end");
+    }
+
+    #[test]
+    fn clients_without_credentials_get_one_line_for_an_address() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = AuditConfig {
+            folder: folder.path().to_owned(),
+            reads: false,
+            file_bytes_max: 1 << 20,
+            files_max: 3,
+            required: true,
+        };
+        let log = AuditLog::start(&config).unwrap();
+        let origin =
+            |number: u32| Some(Origin { address: Some(std::net::Ipv4Addr::from(number).into()), door: "http" });
+        (0..1_000).for_each(|_| log.note_anonymous(origin(7), "none"));
+        log.note_anonymous(origin(8), "none");
+        assert!(log.admits_changes().is_ok());
+        log.state.queued.store(QUEUE_MAX, Ordering::Relaxed);
+        let refused = log.admits_changes().unwrap_err();
+        assert!(refused.message.contains("as fast as it comes"), "{refused:?}");
+        log.close();
+        let text = std::fs::read_to_string(config.folder.join(FILE_NAME)).unwrap();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        assert_eq!((&lines[0]["address"], &lines[0]["count"]), (&json!("0.0.0.7"), &json!(1_000)));
+        assert_eq!((&lines[1]["address"], &lines[1]["count"]), (&json!("0.0.0.8"), &Value::Null));
+        let mut anonymous = Anonymous::default();
+        (0..5_000).for_each(|number| anonymous.add(origin(number), "none"));
+        assert!(anonymous.take(false).is_empty(), "the minute is not over");
+        let counts = anonymous.take(true);
+        assert_eq!(counts.len(), ADDRESSES_MAX + 1);
+        assert_eq!(counts.values().map(|(count, _)| count).sum::<usize>(), 5_000);
     }
 }

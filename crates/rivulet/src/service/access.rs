@@ -199,7 +199,10 @@ impl Access {
                 Some(_) => "the server does not know these credentials",
                 None => "the server asks for credentials",
             };
-            self.note_login(None, credentials.origin, Some(message));
+            match (credentials.secret, self.auditor()) {
+                (None, Some(auditor)) => auditor.note_anonymous(credentials.origin, message),
+                _ => self.note_login(None, credentials.origin, Some(message)),
+            }
             let hint = "send `Authorization: Bearer TOKEN`; commands send the token in RIVULET_TOKEN";
             ServiceError::new(ErrorKind::Unauthenticated, message)
                 .with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()))

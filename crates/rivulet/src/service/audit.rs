@@ -30,10 +30,14 @@ pub trait Auditor: Send + Sync + 'static {
     /// Takes note of something. It must not wait: it is called on the way of messages too.
     fn note(&self, entry: &AuditEntry<'_>);
 
+    /// Takes note of a client that was refused because it gave no credentials. There may be any number of them, and
+    /// they must not take the place of other entries.
+    fn note_anonymous(&self, origin: Option<Origin>, refused: &'static str);
+
     /// Whether changes may be made now.
     ///
     /// # Errors
-    /// The record cannot be written, and no change is to be without it.
+    /// The record cannot be written now, and no change is to be without it.
     fn admits_changes(&self) -> Result<(), ServiceError>;
 
     /// How many entries were lost since the start.

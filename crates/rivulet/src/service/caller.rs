@@ -8,7 +8,7 @@ use super::names::{FullName, Tenant};
 use super::rights::{LoginToken, Rights};
 
 /// Where a request comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Origin {
     /// The client's address, where it is known.
     pub address: Option<IpAddr>,
