@@ -96,8 +96,8 @@ impl Turn for ClientTurn<'_> {
                     Qos::ExactlyOnce if self.is_owner => {
                         self.core.publish_once(self.key, publish, expires_at, position)
                     }
-                    // The client gets no answer here, and sends it again through its newer connection. It was taken while
-                    // this connection was the owner, and then waited for an inbox.
+                    // It began to wait for an inbox while this connection was the owner. The client gets no answer
+                    // here, and sends it again through its newer connection.
                     Qos::ExactlyOnce => Published { has_subscribers: true, saved_at: 0 },
                     _ => self.core.publish(publish, self.is_owner.then_some(self.key), expires_at),
                 };
