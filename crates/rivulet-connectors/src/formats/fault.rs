@@ -57,6 +57,7 @@ pub(crate) enum Problem {
     TooManyRows,
     TooMuchText,
     TooMuchTopic,
+    TooLargeValue,
     NotInMessage,
     TooFewFields,
     TooManyFields,

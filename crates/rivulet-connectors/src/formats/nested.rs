@@ -56,6 +56,19 @@ impl Part {
     }
 }
 
+/// A value may be held with this many bytes, or [`GROWTH_MAX`] times as many as its payload has: an empty object
+/// becomes a row with all its fields, and an array may have very many of them.
+const TEXT_BYTES_MAX: usize = 4 << 20;
+
+/// See [`TEXT_BYTES_MAX`].
+const GROWTH_MAX: usize = 8;
+
+/// The text of [`Problem::TooLargeValue`].
+pub(crate) fn too_large() -> String {
+    let mib = TEXT_BYTES_MAX >> 20;
+    format!("with all its fields the value is more than {GROWTH_MAX} times as large as the payload, and than {mib} MiB")
+}
+
 /// Buffers for values that are read, empty between uses.
 #[derive(Default)]
 pub(crate) struct Buffers {
@@ -66,6 +79,8 @@ pub(crate) struct Buffers {
     members: Vec<(usize, usize, usize)>,
     /// An object with its members in order.
     ordered: Vec<u8>,
+    /// Where in the output the value that is being read has to end.
+    end_max: usize,
 }
 
 impl Buffers {
@@ -74,6 +89,7 @@ impl Buffers {
         // A value that was refused may have left what was read of it.
         self.strings.clear();
         self.members.clear();
+        self.end_max = out.len() + TEXT_BYTES_MAX.max(GROWTH_MAX * reader.payload().len());
         match part {
             Part::Array(element) => self.array(reader, element, 1, out),
             part => self.value(reader, part, 1, false, out),
@@ -103,6 +119,9 @@ impl Buffers {
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
         let at = reader.offset();
+        if out.len() > self.end_max {
+            return Err(Fault::new(Problem::TooLargeValue, at));
+        }
         if reader.take_null() {
             out.extend_from_slice(b"null");
             return Ok(());
@@ -285,7 +304,8 @@ mod tests {
     fn read(part: &Part, text: &str) -> Result<String, Problem> {
         let (mut reader, mut out) = (Reader::new(text.as_bytes()), b"before".to_vec());
         // What a refused value leaves in the buffers harms no other.
-        let mut buffers = Buffers { strings: b"x".to_vec(), members: vec![(1, 2, 3)], ordered: b"y".to_vec() };
+        let mut buffers =
+            Buffers { strings: b"x".to_vec(), members: vec![(1, 2, 3)], ordered: b"y".to_vec(), end_max: 0 };
         let read = buffers.read(&mut reader, part, &mut out).and_then(|()| reader.finish());
         read.map(|()| String::from_utf8(out.split_off(6)).unwrap()).map_err(|fault| fault.problem())
     }
@@ -356,5 +376,14 @@ mod tests {
         ] {
             assert_eq!(read(part, text), Err(problem), "{text}");
         }
+    }
+
+    #[test]
+    fn small_payloads_do_not_become_large_values() {
+        let fields = (0..100).map(|number| (format!("a rather long name {number}"), Part::Integer));
+        let rows = Part::Array(Box::new(Part::Row(fields.collect())));
+        let empty = |count| format!("[{}]", vec!["{}"; count].join(","));
+        assert!(read(&rows, &empty(1_000)).is_ok_and(|text| text.len() > 2_000_000));
+        assert_eq!(read(&rows, &empty(10_000)), Err(Problem::TooLargeValue));
     }
 }
