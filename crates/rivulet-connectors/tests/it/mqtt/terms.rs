@@ -116,6 +116,10 @@ fn the_broker_tells_of_itself_and_nobody_else_does() {
         assert_eq!(broker.broker().stats().retained_messages, 0);
         let refused = if version == V5 { "acknowledged 0x87" } else { "acknowledged 0x0" };
         assert_eq!(reader.publish("$SYS/broker/uptime", "for ever", 1, true), refused);
+        let with_will = Probe::try_connect(broker.port(), version, "w", |request| {
+            request.will = Some(("$SYS/broker/uptime", "for ever", 1, true));
+        });
+        assert_eq!(with_will.1, if version == V5 { "refused 0x87" } else { "refused 0x5" });
         assert_eq!(inbox.len(), 0);
     }
     let broker = BrokerThread::start(support_router(), |options| options.system_interval_s = 0);
