@@ -1,6 +1,7 @@
 //! What a client of the broker may send, and the effects of its packets.
 
 use parking_lot::MutexGuard;
+use rivulet_dataflow::LogPosition;
 
 use super::super::acknowledge::DedupWindow;
 use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperties, Qos, Version};
@@ -21,6 +22,9 @@ const NO_SUBSCRIBERS: u8 = 0x10;
 
 /// The reason code of a PUBACK for a message that the client may not publish.
 const NOT_AUTHORIZED: u8 = 0x87;
+
+/// Reason codes from this one on are errors.
+const ERRORS: u8 = 0x80;
 
 /// Why the reader has ended.
 pub(super) enum End {
@@ -89,7 +93,7 @@ impl Turn for ClientTurn<'_> {
         let (reason, saved_at) = match fate {
             // The first one may not be on disk yet.
             Fate::Copy => (0, self.core.saved_to(self.key)),
-            Fate::Refused(reason) => (reason, 0),
+            Fate::Refused(reason) => (reason, self.refuse(publish, reason)),
             Fate::Taken { is_wanted, position, .. } => {
                 let expires_at = message::expires_at(properties.message_expiry_s);
                 let published = match publish.qos {
@@ -129,6 +133,20 @@ impl Turn for ClientTurn<'_> {
 }
 
 impl ClientTurn<'_> {
+    /// Takes back what is known of a message that the client may not publish. A PUBREC with an error ends its exchange,
+    /// so the client may use the packet identifier for another message; it may have been taken before, when the client
+    /// had the right. Returns the position that the journal must have on disk before the answer.
+    #[cold]
+    fn refuse(&mut self, publish: &Publish<'_>, reason: u8) -> LogPosition {
+        if publish.qos != Qos::ExactlyOnce || reason < ERRORS || !self.is_owner {
+            return 0;
+        }
+        match self.core.release(self.key, publish.packet_id) {
+            (true, saved_at) => saved_at,
+            (false, _) => 0,
+        }
+    }
+
     /// Decides the fate of a message of QoS 2 that the client may publish.
     fn judge_once(&self, publish: &Publish<'_>) -> Result<Verdict, End> {
         if !self.is_owner {

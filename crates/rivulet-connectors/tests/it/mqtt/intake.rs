@@ -245,3 +245,27 @@ async fn the_bytes_of_a_login_in_pieces_count_once() {
         assert_eq!(broker.stats().bytes_in, end as u64);
     }
 }
+
+#[test]
+fn a_refused_message_of_qos_2_leaves_its_identifier_to_another_one() {
+    let (router, inbox) = router(&["t"]);
+    let authorizer = Authorizer::default();
+    let rights = authorizer.0.clone();
+    let broker = BrokerThread::start(router, |options| options.authorizer = Some(Arc::new(authorizer)));
+    let mut probe = Probe::connect(broker.port(), Version::V5, "kim", |_| {});
+    let send = |probe: &mut Probe, payload: &[u8], duplicate| {
+        let mut bytes = Vec::new();
+        Publish { topic: b"t", payload, packet_id: 7, qos: Qos::ExactlyOnce, duplicate, ..Publish::default() }
+            .encode(Version::V5, &mut bytes)
+            .unwrap();
+        probe.send(&bytes);
+        probe.take()
+    };
+    assert_eq!(send(&mut probe, b"one", false), ["received 0x0"]);
+    // The answer was lost, and the right is gone: with this answer the exchange is over.
+    rights.is_revoked.store(true, Ordering::Release);
+    assert_eq!(send(&mut probe, b"one", true), ["received 0x87"]);
+    rights.is_revoked.store(false, Ordering::Release);
+    assert_eq!(send(&mut probe, b"two", false), ["received 0x0"]);
+    assert_eq!(inbox.texts(), ["one", "two"]);
+}
