@@ -20,7 +20,7 @@ use tokio::sync::Notify;
 
 use super::super::codec::Qos;
 use super::incoming::Unreleased;
-use super::message::{Identifiers, Manner};
+use super::message::{Identifiers, Manner, OfGroup};
 
 /// Whether a journal has room for a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -517,7 +517,16 @@ fn take_pair(bytes: &mut &[u8]) -> Option<(u64, Manner)> {
         }
     }
     let qos = Qos::from_level(flags & 0b11)?;
-    Some((number, Manner { qos, retain: flags & 0b100 != 0, is_shared: flags & 0b1000 != 0, identifiers }))
+    Some((
+        number,
+        Manner {
+            qos,
+            retain: flags & 0b100 != 0,
+            is_shared: flags & 0b1000 != 0,
+            group: OfGroup::default(),
+            identifiers,
+        },
+    ))
 }
 
 fn take_body<'b>(bytes: &mut &'b [u8]) -> Option<Body<'b>> {
@@ -650,7 +659,8 @@ pub(super) mod tests {
 
     fn records() -> Vec<Record<'static>> {
         let identifiers = Identifiers::from(Some(7));
-        let manner = Manner { qos: Qos::AtLeastOnce, retain: true, is_shared: false, identifiers };
+        let manner =
+            Manner { qos: Qos::AtLeastOnce, retain: true, is_shared: false, group: OfGroup::default(), identifiers };
         let shared = Manner { qos: Qos::ExactlyOnce, is_shared: true, ..manner };
         let joined = Manner { identifiers: identifiers.with(8).unwrap().with(300).unwrap(), ..manner };
         let unreleased = Unreleased { packet_id: 7, position: 12 };
@@ -735,8 +745,13 @@ pub(super) mod tests {
         ]
         .concat();
         let Some(Record::Session { client_id, queue, under_way, .. }) = Record::decode(&bytes) else { panic!() };
-        let manner =
-            Manner { qos: Qos::AtLeastOnce, retain: false, is_shared: false, identifiers: Identifiers::default() };
+        let manner = Manner {
+            qos: Qos::AtLeastOnce,
+            retain: false,
+            is_shared: false,
+            group: OfGroup::default(),
+            identifiers: Identifiers::default(),
+        };
         assert_eq!((client_id, queue, under_way), ("kim", vec![(9, manner)], UnderWay::default()));
     }
 

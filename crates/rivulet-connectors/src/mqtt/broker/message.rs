@@ -92,8 +92,23 @@ pub(super) struct Manner {
     pub(super) retain: bool,
     /// Whether it is for a shared subscription.
     pub(super) is_shared: bool,
+    /// The group whose shared subscription that is.
+    pub(super) group: OfGroup,
     pub(super) identifiers: Identifiers,
 }
+
+/// The number of the group that a message is for, if it is known: the journal does not have it. So it does not count
+/// when manners are compared.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct OfGroup(pub(super) Option<u32>);
+
+impl PartialEq for OfGroup {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for OfGroup {}
 
 impl Manner {
     /// How one packet for both is sent; `None` if that has more subscription identifiers than fit.
@@ -102,6 +117,7 @@ impl Manner {
             qos: self.qos.max(other.qos),
             retain: self.retain || other.retain,
             is_shared: false,
+            group: OfGroup::default(),
             identifiers: self.identifiers.join(other.identifiers)?,
         })
     }
@@ -319,7 +335,8 @@ mod tests {
         let publish = Publish { topic: b"t", payload: b"p", properties: &properties, ..Publish::default() };
         let message = Message::of(&publish, Some(now + Duration::from_millis(41_100)));
         let identifiers = Identifiers::from(Some(5)).with(300).unwrap();
-        let manner = Manner { qos: Qos::AtLeastOnce, retain: false, is_shared: false, identifiers };
+        let manner =
+            Manner { qos: Qos::AtLeastOnce, retain: false, is_shared: false, group: OfGroup::default(), identifiers };
         let mut out = Vec::new();
         let header = Header { alias: Alias::None, packet_id: 9, is_again: true };
         assert!(encode_kept(&message, manner, header, Version::V5, now, &mut out));

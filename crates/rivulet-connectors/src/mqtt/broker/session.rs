@@ -11,7 +11,7 @@ use super::addresses::AddressKey;
 use super::incoming::{Incoming, UNRELEASED_BYTES, Unreleased};
 use super::link::{Link, Offered};
 use super::memory::Share;
-use super::message::{Identifiers, Manner, Message};
+use super::message::{Identifiers, Manner, Message, OfGroup};
 use super::outbox::SCARCE_BYTES_MAX;
 use super::retained::{Retained, Step, Walk};
 use super::stats::Counters;
@@ -289,6 +289,7 @@ impl Session {
                 qos: (*qos).min(message.qos),
                 retain: true,
                 is_shared: false,
+                group: OfGroup::default(),
                 identifiers: Identifiers::from(*identifier),
             };
             if manner.qos == Qos::AtMostOnce {

@@ -10,7 +10,7 @@ use super::super::index::TopicIndex;
 use super::super::topic;
 use super::addresses::SessionKey;
 use super::journal::Subscribed;
-use super::message::{Identifiers, Manner};
+use super::message::{Identifiers, Manner, OfGroup};
 use super::slab::Slab;
 
 /// A session's subscription to a filter.
@@ -32,6 +32,7 @@ impl Subscription {
             qos: self.qos.min(publish.qos),
             retain: self.retain_as_published && publish.retain,
             is_shared: false,
+            group: OfGroup::default(),
             identifiers: Identifiers::from(self.identifier),
         }
     }

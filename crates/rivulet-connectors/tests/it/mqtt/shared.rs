@@ -107,6 +107,41 @@ fn a_member_that_goes_leaves_its_messages_to_the_others() {
 }
 
 #[test]
+fn the_messages_of_each_group_go_to_a_member_of_that_group() {
+    for ends in [true, false] {
+        let (router, _) = router(&[]);
+        let broker = BrokerThread::start(router, |options| options.in_flight_max = 2);
+        let mut sensor = Probe::connect(broker.port(), V5, "sensor", |_| {});
+        let connect = |client: &str| {
+            Probe::connect(broker.port(), V5, client, |request| {
+                (request.clean, request.expiry_s) = if ends { (true, 0) } else { (false, 60) };
+            })
+        };
+        let mut both = connect("both");
+        both.acknowledges = false;
+        both.subscribe(&[("$share/one/t/a", 1), ("$share/two/t/+", 1), ("$share/three/t/#", 1)]);
+        for number in numbers(0..5) {
+            sensor.publish("t/a", &number, 1, false);
+        }
+        let mut members = ["one/t/a", "two/t/+", "three/t/#"].map(|filter| {
+            let mut member = connect(filter.split('/').next().unwrap());
+            member.subscribe(&[(&format!("$share/{filter}"), 1)]);
+            member
+        });
+        drop(both);
+        block_until("it has gone", || broker.broker().stats().connections == 4);
+        for member in &mut members {
+            let mut got = Vec::new();
+            block_until("the member gets them", || {
+                got.extend(payloads(member.take()));
+                got.len() >= 5
+            });
+            assert_eq!(got, numbers(0..5), "each group gets each message once: {ends}");
+        }
+    }
+}
+
+#[test]
 fn messages_wait_for_a_member_that_comes_back_if_there_is_no_other() {
     let (router, _) = router(&[]);
     let broker = BrokerThread::start(router, |_| {});

@@ -9,7 +9,7 @@ use super::super::addresses::SessionKey;
 use super::super::incoming::{Arrival, Unreleased};
 use super::super::journal::Record;
 use super::super::memory::Memory;
-use super::super::message::{Delivery, Manner, Message};
+use super::super::message::{Delivery, Manner, Message, OfGroup};
 use super::super::retained::Retained;
 use super::super::session::{Received, Session};
 use super::super::slab::Slab;
@@ -18,7 +18,7 @@ use super::super::subscriptions::{GroupKey, Readiness, Receiver, Subscription, W
 use super::saving::Saving;
 use super::{Core, Published, saved, saving};
 use crate::mqtt::codec::{Publish, Qos};
-use crate::mqtt::topic;
+use crate::mqtt::index::TopicIndex;
 
 impl Core {
     /// Delivers a message to its subscribers, and keeps it if it is to be retained. `from` is the session that
@@ -84,7 +84,11 @@ impl Core {
                     // If no member has room, one of them drops and counts the message.
                     let picked = subscriptions.pick(group, with_room);
                     if let Some(member) = picked.or_else(|| subscriptions.pick(group, readiness)) {
-                        deliver(sessions, member.session, Manner { is_shared: true, ..member.manner(publish) });
+                        deliver(
+                            sessions,
+                            member.session,
+                            Manner { is_shared: true, group: OfGroup(Some(group)), ..member.manner(publish) },
+                        );
                     }
                 }
                 Receiver::One(number) => {
@@ -133,43 +137,43 @@ impl Core {
         let Some(session) = self.sessions.get(key).filter(|session| session.has_shared() && !self.is_closing) else {
             return;
         };
-        // Of the filters of its groups, those that have another member who gets messages sooner.
+        // Of its groups, those that have another member who gets messages sooner.
         let least = if is_over { Readiness::Away } else { Readiness::Busy };
-        let shared: Vec<(Box<str>, GroupKey)> = session
-            .subscriptions
-            .iter()
-            .filter_map(|(text, &number)| {
-                let group = self.subscriptions.get(number)?.group?;
-                Some((Wanted::parse(text)?.filter.into(), group))
-            })
-            .collect();
-        let mut goes_on = shared;
-        goes_on.retain(|(_, group)| {
-            let sessions = &self.sessions;
-            self.subscriptions.has_member(*group, |other| takes_over(sessions, other, key, least).is_some())
+        let sessions = &self.sessions;
+        let groups = self.groups_of(session, |group| {
+            self.subscriptions.has_member(group, |other| takes_over(sessions, other, key, least).is_some())
         });
-        let group_of = |topic: &[u8]| {
-            let matching = goes_on.iter().find(|(filter, _)| topic::matches(filter.as_bytes(), topic));
-            matching.map(|(_, group)| *group)
+        if groups.is_empty() {
+            return;
+        }
+        let group_of = |topic: &[u8], OfGroup(of): OfGroup| {
+            let mut found = None;
+            // A number is given to another group when its group has no member any more.
+            groups.for_each(topic, |&group| {
+                found = found.or(Some(group).filter(|group| of.is_none_or(|of| of == *group)))
+            });
+            found
         };
-        let goes = |topic: &[u8]| group_of(topic).is_some();
+        let goes = |topic: &[u8], of: OfGroup| group_of(topic, of).is_some();
         let Some(session) = self.sessions.get_mut(key) else { return };
         let (saved_as, messages) = (session.saved_as, session.offer_shared(goes));
         let queue = self.bounds.queue;
         let mut are_taken = Vec::with_capacity(messages.len());
-        for (message, qos) in &messages {
+        for (message, Manner { qos, group: of, .. }) in &messages {
             let (sessions, bytes) = (&self.sessions, message.memory_bytes());
             let readiness = |other: &Subscription| {
                 let session = takes_over(sessions, other, key, least)?;
                 session.may_wait(bytes, queue).then(|| session.readiness())
             };
-            let picked = group_of(&message.topic).and_then(|group| self.subscriptions.pick(group, readiness));
+            let group = group_of(&message.topic, *of);
+            let picked = group.and_then(|group| self.subscriptions.pick(group, readiness));
             let mut is_taken = false;
             if let Some(member) = picked
                 && let Some(session) = self.sessions.get_mut(member.session)
             {
                 let qos = (*qos).min(member.qos);
-                let manner = Manner { qos, is_shared: true, ..member.manner(&message.publish()) };
+                let manner =
+                    Manner { qos, is_shared: true, group: OfGroup(group), ..member.manner(&message.publish()) };
                 is_taken = session.add(message.clone(), manner, queue, &mut self.counters);
                 if is_taken {
                     let is_retained = saved::is_retained(&self.retained, message);
@@ -186,6 +190,20 @@ impl Core {
         if let Some(session) = self.sessions.get_mut(key) {
             session.take_off(goes, &are_taken);
         }
+    }
+
+    /// The groups of a session that count, by their filters: a session may have many of them, and many messages.
+    pub(super) fn groups_of(&self, session: &Session, counts: impl Fn(GroupKey) -> bool) -> TopicIndex<GroupKey> {
+        let mut groups = TopicIndex::new();
+        for (text, &number) in &session.subscriptions {
+            if let Some(group) = self.subscriptions.get(number).and_then(|subscription| subscription.group)
+                && let Some(wanted) = Wanted::parse(text)
+                && counts(group)
+            {
+                groups.insert(wanted.filter, group);
+            }
+        }
+        groups
     }
 
     /// What is known of a message of QoS 2 that a client sends; `None` if it has sent as many as it may without

@@ -12,6 +12,7 @@ use hashbrown::{HashMap, HashSet};
 use rivulet_dataflow::{Clock, LogPosition};
 
 use super::super::super::codec::{Publish, Qos};
+use super::super::addresses::SessionKey;
 use super::super::incoming::{LOST, Unreleased};
 use super::super::journal::{
     Body, Journal, Lasting, MessageNumber, Record, SessionNumber, Subscribed, Taken, UnderWay,
@@ -322,6 +323,20 @@ impl Core {
         done.is_some_and(|&done| done >= position)
     }
 
+    /// Gives the messages of a restored session their groups.
+    fn name_groups(&mut self, key: SessionKey) {
+        let Some(session) = self.sessions.get(key).filter(|session| session.has_shared()) else { return };
+        let groups = self.groups_of(session, |_| true);
+        if let Some(session) = self.sessions.get_mut(key) {
+            session.name_groups(|topic| {
+                let mut found = Vec::new();
+                groups.for_each(topic, |&group| found.push(group));
+                found.sort_unstable();
+                found
+            });
+        }
+    }
+
     fn restored(&self, saving: &Saving, body: &Body<'_>, position: LogPosition) -> Arc<Message> {
         let Body { number, qos, retain, expires_at_us, topic, payload, properties, .. } = *body;
         let expires_at = (expires_at_us != 0).then(|| Instant::now() + saving.left(expires_at_us));
@@ -391,6 +406,7 @@ impl Core {
                 session.begin_walk(number, &filter, qos, identifier);
             }
         }
+        self.name_groups(key);
         if lasting.away_since_us == 0 {
             // Its time runs from here on, however often the process starts.
             self.save_session(key);

@@ -10,7 +10,7 @@ use super::super::super::codec::Publish;
 use super::super::incoming::Arrival;
 use super::super::journal::tests::MemoryJournal;
 use super::super::journal::{Journal, Lasting, MessageNumber, Record, SessionNumber, UnderWay};
-use super::super::message::{Identifiers, Manner};
+use super::super::message::{Identifiers, Manner, OfGroup};
 use super::tests::{connect_from, core, publish_to, sent, subscribe_with};
 use super::*;
 
@@ -351,7 +351,8 @@ fn contents_are_counted_without_a_broker() {
 #[test]
 fn messages_of_an_older_session_of_a_client_are_not_missing() {
     let identifiers = Identifiers::default();
-    let manner = Manner { qos: Qos::AtLeastOnce, retain: false, is_shared: false, identifiers };
+    let manner =
+        Manner { qos: Qos::AtLeastOnce, retain: false, is_shared: false, group: OfGroup::default(), identifiers };
     let lasting = Lasting { expiry_s: 60, away_since_us: 1, address: IpAddr::from([127, 0, 0, 1]) };
     let session = |session: SessionNumber, queue: &[MessageNumber]| {
         let queue = queue.iter().map(|&number| (number, manner)).collect();

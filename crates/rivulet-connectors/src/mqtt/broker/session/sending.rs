@@ -8,13 +8,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use hashbrown::HashMap;
 use rivulet_dataflow::LogPosition;
 
 use super::super::super::codec::{self, Qos};
 use super::super::incoming::{UNRELEASED_BYTES, Unreleased};
 use super::super::journal::{MessageNumber, UnderWay};
 use super::super::link::Offered;
-use super::super::message::{Delivery, Manner, Message};
+use super::super::message::{Delivery, Manner, Message, OfGroup};
 use super::super::stats::Counters;
 use super::queued::{Queued, Received};
 use super::{QueueBounds, Session};
@@ -78,12 +79,26 @@ impl Session {
         is_taken
     }
 
-    /// Offers the messages of shared subscriptions that another session may get, each with its quality of service and
-    /// in their order. They count for this session no longer; [`Session::take_off`] must be called next.
-    pub(in super::super) fn offer_shared(&mut self, goes: impl Fn(&[u8]) -> bool) -> Vec<(Arc<Message>, Qos)> {
+    /// Gives restored messages of shared subscriptions their groups, which the journal does not have. Of several copies
+    /// of a message each is for another group.
+    pub(in super::super) fn name_groups(&mut self, groups_of: impl Fn(&[u8]) -> Vec<u32>) {
+        let mut copies: HashMap<*const Message, usize> = HashMap::new();
+        for Queued { message, manner, .. } in self.queue.iter_mut().filter(|queued| queued.manner.is_shared) {
+            let copy = copies.entry(Arc::as_ptr(message)).or_default();
+            manner.group = OfGroup(groups_of(&message.topic).get(*copy).copied());
+            *copy += 1;
+        }
+    }
+
+    /// Offers the messages of shared subscriptions that another session may get, in their order, by their topic and
+    /// group. They count for this session no longer; [`Session::take_off`] must be called next.
+    pub(in super::super) fn offer_shared(
+        &mut self,
+        goes: impl Fn(&[u8], OfGroup) -> bool,
+    ) -> Vec<(Arc<Message>, Manner)> {
         let waiting = self.in_flight.iter().chain(&self.queue);
-        let offered = waiting.filter(|queued| queued.may_go() && goes(&queued.message.topic));
-        let offered: Vec<_> = offered.map(|queued| (queued.message.clone(), queued.manner.qos)).collect();
+        let offered = waiting.filter(|queued| queued.may_go() && goes(&queued.message.topic, queued.manner.group));
+        let offered: Vec<_> = offered.map(|queued| (queued.message.clone(), queued.manner)).collect();
         for (message, _) in &offered {
             self.release(message);
         }
@@ -92,11 +107,11 @@ impl Session {
 
     /// Takes off the messages that another session has got, of those that were offered with the same `goes`. The others
     /// keep their places.
-    pub(in super::super) fn take_off(&mut self, goes: impl Fn(&[u8]) -> bool, are_taken: &[bool]) {
+    pub(in super::super) fn take_off(&mut self, goes: impl Fn(&[u8], OfGroup) -> bool, are_taken: &[bool]) {
         let mut are_taken = are_taken.iter();
         let mut kept = Vec::new();
         let mut stays = |queued: &Queued| {
-            let was_offered = queued.may_go() && goes(&queued.message.topic);
+            let was_offered = queued.may_go() && goes(&queued.message.topic, queued.manner.group);
             let is_taken = was_offered && are_taken.next().is_some_and(|is_taken| *is_taken);
             if was_offered && !is_taken {
                 kept.push(queued.message.clone());
