@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use rivulet_dataflow::LogPosition;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::super::acknowledge::DedupWindow;
@@ -68,7 +69,7 @@ pub(super) async fn serve(
         Err(_) => return,
     };
     seat.logged_in();
-    let Some((key, session_present, outbox)) = begin(shared, &login, address, &rights) else {
+    let Some(Begun { key, session_present, outbox, held }) = begin(shared, &login, address, &rights) else {
         let mut answer = Vec::new();
         packets::refuse(login.version, packets::Refused::Busy, &mut answer);
         let _ = tokio::time::timeout(LAST_WRITE_MAX, stream.write_all(&answer)).await;
@@ -80,6 +81,9 @@ pub(super) async fn serve(
         dedup_window.lost_session();
     }
     let answers = Answers::new(outbox.clone(), shared.journal.get().cloned());
+    if let Some((saved_at, packet_ids)) = held {
+        answers.answer(saved_at, |out| packet_ids.iter().for_each(|id| codec::encode_pubrel(*id, true, out)));
+    }
     let ended = rights.clone().map(ClientRights::ended);
     let mut reader = Reader::new(shared, &login, key, (&outbox, &answers), buffer, (dedup_window.clone(), rights));
     let mut writer = std::pin::pin!(write(shared, key, &outbox, write_half));
@@ -235,9 +239,18 @@ async fn login_ended(ended: Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
     }
 }
 
-/// Begins a session. Returns it, whether it existed before, and its outbox.
-fn begin(shared: &Shared, login: &Login, address: IpAddr, rights: &Rights) -> Option<(SessionKey, bool, Arc<Outbox>)> {
-    let mut is_present = false;
+/// A session that has begun.
+struct Begun {
+    key: SessionKey,
+    session_present: bool,
+    outbox: Arc<Outbox>,
+    /// The packet identifiers to release when the journal is durable up to the position.
+    held: Option<(LogPosition, Vec<u16>)>,
+}
+
+/// Begins a session.
+fn begin(shared: &Shared, login: &Login, address: IpAddr, rights: &Rights) -> Option<Begun> {
+    let (mut is_present, mut held) = (false, None);
     let mut core = shared.core.lock();
     core.keep_permitted(&login.client_id, rights);
     let outbox = Arc::new(Outbox::new(shared.options.connection_bytes_max, core.share(address)));
@@ -249,10 +262,11 @@ fn begin(shared: &Shared, login: &Login, address: IpAddr, rights: &Rights) -> Op
             is_present = session_present;
             packets::accept(login, session_present, expiry_s, &shared.options, out);
         },
+        |saved_at, packet_ids| held = Some((saved_at, packet_ids)),
     );
     drop(core);
     shared.outbound.wake.notify_one();
-    key.map(|key| (key, is_present, outbox))
+    key.map(|key| Begun { key, session_present: is_present, outbox, held })
 }
 
 struct Reader<'a> {

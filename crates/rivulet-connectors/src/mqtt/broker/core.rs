@@ -211,7 +211,9 @@ impl Core {
     }
 
     /// Begins or resumes a session with this connection. `answer` writes the CONNACK, given whether the session existed
-    /// and how long it outlives the connection; the CONNACK is sent before anything else.
+    /// and how long it outlives the connection; the CONNACK is sent before anything else. `hold` gets the packet
+    /// identifiers that are released again, if the journal does not have on disk yet that they were received: a PUBREL
+    /// may be sent when it is durable up to the position.
     ///
     /// `None` if there is no room for one more session.
     pub(super) fn connect(
@@ -220,8 +222,11 @@ impl Core {
         outbox: &Arc<Outbox>,
         farewell: impl FnOnce(Version, &mut Vec<u8>),
         answer: impl FnOnce(bool, u32, &mut Vec<u8>),
+        hold: impl FnOnce(LogPosition, Vec<u16>),
     ) -> Option<SessionKey> {
         let now = Instant::now();
+        // What follows here is recorded, and nothing that a PUBREL promises.
+        let unsaved_to = self.saving.as_ref().map_or(0, Saving::undurable_end);
         if let Some(&key) = self.by_client_id.get(request.client_id) {
             if let Some(session) = self.sessions.get_mut(key)
                 && let Some(old) = session.link.take()
@@ -269,6 +274,10 @@ impl Core {
         self.connections += 1;
         self.counters.connections_total += 1;
         outbox.answer(|out| answer(present.is_some(), session.expiry_s, out));
+        match unsaved_to > 0 && !session.released().is_empty() {
+            true => hold(unsaved_to, session.released().iter().copied().collect()),
+            false => session.release_again(),
+        }
         session.resume(&mut self.counters);
         self.save_session(key);
         self.save_sent(key);

@@ -110,6 +110,35 @@ fn a_message_is_sent_until_it_is_received_and_released_until_that_is_known() {
 }
 
 #[test]
+fn a_release_waits_for_the_journal_also_on_the_next_connection() {
+    let (router, _) = router(&[]);
+    let broker = BrokerThread::start(router, |_| {});
+    let journal = Arc::<HeldLog>::default();
+    broker.broker().keep_in(journal.clone(), 0).unwrap();
+    let commit = || journal.commit(journal.len() as u64);
+    let connect = || {
+        let mut reader = stay(broker.port(), V5, "reader");
+        reader.acknowledges = false;
+        reader
+    };
+    // Answers wait for the disk, which is not waited for here.
+    journal.commit(u64::MAX);
+    let mut reader = connect();
+    reader.subscribe(&[("t", 2)]);
+    let mut sensor = Probe::connect(broker.port(), V5, "sensor", |_| {});
+    assert_eq!(sensor.publish("t", "one", 2, false), "received 0x0");
+    assert_eq!(reader.take(), ["message t 'one' qos 2"]);
+    commit();
+    reader.second_half(0x50, 1);
+    assert_eq!(reader.take(), Vec::<String>::new(), "it is not on disk that the message was received");
+    drop(reader);
+    let mut reader = connect();
+    assert_eq!(reader.take(), Vec::<String>::new(), "it still is not");
+    commit();
+    assert_eq!(reader.take(), ["release 1 0x0"]);
+}
+
+#[test]
 fn messages_in_flight_are_bounded_both_ways() {
     let (router, inbox) = router(&["t"]);
     let broker = BrokerThread::start(router, |options| options.receive_max = 2);

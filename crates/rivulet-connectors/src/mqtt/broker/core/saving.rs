@@ -155,6 +155,11 @@ impl Saving {
         self.journal.next().saturating_sub(1)
     }
 
+    /// The position of the last record if it is not on disk yet; otherwise 0.
+    pub(super) fn undurable_end(&self) -> LogPosition {
+        Some(self.last()).filter(|last| *last > self.journal.durable()).unwrap_or(0)
+    }
+
     /// Whether the journal is to be rewritten: it is twice as long as after the last time, or near its bound. It must
     /// have grown meanwhile; otherwise a journal with much to keep would be rewritten without end.
     pub(super) fn is_long(&self) -> bool {

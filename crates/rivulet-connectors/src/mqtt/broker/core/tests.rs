@@ -40,7 +40,7 @@ pub(super) fn connect_from(
         will: None,
     };
     let mut was_present = false;
-    let key = core.connect(request, &outbox, |_, _| {}, |present, _, _| was_present = present)?;
+    let key = core.connect(request, &outbox, |_, _| {}, |present, _, _| was_present = present, |_, _| {})?;
     core.begin_turn();
     Some((key, outbox, was_present))
 }

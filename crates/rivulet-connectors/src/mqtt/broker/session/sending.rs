@@ -5,6 +5,7 @@
 //! PUBCOMP. What must hold: a message that was sent keeps its packet identifier until it is acknowledged, across
 //! connections.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -353,13 +354,23 @@ impl Session {
         true
     }
 
-    /// Resumes sending when the client is back: first what it has not answered, then the messages that have come
-    /// meanwhile.
-    pub(in super::super) fn resume(&mut self, counters: &mut Counters) {
-        let Some(link) = &mut self.link else { return };
+    /// The packet identifiers of messages of QoS 2 that the client has received and not completed.
+    pub(in super::super) fn released(&self) -> &VecDeque<u16> {
+        &self.released
+    }
+
+    /// Sends the PUBREL of each of them to a client that is back.
+    pub(in super::super) fn release_again(&self) {
+        let Some(link) = &self.link else { return };
         for &packet_id in &self.released {
             link.outbox.answer(|out| codec::encode_pubrel(packet_id, true, out));
         }
+    }
+
+    /// Resumes sending messages when the client is back: first those that it has not answered, then those that have
+    /// come meanwhile.
+    pub(in super::super) fn resume(&mut self, counters: &mut Counters) {
+        let Some(link) = &mut self.link else { return };
         // If the window is smaller than last time, the messages beyond it go back to the queue.
         while self.in_flight.len() + self.released.len() > link.terms.window
             && let Some(queued) = self.in_flight.pop_back()
