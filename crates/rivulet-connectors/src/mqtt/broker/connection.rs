@@ -251,11 +251,15 @@ struct Begun {
 /// Begins a session.
 fn begin(shared: &Shared, login: &Login, address: IpAddr, rights: &Rights) -> Option<Begun> {
     let (mut is_present, mut held) = (false, None);
+    let mut request = login.request(address);
+    if let Some(will) = &mut request.will {
+        will.rights.clone_from(rights);
+    }
     let mut core = shared.core.lock();
     core.keep_permitted(&login.client_id, rights);
     let outbox = Arc::new(Outbox::new(shared.options.connection_bytes_max, core.share(address)));
     let key = core.connect(
-        login.request(address),
+        request,
         &outbox,
         |version, out| packets::disconnect(version, packets::Reason::SessionTakenOver, out),
         |session_present, expiry_s, out| {

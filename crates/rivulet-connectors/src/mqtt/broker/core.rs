@@ -1,7 +1,7 @@
 //! The broker's state: sessions, subscriptions, retained messages. It uses no socket and never waits. One lock protects
 //! all of it; a connection takes the lock once for everything that it has read.
 
-use super::rights::Rights;
+use super::rights::{Rights, may_publish};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -397,8 +397,13 @@ impl Core {
         }
     }
 
-    /// Queues a will, or drops and counts it: a thousand clients may go at once while an inbox is full.
+    /// Queues a will, or drops and counts it: its client may have lost the right to publish it since it connected, and
+    /// a thousand clients may go at once while an inbox is full.
     fn push_will(&mut self, will: Will) {
+        if !may_publish(&will.rights, &will.message.topic) {
+            self.counters.rights_ended += 1;
+            return;
+        }
         let bytes = will.message.memory_bytes();
         let is_full = self.wills.len() >= WILLS_MAX || self.will_bytes + bytes > WILL_BYTES_MAX;
         if is_full && !self.wills.is_empty() {

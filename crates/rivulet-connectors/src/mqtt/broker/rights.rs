@@ -55,6 +55,12 @@ pub trait ClientRights: Send + Sync {
     }
 }
 
+impl fmt::Debug for dyn ClientRights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("ClientRights")
+    }
+}
+
 /// The client is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAdmitted;

@@ -14,6 +14,7 @@ use super::memory::Share;
 use super::message::{Identifiers, Manner, Message, OfGroup};
 use super::outbox::SCARCE_BYTES_MAX;
 use super::retained::{Retained, Step, Walk};
+use super::rights::Rights;
 use super::stats::Counters;
 use super::subscriptions::Readiness;
 use queued::Queued;
@@ -84,6 +85,8 @@ pub(super) struct Will {
     pub(super) delay_s: u32,
     /// The seconds until the message expires, from when it is published.
     pub(super) message_expiry_s: Option<u32>,
+    /// The rights of the client: that to publish the message may end before the will is due.
+    pub(super) rights: Rights,
 }
 
 /// How retained messages are sent for one subscription.

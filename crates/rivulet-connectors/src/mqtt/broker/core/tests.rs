@@ -1,5 +1,7 @@
 //! The broker's state without sockets: sessions, windows, wills, bounds.
 
+use std::sync::atomic::AtomicBool;
+
 use super::super::super::codec::{PacketKind, Publish, split_frame};
 use super::super::message::Message;
 use super::super::rights::ClientRights;
@@ -170,7 +172,7 @@ fn a_delayed_will_waits_for_its_time_or_the_end_of_the_session() {
     for (delay_s, expiry_s, due_after_s) in [(0, 60, 0), (5, 60, 5), (60, 5, 5), (5, 0, 0)] {
         let mut core = core(|_| {});
         let (key, outbox, _) = connect(&mut core, "c", true, expiry_s);
-        let will = Will { message: message.clone(), delay_s, message_expiry_s: None };
+        let will = Will { message: message.clone(), delay_s, message_expiry_s: None, rights: None };
         core.sessions.get_mut(key).unwrap().set_will(Some(will));
         core.disconnected(key, &outbox, Goodbye { is_graceful: false, expiry_s: None });
         if due_after_s > 0 {
@@ -182,20 +184,62 @@ fn a_delayed_will_waits_for_its_time_or_the_end_of_the_session() {
     }
 }
 
+/// Rights that may end.
+#[derive(Default)]
+struct Ending(AtomicBool);
+
+impl ClientRights for Ending {
+    fn session_scope(&self) -> Option<String> {
+        None
+    }
+
+    fn may_publish(&self, _: &str) -> bool {
+        !self.0.load(std::sync::atomic::Ordering::SeqCst)
+    }
+
+    fn may_subscribe(&self, _: &str) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_will_whose_right_has_ended_is_not_published() {
+    let message = Arc::new(Message::of(&Publish { topic: b"will", ..Publish::default() }, None));
+    // It is due at once, later, or with the end of its session.
+    for (delay_s, expiry_s) in [(0, 60), (5, 60), (60, 5)] {
+        for ends in [false, true] {
+            let mut core = core(|_| {});
+            let (key, outbox, _) = connect(&mut core, "c", true, expiry_s);
+            let rights = Arc::<Ending>::default();
+            let will = Will { message: message.clone(), delay_s, message_expiry_s: None, rights: Some(rights.clone()) };
+            core.sessions.get_mut(key).unwrap().set_will(Some(will));
+            let end = || rights.0.store(ends, std::sync::atomic::Ordering::SeqCst);
+            if delay_s == 0 {
+                end();
+            }
+            core.disconnected(key, &outbox, Goodbye { is_graceful: false, expiry_s: None });
+            end();
+            core.keep_house(Instant::now() + Duration::from_secs(6));
+            let found = (core.wills.len(), core.counters.rights_ended);
+            assert_eq!(found, if ends { (0, 1) } else { (1, 0) }, "{delay_s} {expiry_s}");
+        }
+    }
+}
+
 #[test]
 fn wills_that_find_no_place_are_counted() {
     let mut core = core(|_| {});
     let large =
         Arc::new(Message::of(&Publish { topic: b"will", payload: &[b'x'; 1 << 20], ..Publish::default() }, None));
     for _ in 0..100 {
-        core.push_will(Will { message: large.clone(), delay_s: 0, message_expiry_s: None });
+        core.push_will(Will { message: large.clone(), delay_s: 0, message_expiry_s: None, rights: None });
     }
     assert_eq!((core.wills.len(), core.counters.wills_full), (63, 37), "63 MiB and some bytes each");
     while core.take_will().is_some() {}
     assert_eq!(core.will_bytes, 0);
     let small = Arc::new(Message::of(&Publish { topic: b"will", ..Publish::default() }, None));
     for _ in 0..=WILLS_MAX {
-        core.push_will(Will { message: small.clone(), delay_s: 0, message_expiry_s: None });
+        core.push_will(Will { message: small.clone(), delay_s: 0, message_expiry_s: None, rights: None });
     }
     assert_eq!((core.wills.len(), core.counters.wills_full), (WILLS_MAX, 38));
 }

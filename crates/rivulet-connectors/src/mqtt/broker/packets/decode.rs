@@ -162,7 +162,7 @@ fn will(version: Version, flags: u8, fields: &mut Fields<'_>) -> Result<Result<W
     let retain = flags & flag::WILL_RETAIN != 0;
     let publish =
         Publish { topic: topic.as_bytes(), payload, properties: &properties, qos, retain, ..Publish::default() };
-    Ok(Ok(Will { message: Arc::new(Message::of(&publish, None)), delay_s, message_expiry_s }))
+    Ok(Ok(Will { message: Arc::new(Message::of(&publish, None)), delay_s, message_expiry_s, rights: None }))
 }
 
 /// Whether a packet other than PUBLISH is answered only when the journal has its change.
