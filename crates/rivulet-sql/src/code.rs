@@ -2,7 +2,7 @@
 
 use crate::application::{Application, CodeLoader, LoadError, ShownOption, Tables};
 use crate::shown::{NOT_UNDERSTOOD, shown_application};
-use crate::{CreateApplication, Outdated, SqlError, Statement, Stored, parse_stored, plan_application_with};
+use crate::{CreateApplication, Name, Outdated, SqlError, Statement, Stored, parse_stored, plan_application_with};
 
 /// Makes applications from the text of a `CREATE APPLICATION`.
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,7 +17,8 @@ impl CodeLoader for SqlLoader {
     }
 
     fn table_names(&self, bytes: &[u8]) -> Vec<String> {
-        let names = |(create, _): (CreateApplication, _)| create.table_names().into_iter().map(str::to_owned).collect();
+        let text = |name: &Name| name.text.clone();
+        let names = |(create, _): (CreateApplication, _)| create.table_names().into_iter().map(text).collect();
         read(bytes).map_or_else(|_| Vec::new(), names)
     }
 

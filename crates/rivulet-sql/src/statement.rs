@@ -501,10 +501,9 @@ pub(crate) struct Lateral {
 
 impl CreateApplication {
     /// The names of the reference tables in which the application looks events up.
-    pub fn table_names(&self) -> Vec<&str> {
-        let is_input = |name: &str| self.inputs.iter().any(|input| input.name.text == name);
-        let joined =
-            self.select.open().chain().flat_map(|select| &select.lookups).map(|lookup| lookup.table.text.as_str());
+    pub fn table_names(&self) -> Vec<&Name> {
+        let is_input = |name: &Name| self.inputs.iter().any(|input| input.name.text == name.text);
+        let joined = self.select.open().chain().flat_map(|select| &select.lookups).map(|lookup| &lookup.table);
         joined.filter(|name| !is_input(name)).collect()
     }
 
@@ -524,11 +523,19 @@ impl CreateApplication {
 
     /// The positions of the addresses of inputs that read something else than topics.
     pub fn source_positions(&self) -> impl Iterator<Item = Position> + '_ {
-        let is_topic = |address: &str| {
-            let connector = address.split(':').next().unwrap_or_default();
-            connector.eq_ignore_ascii_case(DEFAULT_CONNECTOR)
-        };
-        let addresses = self.inputs.iter().filter_map(|input| input.address.as_ref());
-        addresses.filter(move |(address, _)| !is_topic(address)).map(|(_, position)| *position)
+        not_topics(self.inputs.iter().filter_map(|input| input.address.as_ref()))
     }
+
+    /// The positions of the addresses of outputs that write to something else than topics.
+    pub fn sink_positions(&self) -> impl Iterator<Item = Position> + '_ {
+        not_topics(self.outputs.iter().filter_map(|output| output.address.as_ref()))
+    }
+}
+
+fn not_topics<'a>(addresses: impl Iterator<Item = &'a (String, Position)>) -> impl Iterator<Item = Position> {
+    let is_topic = |address: &str| {
+        let connector = address.split(':').next().unwrap_or_default();
+        connector.eq_ignore_ascii_case(DEFAULT_CONNECTOR)
+    };
+    addresses.filter(move |(address, _)| !is_topic(address)).map(|(_, position)| *position)
 }

@@ -13,6 +13,7 @@ mod caller;
 mod error;
 mod live;
 mod names;
+mod needed;
 mod queries;
 mod requests;
 mod resource;
@@ -121,6 +122,12 @@ pub trait Service: Send + Sync + 'static {
 
     /// One reference table, by its name.
     fn table(&self, permit: &Permit, name: &str) -> Result<TableInfo, ServiceError>;
+
+    /// What big queries can call by a name: a source, a view or a table, and a sink; nothing if nothing has the name.
+    fn kinds_of(&self, permit: &Permit, name: &str) -> Vec<ResourceKind> {
+        let _ = (permit, name);
+        Vec::new()
+    }
 
     /// Every secret, by name, without its value.
     fn secrets(&self, permit: &Permit) -> Vec<SecretInfo> {

@@ -41,6 +41,16 @@ pub struct CreateSource {
     pub(crate) unread: Option<SqlError>,
 }
 
+impl CreateSource {
+    /// The names of the sinks that get the rows which queries refuse.
+    pub fn sinks(&self) -> impl Iterator<Item = Name> + '_ {
+        self.options.iter().filter_map(|(name, value, position)| match (name.text.as_str(), value) {
+            ("late" | "dead_letter", Literal::Text(sink)) => Some(Name { text: sink.clone(), position: *position }),
+            _ => None,
+        })
+    }
+}
+
 /// `WATERMARK FOR column AS column - INTERVAL '...'`: the column is the event time, and the interval is the lateness.
 #[derive(Clone, Debug)]
 pub(crate) struct Watermark {

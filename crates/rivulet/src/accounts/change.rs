@@ -449,6 +449,7 @@ fn grant_of(tenant: &Tenant, rights: &GrantedRights) -> Result<Option<GrantRecor
     let allowed: &[Action] = match of {
         ResourceKind::Topic => &[Action::Subscribe, Action::Publish],
         ResourceKind::Server => &[Action::Read, Action::Administer],
+        ResourceKind::Sink => &[Action::Read, Action::Change, Action::Subscribe, Action::Publish],
         _ => &[Action::Read, Action::Change, Action::Subscribe],
     };
     for action in actions {

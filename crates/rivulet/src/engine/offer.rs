@@ -17,7 +17,8 @@ use crate::config::Config;
 use crate::service::{
     Access, AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, Caller, CheckpointInfo, ErrorKind,
     FullName, LiveResult, Permit, QueryChange, QueryFilter, QueryInfo, QueryReplacement, QueryRequest, Replacement,
-    Resource, SecretInfo, Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo, Tenant,
+    Resource, ResourceKind, SecretInfo, Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo,
+    Tenant,
 };
 
 impl Service for Engine {
@@ -92,6 +93,12 @@ impl Service for Engine {
 
     fn table(&self, permit: &Permit, name: &str) -> Result<TableInfo, ServiceError> {
         self.described_table(&permit.tenant().named(name))
+    }
+
+    fn kinds_of(&self, permit: &Permit, name: &str) -> Vec<ResourceKind> {
+        let name = permit.tenant().named(name);
+        let table = self.tables.info(&name).is_ok().then_some(ResourceKind::Table);
+        self.big_queries.kinds_of(&name).into_iter().chain(table).collect()
     }
 
     fn secrets(&self, permit: &Permit) -> Vec<SecretInfo> {

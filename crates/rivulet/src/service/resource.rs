@@ -9,10 +9,10 @@ pub enum Action {
     Read,
     /// Create, replace, pause, resume, refresh or drop. An application is changed together with its queries.
     Change,
-    /// Receive results of a query, or messages of a topic, as they come; see the last result of a query, and its last
-    /// refused payload or row.
+    /// Receive results of a query, messages of a topic, or rows of a source, view or table, also by a query or view
+    /// that reads them; see the last result of a query, and its last refused payload or row.
     Subscribe,
-    /// Publish to a topic of the embedded broker.
+    /// Publish to a topic of the embedded broker; let queries write to a sink.
     Publish,
     /// Make a checkpoint, or a backup, which has the data of every caller; change accounts.
     Administer,

@@ -5,17 +5,16 @@
 use std::sync::Arc;
 
 use rivulet_dataflow::QueryId;
-use rivulet_sql::{AccountStatement, Name, Statement, StatementTexts, UserName};
+use rivulet_sql::{AccountStatement, Statement, StatementTexts, UserName};
 use tokio::sync::broadcast;
 
 use super::access::{Access, Permit};
 use super::audit::{AuditEntry, Auditor, without_values};
 use super::caller::Caller;
-use super::resource::Action::{self, Administer, Change, Read, Subscribe};
+use super::needed::{declared_by, needed, read_by, written_by};
+use super::resource::Action::{self, Administer, Change, Publish, Read, Subscribe};
 use super::resource::Resource;
-use super::resource::ResourceKind::{
-    self, Application, Query, Secret, Server, Sink, Source, Table, Tenant, User, View,
-};
+use super::resource::ResourceKind::{self, Application, Query, Secret, Server, Sink, Source, Table, Tenant, User};
 use super::{
     AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult,
     QueryChange, QueryFilter, QueryInfo, QueryRequest, Replacement, SecretInfo, Selection, Service, ServiceError,
@@ -73,8 +72,9 @@ impl Session<'_> {
         self.service.replace_application(self.permit_script(sql)?, sql, discards_state)
     }
 
-    /// See [`Service::create_application_of`]. Name and inputs in the code are known only when it is loaded: the caller
-    /// must be allowed to change applications of any name, and sources.
+    /// See [`Service::create_application_of`]. Name, inputs and outputs in the code are known only when it is loaded:
+    /// the caller must be allowed to change applications, sources and sinks of any name, and to subscribe to all
+    /// tables; for other languages than SQL, to name all secrets, too.
     pub fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
         let permit = self.permit_code()?;
         self.permit_text(kind, code)?;
@@ -251,11 +251,7 @@ impl Session<'_> {
 
     /// See [`Service::select`]. The caller is checked here and not again while rows come.
     pub fn select(&self, sql: &str) -> Result<Selection, ServiceError> {
-        let permit = self.permit(Subscribe, Source, None)?;
-        if self.access.is_some() && reads_files(sql) {
-            self.permit(Change, Source, None)?;
-        }
-        self.service.select(permit, sql)
+        self.service.select(self.permit_select(sql)?, sql)
     }
 
     /// See [`Service::account`].
@@ -317,23 +313,29 @@ impl Session<'_> {
         access.may(self.permit.caller(), action, Resource { kind, name }).map(|()| &self.permit)
     }
 
-    /// Checks code that is the text of a statement as that statement. Other code may name any topic.
+    /// Checks code that is the text of a statement as that statement. Other code may name any topic and secret.
     fn permit_text(&self, kind: &str, code: &[u8]) -> Result<(), ServiceError> {
         match str::from_utf8(code) {
             Ok(text) if kind == rivulet_sql::SQL => self.permit_script(text).map(drop),
             Err(_) if kind == rivulet_sql::SQL => Ok(()),
-            // Only the service will know which topics code in another language names.
-            _ => self.access.iter().try_for_each(|access| {
-                let named = access.may_name_topic(self.permit.caller(), Subscribe, EVERY_TOPIC);
-                named.map_err(|error| error.with_hint("write the application in SQL, with the addresses of its topics"))
-            }),
+            // Only the service will know which topics and secrets code in another language names.
+            _ => {
+                self.permit(Read, Secret, None)?;
+                self.access.iter().try_for_each(|access| {
+                    let named = access.may_name_topic(self.permit.caller(), Subscribe, EVERY_TOPIC);
+                    let hint = "write the application in SQL, with the addresses of its topics";
+                    named.map_err(|error| error.with_hint(hint))
+                })
+            }
         }
     }
 
-    /// Checks that the caller may register code in which the service alone finds names and sources.
+    /// Checks that the caller may register code in which the service alone finds names, sources, sinks and tables.
     fn permit_code(&self) -> Result<&Permit, ServiceError> {
-        self.permit(Action::Change, ResourceKind::Source, None)?;
-        self.permit(Action::Change, ResourceKind::Application, None)
+        self.permit(Change, Source, None)?;
+        self.permit(Change, Sink, None)?;
+        self.permit(Subscribe, Table, None)?;
+        self.permit(Change, Application, None)
     }
 
     /// Checks that the caller may name the topics of a statement, whose rows go there with the rights of the server.
@@ -370,6 +372,47 @@ impl Session<'_> {
         permitted.map_err(|error| name.map_or(error.clone(), |name| error.at_place(name.position.into())))
     }
 
+    /// Checks that the caller may have the rows of what a statement reads, because whoever reads its results has them,
+    /// and may write to its sinks. `declared` has the names that earlier statements of a script declare.
+    fn permit_rows(&self, statement: &Statement, declared: &[(ResourceKind, String)]) -> Result<(), ServiceError> {
+        if self.access.is_none() {
+            return Ok(());
+        }
+        let read = read_by(statement).into_iter().map(|name| (Subscribe, name));
+        for (action, name) in read.chain(written_by(statement).into_iter().map(|name| (Publish, name))) {
+            let of_script = declared.iter().filter(|(_, known)| *known == name.text).map(|(kind, _)| *kind);
+            let mut kinds = self.service.kinds_of(&self.permit, &name.text);
+            kinds.extend(of_script);
+            for kind in kinds.into_iter().filter(|kind| (action == Publish) == (*kind == Sink)) {
+                let why = if action == Publish { "to which the statement writes" } else { "which the statement reads" };
+                self.permit(action, kind, Some(&name.text)).map_err(|mut error| {
+                    error.message = format!("{}, {why}", error.message);
+                    error.at_place(name.position.into())
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that the caller may have the rows of a SELECT, as far as they are of sources, views and tables. The
+    /// service asks for the rights over topics and queries, which it alone finds.
+    fn permit_select(&self, sql: &str) -> Result<&Permit, ServiceError> {
+        // The service refuses a text of several statements.
+        let first = rivulet_sql::statements(sql).next().and_then(Result::ok).map(|(statement, _)| statement);
+        match (&self.access, &first) {
+            (Some(_), Some(select @ Statement::RunQuery(query))) if !read_by(select).is_empty() => {
+                self.permit_rows(select, &[])?;
+                // It reads files by their paths, as a declared source would.
+                match query.files().is_empty() {
+                    true => Ok(&self.permit),
+                    false => self.permit(Change, Source, None),
+                }
+            }
+            // One that reads nothing is run, too.
+            _ => self.permit(Subscribe, Source, None),
+        }
+    }
+
     /// Checks that the caller may run all statements of a script. Errors in its text are left to the service, which
     /// then runs nothing of it.
     fn permit_script(&self, script: &str) -> Result<&Permit, ServiceError> {
@@ -377,6 +420,7 @@ impl Session<'_> {
             return Ok(&self.permit);
         }
         let mut texts = self.auditor.as_ref().map(|_| StatementTexts::new(script));
+        let mut declared = Vec::new();
         // One statement after the other: all of them may take a thousand times the memory of their text.
         for (statement, position) in rivulet_sql::statements(script).map_while(Result::ok) {
             let text = texts.as_mut().and_then(|texts| texts.at(position)).map(without_values);
@@ -396,69 +440,16 @@ impl Session<'_> {
                 self.permit(Read, Secret, Some(secret)).map_err(|error| error.at(position.line, position.column))?;
             }
             self.permit_topics(&statement)?;
-            // An input that reads no topic connects to another server, or listens, as a source does.
+            self.permit_rows(&statement, &declared)?;
+            declared.extend(declared_by(&statement).map(|(kind, name)| (kind, name.text.clone())));
+            // An input that reads no topic connects to another server, or listens, as a source does; and an output that
+            // is no topic is a sink.
             let Statement::CreateApplication(create) = &statement else { continue };
-            for place in create.source_positions() {
-                self.permit(Change, Source, None).map_err(|error| error.at(place.line, place.column))?;
+            let sources = create.source_positions().map(|place| (Source, place));
+            for (kind, place) in sources.chain(create.sink_positions().map(|place| (Sink, place))) {
+                self.permit(Change, kind, None).map_err(|error| error.at(place.line, place.column))?;
             }
         }
         Ok(&self.permit)
-    }
-}
-
-/// Whether a SELECT reads files by their paths, as a declared source would.
-fn reads_files(sql: &str) -> bool {
-    let mut statements = rivulet_sql::statements(sql).map_while(Result::ok);
-    statements.any(|(statement, _)| matches!(statement, Statement::RunQuery(query) if !query.files().is_empty()))
-}
-
-/// The right that a statement requires.
-fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Name>) {
-    match statement {
-        Statement::CreateApplication(create) => (Change, Application, Some(&create.name)),
-        Statement::CreateTable(create) => (Change, Table, Some(&create.name)),
-        Statement::CreateSecret(create) => (Change, Secret, Some(&create.name)),
-        Statement::DropSecret { name, .. } => (Change, Secret, Some(name)),
-        Statement::ShowSecrets { .. } => (Read, Secret, None),
-        Statement::CreateSource(create) => (Change, Source, Some(&create.name)),
-        Statement::CreateSink(create) => (Change, Sink, Some(&create.name)),
-        Statement::CreateView(create) => (Change, View, Some(&create.name)),
-        Statement::CreateBigQuery(create) => (Change, Query, Some(&create.name)),
-        Statement::CreateQuery { name, .. }
-        | Statement::AlterQuery { name, .. }
-        | Statement::PauseQuery(name)
-        | Statement::ResumeQuery(name)
-        | Statement::DropQuery { name, .. } => (Change, Query, Some(name)),
-        Statement::DropApplication { name, .. } | Statement::AlterApplication { name, .. } => {
-            (Change, Application, Some(name))
-        }
-        Statement::DropTable { name, .. } | Statement::RefreshTable(name) => (Change, Table, Some(name)),
-        Statement::DropSource { name, .. } => (Change, Source, Some(name)),
-        Statement::DropSink { name, .. } => (Change, Sink, Some(name)),
-        Statement::DropView { name, .. } => (Change, View, Some(name)),
-        Statement::Checkpoint => (Administer, Server, None),
-        Statement::ShowCheckpoints => (Read, Server, None),
-        // The documentation has the same content.
-        Statement::ShowFunctions { .. } | Statement::DescribeFunction(_) => (Read, Application, None),
-        Statement::ShowApplications { .. } => (Read, Application, None),
-        Statement::ShowTables { .. } => (Read, Table, None),
-        Statement::ShowSources { .. } => (Read, Source, None),
-        Statement::ShowSinks { .. } => (Read, Sink, None),
-        Statement::ShowViews { .. } => (Read, View, None),
-        // A server refuses to run a query without a name, for any caller.
-        Statement::ShowQueries { .. } | Statement::ExplainBigQuery { .. } | Statement::RunQuery(_) => {
-            (Read, Query, None)
-        }
-        Statement::ExplainCreate(create) => (Read, Application, Some(&create.name)),
-        Statement::DescribeApplication(name) | Statement::ExplainApplication(name) => (Read, Application, Some(name)),
-        Statement::DescribeQuery(name) | Statement::ExplainQuery(name) => (Read, Query, Some(name)),
-        Statement::DescribeTable(name) => (Read, Table, Some(name)),
-        Statement::DescribeSource(name) => (Read, Source, Some(name)),
-        Statement::DescribeSink(name) => (Read, Sink, Some(name)),
-        Statement::DescribeView(name) => (Read, View, Some(name)),
-        // A caller who may declare a source may read any file that the server may read.
-        Statement::DescribeFile { .. } => (Change, Source, None),
-        // Checked by `permit_account`, which knows the tenant.
-        Statement::Account(_) => (Administer, User, None),
     }
 }

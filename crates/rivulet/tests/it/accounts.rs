@@ -21,15 +21,15 @@ use super::server::{Server, free_port};
 use super::support::{AsOperator, TestServer, WAIT_MAX, request, wait_until};
 
 /// A server with an administrator, and the administrator's token.
-struct Fixture {
-    folder: TempDir,
-    engine: Arc<Engine>,
-    server: TestServer,
-    admin: String,
+pub(super) struct Fixture {
+    pub(super) folder: TempDir,
+    pub(super) engine: Arc<Engine>,
+    pub(super) server: TestServer,
+    pub(super) admin: String,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let folder = TempDir::new().expect("a folder");
         let engine = open(folder.path());
         run(&engine, "CREATE USER admin ADMIN");
@@ -38,25 +38,25 @@ impl Fixture {
         Self { folder, engine, server, admin }
     }
 
-    fn sql(&self, token: &str, script: &str) -> (u16, Value) {
+    pub(super) fn sql(&self, token: &str, script: &str) -> (u16, Value) {
         ask(&self.server, token, "POST", "/api/v1/sql", script)
     }
 
     /// Runs a script as the administrator, and returns the rows of its last statement.
-    fn done(&self, script: &str) -> Value {
+    pub(super) fn done(&self, script: &str) -> Value {
         let (status, answer) = self.sql(&self.admin, script);
         assert_eq!(status, 200, "{script}: {answer}");
         answer["results"].as_array().and_then(|results| results.last()).expect("a result")["rows"].clone()
     }
 
     /// A user with these rights, and its token.
-    fn user(&self, name: &str, rights: &[&str]) -> String {
+    pub(super) fn user(&self, name: &str, rights: &[&str]) -> String {
         self.done(&format!("CREATE USER {name}"));
         rights.iter().for_each(|rights| drop(self.done(&format!("GRANT {rights} TO {name}"))));
         self.token(name)
     }
 
-    fn token(&self, name: &str) -> String {
+    pub(super) fn token(&self, name: &str) -> String {
         self.done(&format!("CREATE TOKEN FOR {name}"))[0][0].as_str().expect("a token").to_owned()
     }
 
@@ -245,10 +245,10 @@ fn every_statement_about_accounts_is_for_administrators_of_the_tenant_it_speaks_
     // A refused statement says where it is refused.
     let (_, error) = fixture.sql(&bob, "SHOW QUERIES;\n  CREATE USER eve");
     assert_eq!((&error["message"], &error["line"]), (&json!("'bob' may not read queries"), &json!(1)));
-    let (_, error) = fixture.sql(&boss, "SHOW USERS;\n  GRANT publish ON SINK 's' TO ann");
+    let (_, error) = fixture.sql(&boss, "SHOW USERS;\n  GRANT publish ON VIEW 's' TO ann");
     assert_eq!((&error["line"], &error["column"]), (&json!(2), &json!(9)), "{error}");
-    assert_eq!(error["message"], "there is no right to publish a sink");
-    assert_eq!(error["hint"], "rights over a sink are read and change and subscribe");
+    assert_eq!(error["message"], "there is no right to publish a view");
+    assert_eq!(error["hint"], "rights over a view are read and change and subscribe");
 }
 
 #[test]

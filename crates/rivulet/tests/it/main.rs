@@ -65,6 +65,7 @@ mod replace;
 mod replace_query;
 mod replayed_time;
 mod restart_loop;
+mod rights_over_rows;
 mod run;
 mod run_state;
 mod saved_forms;

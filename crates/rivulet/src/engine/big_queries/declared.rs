@@ -17,7 +17,7 @@ use rivulet_sql::{
 
 use crate::engine::outside::OPEN_MAX;
 use crate::run::{CONNECTORS, check_sink, check_source, own_columns};
-use crate::service::{ErrorKind, FullName, ServiceError, Tenant};
+use crate::service::{ErrorKind, FullName, ResourceKind, ServiceError, Tenant};
 
 use super::{Absence, BigQueries, Known, Remembered, Space};
 
@@ -83,12 +83,21 @@ impl Declared {
         }
     }
 
+    /// Its kind, of which rights are.
+    pub(super) fn kind(self) -> ResourceKind {
+        match self {
+            Self::Source => ResourceKind::Source,
+            Self::Sink => ResourceKind::Sink,
+            Self::View => ResourceKind::View,
+        }
+    }
+
     /// Sources and views share their names; sinks have names of their own.
     fn shares_names_with(self, other: Self) -> bool {
         (self == Self::Sink) == (other == Self::Sink)
     }
 
-    fn is_in(self, scope: &Scope, name: &str) -> bool {
+    pub(super) fn is_in(self, scope: &Scope, name: &str) -> bool {
         match self {
             Self::Source => scope.source(name).is_some(),
             Self::Sink => scope.sink(name).is_some(),

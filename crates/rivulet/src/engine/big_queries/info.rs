@@ -8,11 +8,11 @@ use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::{Clock, Reason, Seconds};
 use rivulet_runtime::{FlowReport, Histogram};
 
-use super::{BigQueries, OneQuery};
+use super::{BigQueries, Declared, OneQuery};
 use crate::counted::counted;
 use crate::engine::running::{latency, named};
 use crate::like::like;
-use crate::service::{BigQueryInfo, FullName, QueryFilter, QueryInfo, QueryState, Tenant, WindowWait};
+use crate::service::{BigQueryInfo, FullName, QueryFilter, QueryInfo, QueryState, ResourceKind, Tenant, WindowWait};
 
 /// A big query with details that the summary omits.
 #[derive(Debug)]
@@ -124,6 +124,14 @@ impl From<BigQueryInfo> for QueryInfo {
 }
 
 impl BigQueries {
+    /// The kinds of what is declared by a name.
+    pub(in crate::engine) fn kinds_of(&self, name: &FullName) -> Vec<ResourceKind> {
+        let known = self.known.lock();
+        let Some(space) = known.spaces.get(&name.tenant) else { return Vec::new() };
+        let all = [Declared::Source, Declared::Sink, Declared::View];
+        all.into_iter().filter(|what| what.is_in(&space.scope, &name.name)).map(Declared::kind).collect()
+    }
+
     /// For each big query that reads this source, what is probably wrong with the times of its rows.
     pub(in crate::engine) fn warnings_of_source(&self, FullName { tenant, name: source }: &FullName) -> Vec<String> {
         let reads = |one: &OneQuery| {
