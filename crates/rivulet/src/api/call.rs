@@ -86,11 +86,6 @@ impl Api {
         Self { service, call_permits, look_permits, login_permits, failed_logins, bounds, hosts, stop }
     }
 
-    /// Whether events are being processed, and what is wrong although they are. Anybody may know: probes have no name.
-    pub(super) async fn health(&self) -> Result<Result<Vec<String>, ServiceError>, ApiError> {
-        self.call(&self.look_permits, |service| service.ready().map(|()| service.problems())).await
-    }
-
     pub(super) async fn call<T: Send + 'static>(
         &self,
         permits: &Arc<Semaphore>,
@@ -175,6 +170,39 @@ impl FromRequestParts<Api> for Authenticated {
             }
         };
         Ok(Self { api: api.clone(), access, caller: caller?, address })
+    }
+}
+
+/// A request of anybody: probes have no name.
+pub(super) enum MaybeAuthenticated {
+    Known(Authenticated),
+    Stranger(Api),
+}
+
+impl FromRequestParts<Api> for MaybeAuthenticated {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
+        let has_accounts = api.service.get().ok_or_else(ApiError::starting)?.access().has_accounts();
+        match has_accounts && !parts.headers.contains_key(header::AUTHORIZATION) {
+            true => Ok(Self::Stranger(api.clone())),
+            false => Authenticated::from_request_parts(parts, api).await.map(Self::Known),
+        }
+    }
+}
+
+impl MaybeAuthenticated {
+    /// Whether events are being processed, and what is wrong although they are; and whether the client may be told.
+    pub(super) async fn health(self) -> Result<(Result<Vec<String>, ServiceError>, bool), ApiError> {
+        let (api, caller) = match self {
+            Self::Known(Authenticated { api, caller, .. }) => (api, Some(caller)),
+            Self::Stranger(api) => (api, None),
+        };
+        let look = move |service: &Arc<dyn Service>| {
+            let is_told = caller.is_some_and(|caller| service.session(caller).sees_problems());
+            (service.ready().map(|()| service.problems()), is_told)
+        };
+        api.call(&api.look_permits, look).await
     }
 }
 

@@ -856,8 +856,12 @@ pub struct Health {
     /// `ok`; or `degraded`, when something is wrong although events are being processed.
     #[schema(example = "ok")]
     pub status: String,
+    /// How many things are wrong.
+    #[serde(default)]
+    #[schema(example = 0)]
+    pub problem_count: usize,
     /// What is wrong, in words: sinks that cannot deliver, queries that failed, checkpoints that fail, state that was
-    /// lost.
+    /// lost. Left out for clients that have not logged in where they have to.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<String>,
 }

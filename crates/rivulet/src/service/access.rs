@@ -54,8 +54,7 @@ impl Permit {
     /// not count as a refusal: the caller gets the rest.
     pub fn shows_results(&self, access: &Access, query: Option<&str>) -> bool {
         let resource = Resource { kind: ResourceKind::Query, name: query };
-        let authorizer = &access.authorizer;
-        authorizer.may_everything(&self.0) || authorizer.may(&self.0, Action::Subscribe, resource).is_ok()
+        access.allows(&self.0, Action::Subscribe, resource)
     }
 }
 
@@ -230,7 +229,12 @@ impl Access {
 
     /// The same for one who may already; a `false` does not count as a refusal.
     pub(crate) fn may_still_subscribe(&self, caller: &Caller, resource: Resource<'_>) -> bool {
-        self.may_everything(caller) || self.authorizer.may(caller, Action::Subscribe, resource).is_ok()
+        self.allows(caller, Action::Subscribe, resource)
+    }
+
+    /// Whether a caller may do something; a `false` does not count as a refusal.
+    pub(super) fn allows(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> bool {
+        self.may_everything(caller) || self.authorizer.may(caller, action, resource).is_ok()
     }
 
     /// [`Authorizer::may_name_topic`], counted.

@@ -239,6 +239,14 @@ impl Session<'_> {
         Ok(self.service.status(self.permit(Read, Server, None)?))
     }
 
+    /// Whether the caller may be told the [`Service::problems`], which name what the default tenant has. A `false` does
+    /// not count as a refusal.
+    pub fn sees_problems(&self) -> bool {
+        let resource = Resource { kind: Server, name: None };
+        let caller = self.permit.caller();
+        caller.tenant().is_default() && self.access.as_ref().is_none_or(|access| access.allows(caller, Read, resource))
+    }
+
     /// See [`Service::metrics`].
     pub fn metrics(&self) -> Result<String, ServiceError> {
         Ok(self.service.metrics(self.permit(Read, Server, None)?))

@@ -736,3 +736,40 @@ fn a_tenant_with_secrets_is_not_dropped() {
     assert_eq!(fixture.sql(&boss, "DROP SECRET hook_token").0, 200);
     fixture.done("DROP USER acme.boss; DROP TENANT acme");
 }
+
+#[test]
+fn strangers_are_told_the_state_of_the_server_and_no_names() {
+    let fixture = Fixture::new();
+    let rows = fixture.folder.path().join("rows.jsonl");
+    std::fs::write(&rows, "{\"n\":1}\n").expect("a file");
+    // Nobody listens there.
+    fixture.done(&format!(
+        "CREATE SOURCE rows (n BIGINT) FROM 'file:{}' FORMAT JSON;
+         CREATE SINK away TO 'http:127.0.0.1:1/hook' FORMAT JSON;
+         CREATE QUERY billing AS SELECT n FROM rows INTO away;
+         CREATE TENANT acme; CREATE USER acme.boss ADMIN",
+        rows.display()
+    ));
+    let (looker, other) = (fixture.user("looker", &["read ON SERVER"]), fixture.user("other", &["read ON QUERY"]));
+    let boss = fixture.token("acme.boss");
+    let ready = |token: &str| ask(&fixture.server, token, "GET", "/health/ready", "");
+    wait_until("the sink does not work", || ready("").1["status"] == "degraded");
+    for (token, is_told) in [("", false), (&*other, false), (&*boss, false), (&*looker, true), (&*fixture.admin, true)]
+    {
+        let (status, health) = ready(token);
+        assert_eq!(
+            (status, &health["status"], &health["problem_count"]),
+            (200, &json!("degraded"), &json!(1)),
+            "{health}"
+        );
+        assert_eq!(health.to_string().contains("billing"), is_told, "{health}");
+    }
+    assert_eq!(ready("rvt_nobodys").0, 401);
+    let refused = fixture.engine.access().requests_refused();
+    assert_eq!(refused, 0, "who is told less is not refused");
+    // Why it is not ready is not for strangers either.
+    fixture.engine.announce_stop();
+    let (status, error) = ready("");
+    assert_eq!((status, &error["message"]), (503, &json!("events are not being processed")), "{error}");
+    assert_eq!(ready(&looker).1["message"], "the server is stopping");
+}
