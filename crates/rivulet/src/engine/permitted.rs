@@ -1,5 +1,7 @@
 //! What statements of a tenant may reach: files and hosts outside of the process, and secrets.
 //!
+//! Also the topics of applications, which belong to tenants where clients have to log in.
+//!
 //! What must hold: every [`Host`] that the engine gives to a connector is made here, so no statement has more rights
 //! than its tenant. Tenants other than the default one share no folder unless the configuration names one for all.
 
@@ -14,6 +16,7 @@ use rivulet_connectors::connector::{self, Host};
 use rivulet_connectors::files::Files;
 use rivulet_connectors::reach::{AllowedHosts, KEY_OF_LISTENERS, Reach};
 
+use super::topics::Topics;
 use crate::config::Config;
 use crate::data_folder::{FILES, TENANTS};
 use crate::secrets::Secrets;
@@ -51,6 +54,20 @@ impl Permitted {
         let (own, of) = (self.secrets.clone(), tenant.clone());
         let secrets = connector::Secrets::found_by(move |name| own.value(&of.named(name)));
         Host { files: self.files(tenant), reach: self.reach(tenant), secrets, ..Host::default() }
+    }
+
+    /// Checks that an application of a tenant reads and writes topics of the tenant. Statements are checked before; but
+    /// an earlier version may have registered it, with topics that its queries name.
+    pub(super) fn check_topics(&self, tenant: &Tenant, topics: &Topics) -> Result<(), ServiceError> {
+        let other = topics.named().map(ToString::to_string).find(|topic| !self.access.is_topic_of(tenant, topic));
+        match other {
+            None => Ok(()),
+            Some(topic) => {
+                let message = format!("its topic '{topic}' is not one of the tenant '{tenant}'");
+                Err(ServiceError::new(ErrorKind::Forbidden, message)
+                    .with_hint(format!("write the addresses of its topics, 'mqtt:{tenant}/...'")))
+            }
+        }
     }
 
     /// The files that statements of a tenant may name; none if its folder cannot be used.

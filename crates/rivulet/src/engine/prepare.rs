@@ -56,6 +56,7 @@ impl Preparation {
         };
         let name = tenant.named(&application.name);
         let topics = Topics::new(&application, &name, |input| self.is_logged(input), sink)?;
+        self.permitted.check_topics(tenant, &topics)?;
         application.inputs.iter().try_for_each(|input| sources::check(input, &host))?;
         let is_checkpointed = self.config.checkpoint.is_some()
             && application.inputs.iter().any(|input| self.config.durability.of(input) != Durability::None);

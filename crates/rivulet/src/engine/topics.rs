@@ -167,6 +167,12 @@ impl Topics {
         topics.chain(of_inputs)
     }
 
+    /// All topics that queries read and write.
+    pub(super) fn named(&self) -> impl Iterator<Item = &Template> {
+        let read = self.inputs.iter().filter(|input| input.source.is_none()).map(|input| &input.events);
+        read.chain(self.written())
+    }
+
     /// The addresses of outputs that are not topics.
     pub(super) fn sinks(&self) -> impl Iterator<Item = &SinkAddress> {
         self.outputs.iter().filter_map(|output| match output {

@@ -245,6 +245,13 @@ impl Access {
         })
     }
 
+    /// Whether statements of a tenant may name a topic, where clients have to log in. A `false` does not count as a
+    /// refusal.
+    pub(crate) fn is_topic_of(&self, tenant: &Tenant, topic: &str) -> bool {
+        let caller = || Caller::new(tenant.as_str(), "the server");
+        tenant.is_default() || !self.has_accounts() || self.authorizer.may_name_topic(&caller(), topic).is_ok()
+    }
+
     fn refusal(&self, caller: &Caller, action: Action, resource: Resource<'_>, refused: Refused) -> ServiceError {
         let verb = action.verb();
         let hint = "ask the person who runs this server for the right";

@@ -695,6 +695,46 @@ fn applications_of_a_tenant_have_their_addresses_written() {
 }
 
 #[test]
+fn an_application_of_a_tenant_that_names_other_topics_does_not_run() {
+    let folder = TempDir::new().expect("a folder");
+    let without = "CREATE APPLICATION a (n BIGINT) INPUT t (v BIGINT) FORMAT JSON OUTPUT 'mqtt:acme/out' FORMAT JSON \
+                   AS SELECT v FROM t";
+    let query = "CREATE QUERY q FROM APPLICATION a WITH (n => 1, input => 'mqtt:bank/in')";
+    let with = without.replace("(v BIGINT)", "(v BIGINT) FROM 'mqtt:acme/in/{n}'").replace(" a ", " b ");
+    let of_boss = |engine: &Arc<Engine>, statement: &str| {
+        let service: &dyn Service = &**engine;
+        let answer = service.session(Caller::new("acme", "boss")).execute(statement).pop();
+        answer.expect("an answer").unwrap_or_else(|error| panic!("{statement}: {error}"))
+    };
+    let (admin, boss) = {
+        // As an earlier version did, which did not check addresses.
+        let engine = open(folder.path());
+        for statement in [without, query, &with] {
+            of_boss(&engine, statement);
+        }
+        run(&engine, "CREATE TENANT acme; CREATE USER acme.boss ADMIN; CREATE USER admin ADMIN");
+        let boss = token(&engine.operator().execute("CREATE TOKEN FOR acme.boss"));
+        let admin = token(&engine.operator().execute("CREATE TOKEN FOR admin"));
+        Service::shutdown(&*engine).expect("a stop");
+        (admin, boss)
+    };
+    let engine = open(folder.path());
+    let server = TestServer::start(engine.clone());
+    let fixture = Fixture { folder, engine, server, admin };
+    let (_, answer) = fixture.sql(&boss, "SHOW APPLICATIONS");
+    let rows = answer["results"][0]["rows"].as_array().expect("rows");
+    let runs: Vec<bool> = rows.iter().map(|row| row[1] == "running").collect();
+    assert_eq!(runs, [false, true], "{answer}");
+    let (status, error) = fixture.sql(&boss, &query.replace(" q ", " r "));
+    let message = error["message"].as_str().unwrap_or_default();
+    assert_eq!(status, 409, "{error}");
+    assert!(message.contains("its topic '{input}' is not one of the tenant 'acme'"), "{error}");
+    assert!(error["hint"].as_str().is_some_and(|hint| hint.contains("'mqtt:acme/...'")), "{error}");
+    let (status, answer) = fixture.sql(&boss, "CREATE QUERY r FROM APPLICATION b WITH (n => 1)");
+    assert_eq!(status, 200, "{answer}");
+}
+
+#[test]
 fn late_events_and_dead_letters_of_a_tenant_go_to_its_topics() {
     let fixture = Fixture::new();
     fixture.done("CREATE TENANT acme; CREATE USER acme.boss ADMIN");
