@@ -221,10 +221,11 @@ impl Access {
 
     /// Whether a caller may read future results or messages of a resource that the service itself has found.
     pub(crate) fn may_subscribe(&self, caller: &Caller, resource: Resource<'_>) -> Result<(), ServiceError> {
-        match self.may_everything(caller) {
-            true => Ok(()),
-            false => self.may(caller, Action::Subscribe, resource),
+        if self.may_everything(caller) {
+            return Ok(());
         }
+        let permitted = self.may(caller, Action::Subscribe, resource);
+        permitted.inspect_err(|error| self.note_refused(caller, Action::Subscribe, resource, &error.message))
     }
 
     /// The same for one who may already; a `false` does not count as a refusal.
@@ -241,8 +242,27 @@ impl Access {
     pub(super) fn may_name_topic(&self, caller: &Caller, action: Action, topic: &str) -> Result<(), ServiceError> {
         self.authorizer.may_name_topic(caller, topic).map_err(|refused| {
             self.requests_refused.fetch_add(1, Ordering::Relaxed);
-            self.refusal(caller, action, Resource { kind: ResourceKind::Topic, name: Some(topic) }, refused)
+            let resource = Resource { kind: ResourceKind::Topic, name: Some(topic) };
+            let error = self.refusal(caller, action, resource, refused);
+            self.note_refused(caller, action, resource, &error.message);
+            error
         })
+    }
+
+    /// Has a refused request recorded.
+    #[cold]
+    fn note_refused(&self, caller: &Caller, action: Action, resource: Resource<'_>, why: &str) {
+        if let Some(auditor) = self.auditor() {
+            auditor.note(&AuditEntry {
+                caller: Some(caller),
+                origin: caller.origin(),
+                action: Some(action),
+                resource: Some(resource),
+                count: 1,
+                statement: None,
+                refused: Some(why),
+            });
+        }
     }
 
     /// Whether statements of a tenant may name a topic, where clients have to log in. A `false` does not count as a
@@ -337,24 +357,9 @@ impl TopicRights {
         let resource = Resource { kind: ResourceKind::Topic, name: Some(topic) };
         let is_allowed = self.access.check(&self.caller, action, resource).is_ok();
         if !is_allowed && !self.has_told[usize::from(action == Action::Subscribe)].swap(true, Ordering::Relaxed) {
-            self.note_refused(action, resource);
+            self.access.note_refused(&self.caller, action, resource, "it has no such right");
         }
         is_allowed
-    }
-
-    #[cold]
-    fn note_refused(&self, action: Action, resource: Resource<'_>) {
-        if let Some(auditor) = self.access.auditor() {
-            auditor.note(&AuditEntry {
-                caller: Some(&self.caller),
-                origin: self.caller.origin(),
-                action: Some(action),
-                resource: Some(resource),
-                count: 1,
-                statement: None,
-                refused: Some("it has no such right"),
-            });
-        }
     }
 }
 

@@ -581,6 +581,9 @@ fn the_audit_tells_who_did_what_from_where_and_what_was_refused() {
     fixture.sql(&ann, "DROP QUERY IF EXISTS ann_1; CREATE SINK s TO 'http://user:rose@127.0.0.1:1/' FORMAT JSON");
     fixture.sql(&ann, "SHOW QUERIES");
     fixture.sql("rvt_wrong", "SHOW QUERIES");
+    fixture.done("CREATE TENANT acme; CREATE USER acme.boss ADMIN");
+    fixture.sql(&fixture.token("acme.boss"), "CREATE SOURCE s (v BIGINT) FROM 'mqtt:bank/in' FORMAT JSON");
+    ask(&fixture.server, &ann, "POST", "/api/v1/select", "SELECT * FROM \"mqtt:bank/out\"");
     let lines = ["ann_1", "ann_2", "other"].map(|name| format!(r#"{{"name":"{name}","application":"none"}}"#));
     ask(&fixture.server, &ann, "POST", "/api/v1/queries/bulk", &lines.join("\n"));
     let (mut client, _) = Mqtt::connect(fixture.broker(), 5, &ann, "d1", None);
@@ -615,6 +618,8 @@ fn the_audit_tells_who_did_what_from_where_and_what_was_refused() {
         (&json!("CREATE SINK s TO ..."), &json!("'ann' may not change the sink 's'"))
     );
     find(json!({"user": "ann", "action": "read", "kind": "query", "allowed": false}));
+    find(json!({"tenant": "acme", "action": "subscribe", "kind": "topic", "name": "bank/in", "allowed": false}));
+    find(json!({"user": "ann", "action": "subscribe", "kind": "topic", "name": "bank/out", "allowed": false}));
     find(json!({"action": "login", "allowed": false, "door": "http"}));
     find(json!({"user": "ann", "action": "change", "kind": "query", "count": 2, "allowed": true}));
     find(json!({"user": "ann", "action": "change", "name": "other", "allowed": false}));
