@@ -1,11 +1,13 @@
 //! The hosts that the server may connect to when statements and parameters of queries name them.
 //!
 //! What must hold: the address is checked when it is connected to, after the name was resolved, because a name may lead
-//! to another address by then.
+//! to another address by then. What the hosts are replaced by counts from the next connection on.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+
+use parking_lot::RwLock;
 
 /// The hosts that statements may reach, by what they do there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +32,20 @@ impl Reach {
     pub fn everything() -> Self {
         Self { posts: AllowedHosts::everything(), brokers: AllowedHosts::everything(), ..Self::default() }
     }
+
+    /// The same hosts, which can be replaced.
+    #[must_use]
+    pub fn live(self) -> Self {
+        let Self { posts, brokers, listeners } = self;
+        Self { posts: posts.live(), brokers: brokers.live(), listeners: listeners.live() }
+    }
+
+    /// Puts other hosts in the place of these, which are [live](Self::live), and of their clones.
+    pub fn replace(&self, others: Self) {
+        self.posts.replace(others.posts);
+        self.brokers.replace(others.brokers);
+        self.listeners.replace(others.listeners);
+    }
 }
 
 /// The hosts that may be reached. By default all but this machine, link-local addresses (where clouds have their
@@ -46,7 +62,20 @@ enum Rules {
     Everything,
     /// A list, and the configuration key that has it.
     Listed(Arc<[Entry]>, &'static str),
+    /// Rules that all clones have together, because others may take their place.
+    Live(Live),
 }
+
+#[derive(Clone, Debug)]
+struct Live(Arc<RwLock<Rules>>);
+
+impl PartialEq for Live {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0) || self.0.read().clone() == other.0.read().clone()
+    }
+}
+
+impl Eq for Live {}
 
 impl Default for Rules {
     fn default() -> Self {
@@ -79,6 +108,9 @@ pub struct OutOfReach {
 
 /// The configuration key with the hosts that statements may reach.
 pub const KEY: &str = "hosts.allow";
+
+/// The configuration key with the hosts that statements of a tenant may reach, in the place of [`KEY`].
+pub const KEY_OF_TENANTS: &str = "hosts.tenants";
 
 /// The configuration key with the addresses at which statements may listen.
 pub const KEY_OF_LISTENERS: &str = "hosts.listen";
@@ -121,6 +153,24 @@ impl AllowedHosts {
         Self(Rules::Listed([].into(), key))
     }
 
+    fn live(self) -> Self {
+        Self(Rules::Live(Live(Arc::new(RwLock::new(self.0)))))
+    }
+
+    fn replace(&self, others: Self) {
+        if let Rules::Live(live) = &self.0 {
+            *live.0.write() = others.0;
+        }
+    }
+
+    /// The rules of this moment.
+    fn rules(&self) -> Rules {
+        match &self.0 {
+            Rules::Live(live) => live.0.read().clone(),
+            rules => rules.clone(),
+        }
+    }
+
     /// Checks that a host may be reachable, before its name is resolved.
     ///
     /// # Errors
@@ -130,14 +180,17 @@ impl AllowedHosts {
         if let Ok(address) = host.parse() {
             return self.check(host, address);
         }
-        match &self.0 {
-            Rules::Others { loopback: false } if is_local_name(host) => Err(self.refused(host)),
-            Rules::Others { .. } | Rules::Everything => Ok(()),
+        let rules = self.rules();
+        let may = match &rules {
+            Rules::Others { loopback } => *loopback || !is_local_name(host),
             Rules::Listed(entries, _) => {
-                let may_be = |entry: &Entry| matches!(entry, Entry::Network(..)) || entry.has_name(host);
-                if entries.iter().any(may_be) { Ok(()) } else { Err(self.refused(host)) }
+                entries.iter().any(|entry| matches!(entry, Entry::Network(..)) || entry.has_name(host))
             }
-        }
+            Rules::Everything => true,
+            // Live rules are never within each other.
+            Rules::Live(_) => false,
+        };
+        if may { Ok(()) } else { Err(rules.refused(host)) }
     }
 
     /// Checks that an address of a host with this name may be connected to.
@@ -146,22 +199,28 @@ impl AllowedHosts {
     /// It may not.
     pub fn check(&self, host: &str, address: IpAddr) -> Result<(), OutOfReach> {
         let (host, address) = (plain(host), carried(address));
-        let may = match &self.0 {
+        let rules = self.rules();
+        let may = match &rules {
             Rules::Everything => true,
             Rules::Others { loopback } => (*loopback && address.is_loopback()) || !is_near(address),
             Rules::Listed(entries, _) => entries.iter().any(|entry| entry.has_name(host) || entry.has_address(address)),
+            // Live rules are never within each other.
+            Rules::Live(_) => false,
         };
-        if may { Ok(()) } else { Err(self.refused(host)) }
+        if may { Ok(()) } else { Err(rules.refused(host)) }
     }
+}
 
+impl Rules {
     fn refused(&self, host: &str) -> OutOfReach {
-        let (why, key) = match &self.0 {
-            Rules::Listed(_, key) => (format!("{key} does not have it"), *key),
+        let (why, key) = match self {
+            Self::Listed(_, key) => (format!("{key} does not have it"), *key),
             _ => (IS_NEAR.to_owned(), KEY),
         };
+        let tenant = if key == KEY_OF_TENANTS { " for the tenant" } else { "" };
         let hint = format!(
-            "list it in {key} in the server's configuration, with all other hosts that statements may reach ({key} = \
-             \"127.0.0.1, hooks.example.org\"), and start the server again"
+            "list it in {key}{tenant} in the server's configuration, with all other hosts that statements may reach \
+             (\"127.0.0.1, hooks.example.org\"), and have the server read that again (SIGHUP)"
         );
         OutOfReach { host: host.to_owned(), why, hint }
     }
@@ -324,6 +383,23 @@ mod tests {
         for near in ["169.254.169.254", "0.0.0.0", "fe80::1", "fd00:ec2::254", "::ffff:169.254.169.254"] {
             assert!(!reaches(&loopback, "localhost", near) && !reaches(&loopback, near, near), "{near}");
         }
+    }
+
+    #[test]
+    fn what_takes_the_place_of_hosts_counts_for_all_who_have_them() {
+        let reach = Reach::default().live();
+        let of_connector = reach.clone();
+        assert!(reaches(&of_connector.posts, "hooks.example.org", "93.184.216.34"));
+        let listed = |list: &str| AllowedHosts::listed(list, KEY_OF_TENANTS).unwrap();
+        reach.replace(Reach { posts: listed("10.0.0.1"), brokers: listed("127.0.0.1"), listeners: listed("") });
+        assert!(!reaches(&of_connector.posts, "hooks.example.org", "93.184.216.34"));
+        assert!(reaches(&of_connector.posts, "10.0.0.1", "10.0.0.1"));
+        assert!(reaches(&of_connector.brokers, "127.0.0.1", "127.0.0.1"));
+        assert!(!reaches(&of_connector.listeners, "127.0.0.1", "127.0.0.1"));
+        let refused = of_connector.posts.check_host("hooks.example.org").is_err();
+        assert!(!refused, "a network is listed, so its address decides");
+        let refused = of_connector.posts.check("hooks.example.org", "93.184.216.34".parse().unwrap()).unwrap_err();
+        assert!(refused.hint.contains("hosts.tenants for the tenant"), "{refused}");
     }
 
     #[test]

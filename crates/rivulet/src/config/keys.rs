@@ -1,6 +1,8 @@
 //! Every configuration key: its kind, its default and what it is for. One list: the file, the environment and the
 //! command line are all read by it, and `rivulet config` prints by it.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 
@@ -49,6 +51,8 @@ pub enum Kind {
     Path,
     /// Paths: in the file a list of texts or one text, elsewhere with `:` between them.
     Paths,
+    /// Texts by name: in the file a table, elsewhere `name=text` with `;` between.
+    TextByName,
     /// `host:port` of this machine.
     Address,
     /// Names of hosts with commas between, or `*`.
@@ -166,6 +170,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "table.bytes_max", kind: Kind::Bytes(KIB, 2 * GIB), default: Some("256 MiB"), help: "most bytes of a reference table, in its file and in memory" },
     Key { name: "files.allow", kind: Kind::Paths, default: None, help: "folders below which statements may read and write files; {tenant} in them is the tenant of the caller; relative paths begin in the first of them; by default the folder files of the data folder, and of other tenants one of their own in its folder tenants" },
     Key { name: "hosts.allow", kind: Kind::Text, default: None, help: "hosts that statements may connect to, with HTTP, Kafka and MQTT, with commas between: names, *.example.org for the names below one, addresses, networks (10.0.0.0/8), or * for every host; by default every host but this machine, link-local addresses and the metadata services of clouds; brokers may be on this machine while http.address is a loopback address and there are no accounts" },
+    Key { name: "hosts.tenants", kind: Kind::TextByName, default: None, help: "the same as hosts.allow for a tenant, in its place and in that of sink.http_allow: [hosts.tenants] acme = \"kafka.acme.example, 10.0.0.0/8\"; \"*\" stands for the tenants that are not named, but for default; nothing in quotes allows no host" },
     Key { name: "hosts.listen", kind: Kind::Text, default: None, help: "addresses of this machine at which http: sources may listen, with commas between: addresses, networks, or * for every address; by default every address, and none for other tenants than the default one" },
     Key { name: "outbound.bytes_max", kind: Kind::Bytes(KIB, 64 * GIB), default: Some("64 MiB"), help: "most bytes of results waiting for a broker" },
     Key { name: "sink.http_allow", kind: Kind::Text, default: None, help: "the same as hosts.allow for HTTP sinks and outputs alone, in its place" },
@@ -217,6 +222,10 @@ const RELOADED: &[&str] = &[
     "mqtt.embedded.address_share_percent",
     "memory.bytes_max",
     "table.bytes_max",
+    "hosts.allow",
+    "hosts.tenants",
+    "hosts.listen",
+    "sink.http_allow",
     "stop.delay_s",
     "stop.limit_s",
     "log.level",
@@ -251,6 +260,8 @@ pub enum Value {
     Text(String),
     /// Paths.
     Paths(Vec<String>),
+    /// Texts by name.
+    TextByName(BTreeMap<String, String>),
     /// Text that is not to be shown.
     Secret(String),
     /// A broker's URL, whose password is not to be shown.
@@ -271,6 +282,7 @@ impl Value {
         match self {
             Self::Text(text) => text.as_str().into(),
             Self::Paths(paths) => paths.as_slice().into(),
+            Self::TextByName(texts) => serde_json::json!(texts),
             Self::Secret(_) => "(hidden)".into(),
             Self::BrokerUrl(url) => hide_password(url).into(),
             Self::Switch(on) => (*on).into(),
@@ -292,6 +304,11 @@ impl fmt::Display for Value {
                     _ => return write!(formatter, "{bytes}"),
                 };
                 write!(formatter, "\"{} {unit}\"", bytes / divisor)
+            }
+            Self::TextByName(texts) => {
+                let entry = |(name, text)| format!("{} = {}", Self::Text(name), Self::Text(text));
+                let entries: Vec<String> = texts.clone().into_iter().map(entry).collect();
+                write!(formatter, "{{ {} }}", entries.join(", "))
             }
             // JSON text is TOML text, as far as these values go.
             other => write!(formatter, "{}", other.to_json()),
@@ -336,10 +353,25 @@ impl Kind {
                 let path = |path: &Spanned<DeValue<'_>>| path.get_ref().as_str().map(str::to_owned);
                 return paths.iter().map(path).collect::<Option<Vec<_>>>().and_then(paths_of);
             }
+            (Self::TextByName, Written::Toml(DeValue::Table(table))) => {
+                let entry = |(name, text): (&Spanned<_>, &Spanned<DeValue<'_>>)| {
+                    let name: &Cow<'_, str> = name.get_ref();
+                    Some((name.to_string(), text.get_ref().as_str()?.to_owned()))
+                };
+                return table.iter().map(entry).collect::<Option<_>>().map(Value::TextByName);
+            }
             (_, Written::Toml(DeValue::String(text))) => text.as_ref(),
             _ => return None,
         };
         match self {
+            Self::TextByName => {
+                let entry = |entry: &str| {
+                    let (name, text) = entry.split_once('=')?;
+                    (!name.trim().is_empty()).then(|| (name.trim().to_owned(), text.trim().to_owned()))
+                };
+                let entries = text.split(';').filter(|entry| !entry.trim().is_empty()).map(entry);
+                entries.collect::<Option<_>>().map(Value::TextByName)
+            }
             Self::Paths => paths_of(text.split(':').map(str::to_owned).collect()),
             Self::Text | Self::Path => (!text.is_empty()).then(|| Value::Text(text.to_owned())),
             Self::Secret => (!text.is_empty()).then(|| Value::Secret(text.to_owned())),
@@ -385,6 +417,10 @@ impl Kind {
             Self::Path => "a path in quotes, not empty".into(),
             Self::Paths => {
                 "a list of paths such as [\"/srv/rivulet\", \"data\"], or /srv/rivulet:data outside of the file".into()
+            }
+            Self::TextByName => {
+                "texts by name, such as { acme = \"10.0.0.0/8\" }, or acme=10.0.0.0/8;other=* outside of the file"
+                    .into()
             }
             Self::Address => "an address and a port, such as \"127.0.0.1:8080\" or \"[::1]:8080\"".into(),
             Self::Hosts => "names without scheme and port, such as \"rivulet.example.org, rivulet\", or \"*\"".into(),
@@ -487,6 +523,15 @@ mod tests {
         }
         for wrong in ["", "0", "2 GiB", "1 MB", "MiB", "-1", "1.5 MiB", "99999999999999999999 GiB"] {
             assert_eq!(text(kind, wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn texts_by_name_are_read_and_printed() {
+        let read = text(Kind::TextByName, "acme = a.example, 10.0.0.0/8; * = ;").expect("a value");
+        assert_eq!(read.to_string(), "{ \"*\" = \"\", \"acme\" = \"a.example, 10.0.0.0/8\" }");
+        for wrong in ["acme", "=a", "acme=a;b"] {
+            assert_eq!(text(Kind::TextByName, wrong), None, "{wrong}");
         }
     }
 

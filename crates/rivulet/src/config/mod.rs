@@ -127,6 +127,9 @@ pub struct Config {
     pub sink_qos: u8,
     /// The hosts that statements may reach.
     pub reach: Reach,
+    /// The hosts that statements of tenants may reach in the place of those, by the tenant's name; `*` stands for other
+    /// tenants than the default one.
+    pub reach_of_tenants: BTreeMap<String, AllowedHosts>,
     /// Whether published results are retained.
     pub sink_retain: bool,
     /// What is logged: `off`, `error`, `warn`, `info`, `debug` or `trace`.
@@ -703,7 +706,7 @@ impl Values {
                 self.warnings.push(format!("durability.default is log, and mqtt.broker.qos is 0: {why}"));
             }
         }
-        let reach = self.reach()?;
+        let (reach, reach_of_tenants) = (self.reach()?, self.reach_of_tenants()?);
         let config = Config {
             data_dir: self.text("data_dir").unwrap_or_default().into(),
             http_address: self.address("http.address"),
@@ -742,6 +745,7 @@ impl Values {
             files: self.files(),
             outbound_bytes_max: self.number("outbound.bytes_max"),
             reach,
+            reach_of_tenants,
             sink_qos: u8::from(self.text("sink.qos").as_deref() == Some("1")),
             sink_retain: self.switch("sink.retain"),
             log_level: self.text("log.level").unwrap_or_default(),
@@ -822,18 +826,23 @@ impl Values {
 
     /// The hosts that statements may reach.
     fn reach(&self) -> Result<Reach, ConfigError> {
-        let listed = |key: &'static str| {
-            let listed = self.text(key).map(|list| AllowedHosts::listed(&list, key));
-            listed.transpose().map_err(|entry| ConfigError::Contradiction {
-                message: format!("'{entry}' in {key} is no host"),
-                hint: "write names, *.example.org, addresses and networks (10.0.0.0/8) with commas between, or *"
-                    .into(),
-            })
-        };
+        let listed = |key: &'static str| self.text(key).map(|list| hosts_of(&list, key, key)).transpose();
         let (all, posts) = (listed(reach::KEY)?, listed("sink.http_allow")?);
         let listeners = listed(reach::KEY_OF_LISTENERS)?.unwrap_or_else(AllowedHosts::everything);
         let brokers = all.clone().unwrap_or_default();
         Ok(Reach { posts: posts.or(all).unwrap_or_default(), brokers, listeners })
+    }
+
+    /// The hosts that statements of tenants may reach in the place of those.
+    fn reach_of_tenants(&self) -> Result<BTreeMap<String, AllowedHosts>, ConfigError> {
+        let Some((Value::TextByName(lists), _)) = self.values.get(reach::KEY_OF_TENANTS) else {
+            return Ok(BTreeMap::new());
+        };
+        let hosts = |(tenant, list): (&String, &String)| {
+            let key = reach::KEY_OF_TENANTS;
+            Ok((tenant.clone(), hosts_of(list, key, &format!("{key}.{tenant}"))?))
+        };
+        lists.iter().map(hosts).collect()
     }
 
     /// What statements may name, and what not: all that the configuration names as the server's own, and the file
@@ -1096,6 +1105,14 @@ impl Values {
             _ => unreachable!("{key} has a default"),
         }
     }
+}
+
+/// The hosts of a list, which `shown` names.
+fn hosts_of(list: &str, key: &'static str, shown: &str) -> Result<AllowedHosts, ConfigError> {
+    AllowedHosts::listed(list, key).map_err(|entry| ConfigError::Contradiction {
+        message: format!("'{entry}' in {shown} is no host"),
+        hint: "write names, *.example.org, addresses and networks (10.0.0.0/8) with commas between, or *".into(),
+    })
 }
 
 /// Whether a text begins as an address with a scheme does, or as one of a bucket that somebody has begun. A single

@@ -415,3 +415,20 @@ fn folders_of_files_are_a_list_and_the_files_of_the_server_are_never_among_them(
         assert!(kept.iter().any(|kept| kept == path), "{} in {kept:?}", path.display());
     }
 }
+
+#[test]
+fn hosts_of_tenants_are_a_table() {
+    let hosts = |loaded: &Loaded| loaded.config.reach_of_tenants.keys().cloned().collect::<Vec<_>>();
+    let written = "[hosts]\nallow = \"10.0.0.1\"\n[hosts.tenants]\nacme = \"kafka.example\"\n\"*\" = \"\"\n";
+    let loaded = Fixture::new(written).load().expect("a configuration");
+    assert_eq!(hosts(&loaded), ["*", "acme"]);
+    let shown = setting(&loaded, "hosts.tenants").value.as_ref().expect("a value").to_string();
+    assert_eq!(shown, "{ \"*\" = \"\", \"acme\" = \"kafka.example\" }");
+    let loaded = Fixture::new("").environment("RIVULET_HOSTS_TENANTS", "acme=a.example,10.0.0.0/8;other=*").load();
+    assert_eq!(hosts(&loaded.expect("a configuration")), ["acme", "other"]);
+    let (error, hint) = Fixture::new("[hosts.tenants]\nacme = \"a b\"\n").error();
+    assert_eq!(error, "'a b' in hosts.tenants.acme is no host");
+    assert!(hint.contains("networks"), "{hint}");
+    let (error, _) = Fixture::new("[hosts]\ntenants = 1\n").error();
+    assert!(error.contains("rivulet.toml:2:1: hosts.tenants is 1, expected texts by name"), "{error}");
+}

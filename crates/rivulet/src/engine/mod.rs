@@ -152,6 +152,7 @@ pub struct Engine {
     queries: Arc<Queries>,
     applications: Arc<Applications>,
     tables: Arc<ReferenceTables>,
+    permitted: Arc<Permitted>,
     routing: Arc<Routing>,
     outlets: Arc<Outlets>,
     threads: Arc<Threads>,
@@ -373,7 +374,7 @@ impl Engine {
         });
         let opener = Opener::new(
             config.clone(),
-            permitted,
+            permitted.clone(),
             messaging.clone(),
             workers.clone(),
             outside,
@@ -427,6 +428,7 @@ impl Engine {
             queries,
             applications,
             tables,
+            permitted,
             routing,
             outlets,
             threads: Arc::default(),
@@ -480,6 +482,7 @@ impl Engine {
         self.messaging.take_over(config, &self.access)?;
         self.queries.memory.set_bytes_max(config.memory_bytes_max);
         self.tables.set_bytes_max(config.table_bytes_max);
+        self.permitted.take_over(config);
         Ok(())
     }
 

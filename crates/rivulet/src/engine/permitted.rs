@@ -5,7 +5,7 @@
 //! What must hold: every [`Host`] that the engine gives to a connector is made here, so no statement has more rights
 //! than its tenant. Tenants other than the default one share no folder unless the configuration names one for all.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -25,6 +25,9 @@ use crate::service::{Access, ErrorKind, ServiceError, Tenant};
 /// What stands in `files.allow` for the name of the tenant.
 const TENANT: &str = "{tenant}";
 
+/// What stands in `hosts.tenants` for the tenants that are not named there.
+const OTHER_TENANTS: &str = "*";
+
 /// The rights of statements.
 pub(super) struct Permitted {
     config: Arc<Config>,
@@ -32,6 +35,17 @@ pub(super) struct Permitted {
     secrets: Arc<Secrets>,
     /// The files of tenants that have named any. Folders are resolved once.
     files: Mutex<HashMap<Tenant, Files>>,
+    hosts: Mutex<Hosts>,
+}
+
+/// The hosts that statements may reach.
+struct Hosts {
+    all: Reach,
+    /// In the place of those, by tenant.
+    of_tenants: BTreeMap<String, AllowedHosts>,
+    /// What was given to connectors, by tenant and whether clients have to log in. Connections that they make later are
+    /// to the hosts that are allowed by then.
+    given: HashMap<(Tenant, bool), Reach>,
 }
 
 impl Permitted {
@@ -42,7 +56,9 @@ impl Permitted {
         secrets: &Arc<Secrets>,
     ) -> Result<Self, ServiceError> {
         let (config, access, secrets) = (config.clone(), access.clone(), secrets.clone());
-        let permitted = Self { config, access, secrets, files: Mutex::default() };
+        let (all, of_tenants) = (config.reach.clone(), config.reach_of_tenants.clone());
+        let hosts = Mutex::new(Hosts { all, of_tenants, given: HashMap::new() });
+        let permitted = Self { config, access, secrets, files: Mutex::default(), hosts };
         let own = Tenant::default();
         let files = permitted.files_of(&own)?;
         permitted.files.lock().insert(own, files);
@@ -86,18 +102,42 @@ impl Permitted {
 
     /// The hosts that statements of a tenant may reach.
     fn reach(&self, tenant: &Tenant) -> Reach {
-        let mut reach = self.config.reach.clone();
+        let key = (tenant.clone(), self.access.has_accounts());
+        let hosts = &mut *self.hosts.lock();
+        if let Some(given) = hosts.given.get(&key) {
+            return given.clone();
+        }
+        let reach = self.reach_of(hosts, &key).live();
+        hosts.given.insert(key, reach.clone());
+        reach
+    }
+
+    fn reach_of(&self, hosts: &Hosts, (tenant, has_accounts): &(Tenant, bool)) -> Reach {
+        let mut reach = hosts.all.clone();
         // Without accounts, and where only this machine reaches the server, a statement is of a local user, who can
         // reach the brokers of this machine anyway. Receivers of HTTP may be named by customers of that user.
         let is_local = tenant.is_default() && self.config.http_address.ip().is_loopback();
-        if reach.brokers == AllowedHosts::default() && is_local && !self.access.has_accounts() {
+        if reach.brokers == AllowedHosts::default() && is_local && !has_accounts {
             reach.brokers = AllowedHosts::with_loopback();
+        }
+        let of_others = || hosts.of_tenants.get(OTHER_TENANTS).filter(|_| !tenant.is_default());
+        if let Some(own) = hosts.of_tenants.get(tenant.as_str()).or_else(of_others) {
+            (reach.posts, reach.brokers) = (own.clone(), own.clone());
         }
         // A port of this machine is a door that only its operator opens.
         if !tenant.is_default() && reach.listeners == AllowedHosts::everything() {
             reach.listeners = AllowedHosts::none(KEY_OF_LISTENERS);
         }
         reach
+    }
+
+    /// Has statements reach the hosts of another configuration, and connectors that are open with the next connection.
+    pub(super) fn take_over(&self, config: &Config) {
+        let hosts = &mut *self.hosts.lock();
+        (hosts.all, hosts.of_tenants) = (config.reach.clone(), config.reach_of_tenants.clone());
+        for (key, given) in &hosts.given {
+            given.replace(self.reach_of(hosts, key));
+        }
     }
 
     fn files_of(&self, tenant: &Tenant) -> Result<Files, ServiceError> {

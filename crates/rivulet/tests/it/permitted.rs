@@ -9,10 +9,11 @@ use rivulet::engine::{Engine, Extensions};
 use rivulet::service::{
     Access, Action, Authorizer, Caller, Credentials, ErrorKind, Refused, Resource, ServiceError, Session,
 };
-use rivulet_connectors::reach::{AllowedHosts, KEY_OF_LISTENERS, Reach};
+use rivulet_connectors::reach::{AllowedHosts, KEY_OF_LISTENERS, KEY_OF_TENANTS, Reach};
 use tempfile::TempDir;
 
 use super::engine::configuration;
+use super::support::wait_until;
 
 /// Knows one token, and lets nobody in without it.
 struct OneToken;
@@ -207,6 +208,82 @@ fn a_folder_may_name_the_tenant() {
     let session = service.session(Caller::new("acme", "ann"));
     let error = execute(&session, "CREATE TABLE u (id TEXT) FROM 'file:../of-default/rooms.csv' FORMAT CSV");
     assert!(error.unwrap_err().message.contains("may not be used"));
+    drop(session);
+    rivulet::service::Service::shutdown(&*engine).unwrap();
+}
+
+#[test]
+fn hosts_are_by_tenant_and_another_configuration_counts_for_what_is_open() {
+    let folder = TempDir::new().unwrap();
+    let list = |list: &str| AllowedHosts::listed(list, KEY_OF_TENANTS).unwrap();
+    let mut config = Config { reach: Reach::default(), ..configuration(folder.path()) };
+    let of_tenants = [("acme", "127.0.0.1, hooks.example.org"), ("closed", ""), ("*", "10.0.0.0/8")];
+    config.reach_of_tenants = of_tenants.map(|(tenant, hosts)| (tenant.to_owned(), list(hosts))).into();
+    let engine = Engine::open(config.clone()).unwrap();
+    let service: &dyn rivulet::service::Service = &*engine;
+    let mut number = 0;
+    let mut check = |tenant: &str, host: &str, may: bool| {
+        number += 1;
+        for statement in [
+            format!("CREATE SINK k{number} TO 'kafka:{host}:9092/x' FORMAT JSON"),
+            format!("CREATE SINK h{number} TO 'http:{host}:9/x' FORMAT JSON"),
+            format!("CREATE SINK m{number} TO 'mqtt:x' FORMAT JSON WITH (broker => 'mqtt://{host}')"),
+        ] {
+            let done = execute(&service.session(Caller::new(tenant, "ann")), &statement);
+            let is_refused = done.as_ref().is_err_and(|error| error.message.contains("out of reach"));
+            assert_eq!((done.is_ok(), is_refused), (may, !may), "{tenant}: {statement}: {done:?}");
+            if let (false, Err(error)) = (tenant == "default", done) {
+                assert!(error.hint.is_some_and(|hint| hint.contains("hosts.tenants")), "{tenant}: {statement}");
+            }
+        }
+    };
+    // What one may reach that is allowed everywhere else, and the other way round.
+    for (tenant, host, may) in [
+        ("acme", "127.0.0.1", true),
+        ("acme", "hooks.example.org", true),
+        ("acme", "10.0.0.7", false),
+        ("closed", "10.0.0.7", false),
+        ("other", "10.0.0.7", true),
+        ("other", "93.184.216.34", false),
+        ("default", "93.184.216.34", true),
+        ("default", "169.254.169.254", false),
+    ] {
+        check(tenant, host, may);
+    }
+    config.reach = Reach { brokers: list("127.0.0.1"), posts: list("127.0.0.1"), ..Reach::default() };
+    config.reach_of_tenants = [("acme".to_owned(), list("10.0.0.7"))].into();
+    service.take_over(&config).unwrap();
+    for (tenant, host, may) in [
+        ("acme", "127.0.0.1", false),
+        ("acme", "10.0.0.7", true),
+        ("closed", "127.0.0.1", true),
+        ("other", "10.0.0.7", false),
+    ] {
+        check(tenant, host, may);
+    }
+    rivulet::service::Service::shutdown(&*engine).unwrap();
+}
+
+#[test]
+fn a_host_that_is_not_allowed_any_more_gets_no_further_connection() {
+    let folder = TempDir::new().unwrap();
+    fs::write(folder.path().join("rows.jsonl"), "{\"n\":1}\n").unwrap();
+    let mut config = configuration(folder.path());
+    let engine = Engine::open(config.clone()).unwrap();
+    let service: &dyn rivulet::service::Service = &*engine;
+    let session = service.session(Caller::local_operator());
+    // Nobody listens there.
+    let sink = "CREATE SINK away TO 'http:127.0.0.1:1/hook' FORMAT JSON";
+    let source =
+        format!("CREATE SOURCE rows (n BIGINT) FROM 'file:{}/rows.jsonl' FORMAT JSON", folder.path().display());
+    for statement in [&source, sink, "CREATE QUERY q AS SELECT n FROM rows INTO away"] {
+        execute(&session, statement).unwrap();
+    }
+    let says = |what: &str| service.problems().iter().any(|problem| problem.contains(what));
+    wait_until("it cannot connect", || says("refused"));
+    config.reach.posts = AllowedHosts::listed("hooks.example.org", "hosts.allow").unwrap();
+    service.take_over(&config).unwrap();
+    wait_until("it may not connect", || says("hosts.allow does not have it"));
     drop(session);
     rivulet::service::Service::shutdown(&*engine).unwrap();
 }

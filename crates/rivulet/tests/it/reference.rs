@@ -36,6 +36,7 @@ fn example(key: &Key) -> String {
         (_, Kind::Switch, None) => return "true".to_owned(),
         (_, Kind::Count(least, _), None) => return (least + 1).to_string(),
         (_, Kind::Bytes(..), None) => "2 GiB",
+        (_, Kind::TextByName, None) => return "{ acme = \"10.0.0.0/8\" }".to_owned(),
         (_, Kind::Paths, None) => return "[\"/srv/rivulet\"]".to_owned(),
         (_, Kind::BrokerUrl, None) => "mqtts://broker.example:8883",
         ("http.hosts", ..) => "rivulet.example",

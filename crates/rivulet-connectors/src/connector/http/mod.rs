@@ -239,7 +239,7 @@ fn check_listener(spec: &SourceSpec, address: SocketAddr) -> Result<(), Connecto
         connector: HTTP.name,
         address: spec.address.clone(),
         problem: format!("may not be listened at: {}", error.why),
-        hint: format!("list {ip} in {KEY_OF_LISTENERS} in the server's configuration, and start the server again"),
+        hint: format!("list {ip} in {KEY_OF_LISTENERS} in the server's configuration, and have the server read that again (SIGHUP)"),
     })
 }
 
