@@ -190,15 +190,45 @@ impl Accounts {
                 }
             }
         }
+        let _ = self.put(catalog, users);
+    }
+
+    /// Ends all tokens, on disk too. They stay as expired ones, so that callers still have to log in. Returns how many
+    /// were valid.
+    ///
+    /// # Errors
+    /// That cannot be written. Then they hold.
+    pub fn end_tokens(&self) -> Result<usize, ServiceError> {
+        let Some(catalog) = self.catalog.get() else { return Ok(0) };
+        let _changing = self.changing.lock();
+        let now_s = now_s();
+        let (mut users, mut ended) = (Vec::new(), 0);
+        for (name, user) in &self.known.read().users {
+            let mut record = user.record.clone();
+            for token in &mut record.tokens {
+                if token.expires_s.is_none_or(|expires_s| expires_s > now_s) {
+                    token.expires_s = Some(now_s);
+                    ended += 1;
+                }
+            }
+            if record != user.record {
+                users.push((name.clone(), record));
+            }
+        }
+        self.put(catalog, users)?;
+        Ok(ended)
+    }
+
+    /// Replaces the records of users, on disk and in memory.
+    fn put(&self, catalog: &Catalog, users: Vec<(FullName, UserRecord)>) -> Result<(), ServiceError> {
         let texts: Vec<String> = users.iter().map(|(_, record)| text_of(record)).collect();
         let rows: Vec<_> = users.iter().zip(&texts).map(|((name, _), text)| (name, Some(text.as_str()))).collect();
-        if rows.is_empty() || catalog.put_users(&rows).is_err() {
-            return;
+        if !rows.is_empty() {
+            catalog.put_users(&rows)?;
         }
         let mut known = self.known.write();
-        for (name, record) in users {
-            known.put(&name, Some(record));
-        }
+        users.into_iter().for_each(|(name, record)| known.put(&name, Some(record)));
+        Ok(())
     }
 
     /// The present rights of a login, if it still holds.

@@ -2,11 +2,14 @@
 
 use std::io::{self, Write};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use serde_json::json;
 
+use crate::accounts::Accounts;
+use crate::catalog::Catalog;
 use crate::counted::counted;
-use crate::data_folder::archive::{ArchiveError, Contents, back_up, inside_of, receive, restore};
+use crate::data_folder::archive::{ArchiveError, Contents, back_up, inside_of, receive, restore_changed};
 
 use super::config::Folders;
 use super::error::CliError;
@@ -37,6 +40,9 @@ pub(super) struct RestoreArguments {
     /// What is made: neither the data folder nor the place of the checkpoints may have anything in it
     #[command(flatten)]
     folders: Folders,
+    /// Let the tokens in the backup count again, also those that were dropped or rotated since it was made
+    #[arg(long)]
+    keep_tokens: bool,
 }
 
 pub(super) fn run_backup(global: Global, arguments: &BackupArguments) -> Result<(), CliError> {
@@ -59,9 +65,26 @@ pub(super) fn run_backup(global: Global, arguments: &BackupArguments) -> Result<
 
 pub(super) fn run_restore(global: Global, arguments: &RestoreArguments) -> Result<(), CliError> {
     let (folder, checkpoints) = arguments.folders.find()?;
-    let contents = restore(&arguments.file, &folder, &checkpoints)?;
+    let mut ended = 0;
+    let contents = restore_changed(&arguments.file, &folder, &checkpoints, |restored| {
+        if !arguments.keep_tokens {
+            let accounts = Accounts::open(Arc::new(Catalog::open(restored)?));
+            ended = accounts.and_then(|accounts| accounts.end_tokens()).map_err(ArchiveError::Change)?;
+        }
+        Ok(())
+    })?;
     let is_apart = inside_of(&folder, &checkpoints).is_none();
-    let notices: Vec<String> = is_apart.then(|| format!("its checkpoints are in {checkpoints}")).into_iter().collect();
+    let apart = is_apart.then(|| format!("its checkpoints are in {checkpoints}"));
+    let tokens = (ended > 0).then(|| {
+        format!(
+            "{} of the backup do not count any more, because some may have been dropped since it was made: make one \
+             for an administrator with `rivulet token create NAME --data-dir {}`, or remove what was restored and \
+             restore it with --keep-tokens",
+            counted(ended as u64, "token"),
+            folder.display()
+        )
+    });
+    let notices: Vec<String> = apart.into_iter().chain(tokens).collect();
     say(global, "restored to", &folder, contents, &notices)
 }
 

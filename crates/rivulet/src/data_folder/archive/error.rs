@@ -21,6 +21,9 @@ pub enum ArchiveError {
     /// The checkpoints of the catalog are not at their place.
     #[error("{}", .0.message)]
     Checkpoints(ServiceError),
+    /// What was to be changed in the restored catalog cannot be changed.
+    #[error("{}", .0.message)]
+    Change(ServiceError),
     /// There is no data in the folder.
     #[error("there is no catalog in {}", .0.display())]
     NoData(PathBuf),
@@ -77,6 +80,7 @@ impl ArchiveError {
                 "give the place that the server has them in, with its --config or with --set checkpoint.folder=PLACE"
                     .into()
             }
+            Self::Change(error) => error.hint.clone().unwrap_or_else(|| "restore another backup".into()),
             Self::NoData(_) => "name the data folder of a server with --data-dir".into(),
             Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound => {
                 "look at the path: the file, or the folder that it is to be in, has another name".into()

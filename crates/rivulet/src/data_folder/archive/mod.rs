@@ -254,6 +254,19 @@ impl Backup for LiveBackup {
 /// # Errors
 /// The file is not a complete backup, the folder or place is not empty, or the system fails. Both are unchanged then.
 pub fn restore(file: &Path, folder: &Path, checkpoints: &Place) -> Result<Contents, ArchiveError> {
+    restore_changed(file, folder, checkpoints, |_| Ok(()))
+}
+
+/// The same with a change, of the folder that it is given, before there is anything that a server would start with.
+///
+/// # Errors
+/// Those of [`restore`] and of the change. Then nothing is left behind.
+pub fn restore_changed(
+    file: &Path,
+    folder: &Path,
+    checkpoints: &Place,
+    change: impl FnOnce(&Path) -> Result<(), ArchiveError>,
+) -> Result<Contents, ArchiveError> {
     // An existing folder stays: it may be a volume, which has a name of its own.
     let partial = match fs::read_dir(folder) {
         Ok(mut entries) => match entries.next() {
@@ -278,6 +291,7 @@ pub fn restore(file: &Path, folder: &Path, checkpoints: &Place) -> Result<Conten
         }
     };
     let restored = format::read(file, Some(&partial)).and_then(|contents| {
+        change(&partial)?;
         let from = partial.join(CHECKPOINTS);
         match elsewhere {
             Some(store) => move_objects(&from, &store, || move_all(&partial, folder))?,
