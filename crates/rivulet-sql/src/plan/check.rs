@@ -361,9 +361,14 @@ fn not_yet(position: Position, what: &str) -> SqlError {
 /// Makes the error for a construct that is not on the list.
 fn refuse(expression: &Expr, position: Position) -> SqlError {
     match expression {
-        Expr::Subquery(_) | Expr::InSubquery { .. } | Expr::Exists { .. } | Expr::AnyOp { .. } | Expr::AllOp { .. } => {
-            not_yet(position, "a subquery")
-        }
+        Expr::InSubquery { .. } | Expr::Exists { .. } => not_yet(position, "a subquery").hint(
+            "write a join: JOIN places AS p ON p.room = t.room of a reference table, or JOIN LATEST(b) ON b.key = a.key of \
+             an input; a big query has IN and EXISTS",
+        ),
+        Expr::Subquery(_) | Expr::AnyOp { .. } | Expr::AllOp { .. } => not_yet(position, "a subquery").hint(
+            "join it: JOIN LATEST(b) ON b.key = a.key has the latest row of an input, JOIN places AS p ON ... a row of a \
+             reference table; a big query has subqueries as values",
+        ),
         Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_) => not_yet(position, "GROUPING SETS, CUBE or ROLLUP"),
         Expr::Tuple(_) | Expr::Struct { .. } | Expr::Named { .. } | Expr::Dictionary(_) | Expr::Map(_) => {
             not_yet(position, "a structured value")
