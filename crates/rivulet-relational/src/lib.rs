@@ -28,7 +28,7 @@
 //!   of an error; `comparisons`: refuses
 //!   comparisons of types that do not go together; `decimals`: number literals beside decimals; `aliases`: inputs that
 //!   have the name of a column; `fields`: columns that are fields of objects; `names`: computed columns that would have
-//!   one name; `walk`: walks over syntax trees;
+//!   one name; `stars`: all fields of a row; `walk`: walks over syntax trees;
 //! - [`error`]: what is wrong and where ([`RelationalError`]).
 
 pub mod planning;
@@ -58,6 +58,7 @@ mod fields;
 mod names;
 mod nothing;
 mod order;
+mod stars;
 mod subqueries;
 mod subscripts;
 mod times;

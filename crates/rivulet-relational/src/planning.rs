@@ -45,6 +45,7 @@ use crate::names;
 use crate::nothing::{NothingFulfils, first_scan, with_one_row};
 use crate::order;
 use crate::spelling::spell_out;
+use crate::stars;
 use crate::subqueries::{self, Functions};
 use crate::unions;
 use crate::unnest;
@@ -245,7 +246,8 @@ fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, Relat
     check(query)?;
     let (mut query, mut inputs) = (query.clone(), OtherNames::default());
     // The loop ends: an input that has got another name is not found under its own name again, and the same holds for a
-    // column by its fields. A computed column is named once.
+    // column by its fields. A computed column is named once, and a row that is spelled
+    // out is.
     loop {
         let error = match translate_as_named(&query, catalog) {
             Ok(plan) => return Ok(plan),
@@ -254,7 +256,10 @@ fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, Relat
         let is_renamed = match &error.problem {
             Problem::FieldOfColumn(name) => inputs.give(name.split('.').next().unwrap_or(name), &mut query),
             Problem::UnknownColumn(name, columns) => fields::name_column(name, columns, &mut query),
-            Problem::Foreign(message) => names::make_different(message, &mut query),
+            Problem::Foreign(message) => {
+                names::make_different(message, &mut query)
+                    || stars::spell_out(message, &mut query, |row| schema_of(row, catalog).ok())
+            }
             _ => false,
         };
         if !is_renamed {

@@ -1,7 +1,8 @@
 //! The columns of a SELECT as written: their names, texts and positions, with `*` expanded.
 
-use arrow::datatypes::Schema;
+use arrow::datatypes::{DataType, Schema};
 use datafusion_sql::sqlparser::ast;
+use rivulet_dataflow::held_type;
 
 use super::check::Scope;
 use super::walk::start;
@@ -81,6 +82,15 @@ pub(super) fn items(
                 };
                 let is_table = scope.tables.iter().any(|table| Some(&table.name) == named.as_ref());
                 if !is_table && named.as_deref() != Some(scope.alias.unwrap_or(scope.input)) {
+                    if let Some((path, fields)) = row_of(table, scope, columns) {
+                        check_wildcard(options, scope, span.into())?;
+                        for name in without(options, fields.iter().map(String::as_str), scope)? {
+                            let field = ast::Ident::with_quote_and_span('"', span, name);
+                            let path = path.iter().cloned().chain([field]).collect();
+                            push(Item::new(name.to_owned(), &ast::Expr::CompoundIdentifier(path), span.into()))?;
+                        }
+                        continue;
+                    }
                     return Err(SqlError::new(span, format!("unknown input '{table}'"))
                         .did_you_mean(Some(scope.alias.unwrap_or(scope.input))));
                 }
@@ -103,6 +113,26 @@ pub(super) fn items(
         }
     }
     Ok(items)
+}
+
+/// The row that a name before `.*` is, if it is one, and its fields: those of a value, or the columns that are its
+/// parts.
+fn row_of(name: &ast::ObjectName, scope: &Scope<'_>, columns: &Schema) -> Option<(Vec<ast::Ident>, Vec<String>)> {
+    let path: Vec<ast::Ident> = name.0.iter().map(|part| part.as_ident().cloned()).collect::<Option<_>>()?;
+    let names: Vec<String> = path.iter().map(|ident| name_of(ident).text).collect();
+    let is_own = names.len() > 1 && names[0] == scope.alias.unwrap_or(scope.input);
+    let row = names[usize::from(is_own)..].join(".");
+    let column = columns.fields().iter().find(|column| *column.name() == row);
+    if let Some(DataType::Struct(fields)) = column.and_then(|column| held_type(column)) {
+        return Some((path, fields.iter().map(|field| field.name().clone()).collect()));
+    }
+    let mut fields: Vec<String> = Vec::new();
+    for column in columns.fields() {
+        let part = column.name().strip_prefix(&row).and_then(|rest| rest.strip_prefix('.'));
+        let field = part.and_then(|part| part.split('.').next()).filter(|field| !fields.iter().any(|one| one == field));
+        fields.extend(field.map(str::to_owned));
+    }
+    (!fields.is_empty()).then_some((path, fields))
 }
 
 fn check_wildcard(

@@ -53,6 +53,15 @@ fn parts_of_maps_and_rows_are_values_of_their_types() {
             "{\"radio\":{\"rssi\":-70,\"gps\":{\"lat\":null}},\"radio.gps\":{\"lat\":null},\"g\":{\"lat\":null},\
              \"x\":1.0,\"t\":null}\n",
         ),
+        (
+            "SELECT device, radio.*, s.radio.gps.* FROM status AS s WHERE device = 'b'",
+            "{\"device\":\"b\",\"rssi\":-80,\"gps\":{\"lat\":48.5},\"lat\":48.5}\n",
+        ),
+        (
+            "SELECT q.both.*, n FROM (SELECT named_struct('d', device, 'r', radio) AS both, max(radio.rssi) AS n FROM \
+             status WHERE device = 'a' GROUP BY device, radio) AS q",
+            "{\"d\":\"a\",\"r\":{\"rssi\":-70,\"gps\":{\"lat\":null}},\"n\":-70}\n",
+        ),
         // Equal maps are one key, in whatever order they were sent.
         (
             "SELECT sensors, count(*) AS n FROM status WHERE device < 'c' GROUP BY sensors",
