@@ -95,8 +95,8 @@ impl FailedLogins {
     }
 }
 
-/// What counts as one address: in IPv6 the network, for a host can use all addresses of it.
-pub(crate) fn network(address: IpAddr) -> IpAddr {
+/// What counts as one address: in IPv6 the network of 64 bits, for a host can use all addresses of it.
+pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
         address => address,

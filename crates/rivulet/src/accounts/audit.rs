@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv6Addr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
+use rivulet_connectors::logins::network;
 use serde_json::{Map, Value, json};
 
 use super::token;
@@ -104,14 +104,6 @@ impl Anonymous {
         }
         self.since = None;
         std::mem::take(&mut self.counts)
-    }
-}
-
-/// What counts as one address: in IPv6 the network, for a host can use all addresses of it.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
-        address => address,
     }
 }
 

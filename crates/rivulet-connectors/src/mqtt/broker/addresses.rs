@@ -4,13 +4,14 @@
 //! only if that address has more sessions than the one that needs room.
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use hashbrown::HashMap;
 
 use super::memory::{Memory, Share};
 use super::slab::Slab;
+use crate::logins::network;
 
 /// The number of a session. It is reused when the session is gone.
 pub(super) type SessionKey = u32;
@@ -104,14 +105,6 @@ impl Addresses {
         let of_largest = larger.filter_map(|row| Some((row.sessions, oldest(row)?)));
         let largest = of_largest.max_by_key(|&(sessions, (number, _))| (sessions, std::cmp::Reverse(number)));
         largest.map(|(_, (_, session))| session)
-    }
-}
-
-/// What counts as one address: in version 6 the network, for a client can use all addresses of it.
-pub(super) fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> 64 << 64).into(),
-        address @ IpAddr::V4(_) => address,
     }
 }
 

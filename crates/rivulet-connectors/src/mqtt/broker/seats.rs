@@ -16,8 +16,8 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::addresses::network;
 use crate::descriptors::{Yield, leaving_max, wait_closed};
+use crate::logins::network;
 
 /// The places of a broker's connections.
 pub(super) struct Seats {
