@@ -19,6 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, RwLock};
+use rivulet_connectors::logins::is_secret;
 use tokio::sync::watch;
 
 use crate::catalog::Catalog;
@@ -277,7 +278,7 @@ impl Authorizer for Accounts {
             (token, rights)
         };
         // An id is no secret, and is shown; that which must not be guessed is compared as a whole.
-        let is_same = token::is_same(&hash, &token.as_ref().map_or(Hash::default(), |token| token.hash));
+        let is_same = is_secret(&hash, &token.as_ref().map_or(Hash::default(), |token| token.hash));
         let (Some(token), Some(rights), true) = (token, rights, is_same) else { return Err(Refused::default()) };
         let now_s = now_s();
         if token.login.has_ended() || token.login.is_expired_at(now_s) {
