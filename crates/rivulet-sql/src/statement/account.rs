@@ -22,6 +22,16 @@ pub struct UserName {
     pub name: Name,
 }
 
+impl fmt::Display for UserName {
+    /// As it is written in SQL.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(tenant) = &self.tenant {
+            write!(f, "{}.", name_in_sql(&tenant.text))?;
+        }
+        f.write_str(&name_in_sql(&self.name.text))
+    }
+}
+
 /// What a GRANT gives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GrantedRights {
@@ -155,30 +165,25 @@ impl AccountStatement {
 
     /// It in words, without secrets, as it could be written.
     pub fn text(&self) -> String {
-        let named = |user: &UserName| match &user.tenant {
-            Some(tenant) => format!("{}.{}", name_in_sql(&tenant.text), name_in_sql(&user.name.text)),
-            None => name_in_sql(&user.name.text).into_owned(),
-        };
-        let of =
-            |user: &Option<UserName>| user.as_ref().map_or_else(String::new, |user| format!(" FOR {}", named(user)));
+        let of = |user: &Option<UserName>| user.as_ref().map_or_else(String::new, |user| format!(" FOR {user}"));
         match self {
             Self::CreateTenant { name, .. } => format!("CREATE TENANT {}", name_in_sql(&name.text)),
             Self::DropTenant { name, .. } => format!("DROP TENANT {}", name_in_sql(&name.text)),
             Self::ShowTenants => "SHOW TENANTS".into(),
             Self::CreateUser { user, is_admin, .. } => {
-                format!("CREATE USER {}{}", named(user), if *is_admin { " ADMIN" } else { "" })
+                format!("CREATE USER {user}{}", if *is_admin { " ADMIN" } else { "" })
             }
-            Self::DropUser { user, .. } => format!("DROP USER {}", named(user)),
+            Self::DropUser { user, .. } => format!("DROP USER {user}"),
             Self::ShowUsers => "SHOW USERS".into(),
             Self::CreateToken { user, expires_in_s } => {
                 let expires = expires_in_s.map(|seconds| format!(" EXPIRES IN INTERVAL '{seconds} seconds'"));
-                format!("CREATE TOKEN FOR {}{}", named(user), expires.unwrap_or_default())
+                format!("CREATE TOKEN FOR {user}{}", expires.unwrap_or_default())
             }
             Self::RotateToken { id, .. } => format!("ALTER TOKEN '{}' ROTATE", shown_id(id)),
             Self::DropToken { id, .. } => format!("DROP TOKEN '{}'", shown_id(id)),
             Self::ShowTokens(user) => format!("SHOW TOKENS{}", of(user)),
-            Self::Grant { rights, user } => format!("GRANT {rights} TO {}", named(user)),
-            Self::Revoke { rights, user } => format!("REVOKE {rights} FROM {}", named(user)),
+            Self::Grant { rights, user } => format!("GRANT {rights} TO {user}"),
+            Self::Revoke { rights, user } => format!("REVOKE {rights} FROM {user}"),
             Self::ShowGrants(user) => format!("SHOW GRANTS{}", of(user)),
         }
     }

@@ -383,7 +383,7 @@ impl Accounts {
             };
             let Some(place) = record.grants.iter().position(has) else {
                 return Err(ServiceError::not_found(format!("'{name}' was not granted this"))
-                    .with_hint(format!("SHOW GRANTS FOR {} shows what is granted, as it is revoked", shown(written)))
+                    .with_hint(format!("SHOW GRANTS FOR {written} shows what is granted, as it is revoked"))
                     .at_place((*position).into()));
             };
             record.grants[place].actions.retain(|action| !actions.contains(action));
@@ -540,14 +540,6 @@ fn no_token(id: &str) -> ServiceError {
     let id: String = id.chars().take(16).collect();
     ServiceError::not_found(format!("there is no token with the id '{id}'"))
         .with_hint("SHOW TOKENS lists the ids, of 16 characters each")
-}
-
-fn shown(user: &UserName) -> String {
-    let name = rivulet_sql::name_in_sql(&user.name.text);
-    match &user.tenant {
-        Some(tenant) => format!("{}.{name}", rivulet_sql::name_in_sql(&tenant.text)),
-        None => name.into_owned(),
-    }
 }
 
 fn limit(message: String, hint: &str) -> ServiceError {
