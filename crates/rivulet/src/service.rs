@@ -48,7 +48,7 @@ pub use queries::{
 };
 pub use requests::{Alteration, AlterationEffect, Parameter, ParameterValue, QueryChange, QueryRequest};
 pub use resource::{Action, Resource, ResourceKind};
-pub(crate) use rights::is_below;
+pub(crate) use rights::{administers_server, has_expired, is_below};
 pub use rights::{Grant, LoginToken, Rights};
 pub use session::Session;
 pub use status::{

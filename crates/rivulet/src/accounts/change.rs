@@ -10,7 +10,7 @@ use super::{Accounts, Known, now_s, text_of};
 use crate::catalog::Catalog;
 use crate::service::{
     AccountAnswer, Action, Caller, ErrorKind, FullName, GrantInfo, ResourceKind, ServiceError, Tenant, TokenInfo,
-    UserInfo, is_below,
+    UserInfo, has_expired, is_below,
 };
 
 /// The longest name of a user or tenant, in characters.
@@ -165,22 +165,17 @@ impl Accounts {
             return Ok(done);
         }
         let now_s = now_s();
-        let is_administrator = |name: &FullName, record: &UserRecord| {
-            let holds = |token: &TokenRecord| token.expires_s.is_none_or(|expires_s| expires_s > now_s);
-            name.tenant.is_default() && record.all && record.tokens.iter().any(holds)
-        };
-        // Without any token of an administrator, expired ones too, nobody would have to log in any more.
-        let is_required =
-            |name: &FullName, record: &UserRecord| name.tenant.is_default() && record.all && !record.tokens.is_empty();
-        let remains = |is: &dyn Fn(&FullName, &UserRecord) -> bool| {
+        let holds = |token: &TokenRecord| !has_expired(token.expires_s, now_s);
+        let remains = |is_token: &dyn Fn(&TokenRecord) -> bool| {
             let known = self.known.read();
             let mut others = known.users.iter().filter(|(other, _)| *other != name);
-            record.as_ref().is_some_and(|record| is(name, record))
-                || others.any(|(other, user)| is(other, &user.record))
+            record.as_ref().is_some_and(|record| record.can_administer(name, is_token))
+                || others.any(|(other, user)| user.record.can_administer(other, is_token))
         };
-        let was = before.as_ref().is_some_and(|record| is_administrator(name, record));
-        let opens = self.is_in_force.load(std::sync::atomic::Ordering::Acquire) && !remains(&is_required);
-        if opens || was && !remains(&is_administrator) {
+        let was = before.as_ref().is_some_and(|record| record.can_administer(name, holds));
+        // Without any token of an administrator, expired ones too, nobody would have to log in any more.
+        let opens = self.are_in_force() && !remains(&|_| true);
+        if opens || was && !remains(&holds) {
             let message = format!("'{name}' is the last administrator of the server who can log in");
             return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(
                 "give another user all rights and a token first: CREATE USER name ADMIN, CREATE TOKEN FOR name",
@@ -410,7 +405,7 @@ fn full_name(caller: &Caller, user: &UserName) -> FullName {
 fn add_token(name: &FullName, record: &mut UserRecord, expires_s: Option<u64>) -> Result<AccountAnswer, ServiceError> {
     let now_s = now_s();
     if record.tokens.len() >= TOKENS_MAX {
-        record.tokens.retain(|token| token.expires_s.is_none_or(|expires_s| expires_s > now_s));
+        record.tokens.retain(|token| !has_expired(token.expires_s, now_s));
     }
     if record.tokens.len() >= TOKENS_MAX {
         return Err(limit(
@@ -434,7 +429,7 @@ fn info_of(name: &FullName, token: &TokenRecord, now_s: u64) -> TokenInfo {
         created_s: token.created_s,
         expires_s: token.expires_s,
         last_used_s: token.last_used_s,
-        has_expired: token.expires_s.is_some_and(|expires_s| expires_s <= now_s),
+        has_expired: has_expired(token.expires_s, now_s),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::service::{Action, FullName, Grant, ResourceKind, Rights};
+use crate::service::{Action, FullName, Grant, ResourceKind, Rights, administers_server};
 
 /// A user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +52,11 @@ impl UserRecord {
     pub(super) fn rights(&self, user: &FullName) -> Rights {
         let grants = self.grants.iter().filter_map(|grant| grant.grant(&user.name)).collect();
         Rights::new(user.clone(), self.all, grants)
+    }
+
+    /// Whether a user of this name administers the server, and has a token for that.
+    pub(super) fn can_administer(&self, user: &FullName, is_token: impl FnMut(&TokenRecord) -> bool) -> bool {
+        administers_server(user, self.all) && self.tokens.iter().any(is_token)
     }
 }
 

@@ -73,14 +73,9 @@ impl Rights {
         &self.user
     }
 
-    /// Whether the user administers its tenant.
-    pub fn has_all(&self) -> bool {
-        self.all
-    }
-
     /// Whether the user may do everything on this server.
     pub fn has_server(&self) -> bool {
-        self.all && self.user.tenant.is_default()
+        administers_server(&self.user, self.all)
     }
 
     /// Whether others have taken their place, or the user was dropped.
@@ -143,6 +138,16 @@ impl Rights {
         };
         may_be_had && (self.all || self.grants.iter().any(|grant| grant.allows(action, resource, client_id)))
     }
+}
+
+/// Whether a user administers the server, and not only a tenant. `all` says whether it has all rights.
+pub(crate) fn administers_server(user: &FullName, all: bool) -> bool {
+    all && user.tenant.is_default()
+}
+
+/// Whether a token that ends at this time, if ever, has expired. Times are seconds since the epoch.
+pub(crate) fn has_expired(expires_s: Option<u64>, now_s: u64) -> bool {
+    expires_s.is_some_and(|expires_s| expires_s <= now_s)
 }
 
 /// Whether a topic or filter is below a level, which is literal in both.
@@ -246,7 +251,7 @@ impl LoginToken {
 
     /// Whether it has expired by this time.
     pub fn is_expired_at(&self, now_s: u64) -> bool {
-        self.expires_s.load(Ordering::Acquire) <= now_s
+        has_expired(Some(self.expires_s.load(Ordering::Acquire)), now_s)
     }
 }
 
