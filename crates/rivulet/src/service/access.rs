@@ -53,8 +53,7 @@ impl Permit {
     /// Whether the caller may see results and payloads of a query that it may read, or of all queries. A `false` does
     /// not count as a refusal: the caller gets the rest.
     pub fn shows_results(&self, access: &Access, query: Option<&str>) -> bool {
-        let resource = Resource { kind: ResourceKind::Query, name: query };
-        access.allows(&self.0, Action::Subscribe, resource)
+        access.may_still_subscribe(&self.0, Resource { kind: ResourceKind::Query, name: query })
     }
 }
 
@@ -228,7 +227,7 @@ impl Access {
         permitted.inspect_err(|error| self.note_refused(caller, Action::Subscribe, resource, &error.message))
     }
 
-    /// The same for one who may already; a `false` does not count as a refusal.
+    /// The same for one who may already, or gets the rest without; a `false` does not count as a refusal.
     pub(crate) fn may_still_subscribe(&self, caller: &Caller, resource: Resource<'_>) -> bool {
         self.allows(caller, Action::Subscribe, resource)
     }
