@@ -140,6 +140,41 @@ pub struct Config {
     pub audit: Option<AuditConfig>,
 }
 
+/// An address at which the server listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// The key of the address.
+    pub key: &'static str,
+    /// The address.
+    pub address: SocketAddr,
+    /// The section of the keys of its certificate.
+    section: &'static str,
+    /// Whether it speaks TLS.
+    pub has_tls: bool,
+    /// Whether clients give the user name and password of the configuration.
+    pub asks_for_password: bool,
+}
+
+impl Config {
+    /// The addresses at which the server listens.
+    fn listeners(&self) -> Vec<Listener> {
+        let (key, has_tls) = ("http.address", self.http.tls.is_some());
+        let http = Listener { key, address: self.http_address, section: "http", has_tls, asks_for_password: false };
+        let of_broker = self.embedded.iter().flat_map(|broker| {
+            let (has_tls, asks_for_password) = (broker.tls.is_some(), broker.credentials.is_some());
+            let at = |key, address| Listener { key, address, section: "mqtt.embedded", has_tls, asks_for_password };
+            let websocket = broker.websocket.as_ref().map(|one| at("mqtt.embedded.websocket.address", one.address));
+            [Some(at("mqtt.embedded.address", broker.address)), websocket].into_iter().flatten()
+        });
+        std::iter::once(http).chain(of_broker).collect()
+    }
+
+    /// Those that other machines reach.
+    pub fn public_listeners(&self) -> impl Iterator<Item = Listener> {
+        self.listeners().into_iter().filter(|listener| !listener.address.ip().is_loopback())
+    }
+}
+
 /// The record of what callers do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AuditConfig {
@@ -752,6 +787,7 @@ impl Values {
             log_json: self.text("log.format").as_deref() == Some("json"),
             audit: self.switch("audit.enabled").then(|| self.audit()),
         };
+        listen_apart(&config.listeners())?;
         self.warn_of_plain(&config);
         Ok(Loaded { config, settings: self.settings(), warnings: self.warnings })
     }
@@ -796,16 +832,7 @@ impl Values {
     /// Warns of listeners that other machines can reach without TLS. It is no error: a proxy in front may have the
     /// certificate.
     fn warn_of_plain(&mut self, config: &Config) {
-        let embedded = config.embedded.as_ref();
-        let websocket = embedded.and_then(|embedded| embedded.websocket.as_ref());
-        let has_tls = embedded.is_some_and(|embedded| embedded.tls.is_some());
-        let listeners = [
-            ("http", "http.address", Some(config.http_address), config.http.tls.is_some()),
-            ("mqtt.embedded", "mqtt.embedded.address", embedded.map(|embedded| embedded.address), has_tls),
-            ("mqtt.embedded", "mqtt.embedded.websocket.address", websocket.map(|websocket| websocket.address), has_tls),
-        ];
-        for (section, key, address, has_tls) in listeners {
-            let Some(address) = address.filter(|address| !address.ip().is_loopback() && !has_tls) else { continue };
+        for Listener { key, address, section, .. } in config.public_listeners().filter(|listener| !listener.has_tls) {
             self.warnings.push(format!(
                 "{key} is {address}, and {section}.tls.certificate_file is not set: everybody on the way can read and \
                  change what is sent there, unless a proxy in front of it speaks TLS"
@@ -936,28 +963,11 @@ impl Values {
             (None, None) => None,
             _ => return Err(both("mqtt.embedded.username", "mqtt.embedded.password or mqtt.embedded.password_file")),
         };
-        let tls = self.tls("mqtt.embedded.tls")?;
-        let address = self.address("mqtt.embedded.address");
-        let websocket = self.websocket()?;
-        let listeners = [
-            ("http.address", Some(self.address("http.address"))),
-            ("mqtt.embedded.address", Some(address)),
-            ("mqtt.embedded.websocket.address", websocket.as_ref().map(|websocket| websocket.address)),
-        ];
-        for (index, (key, address)) in listeners.iter().enumerate() {
-            let Some(address) = address.filter(|address| address.port() != 0) else { continue };
-            if let Some((other, _)) = listeners[..index].iter().find(|(_, other)| *other == Some(address)) {
-                return Err(ConfigError::Contradiction {
-                    message: format!("{other} and {key} are both {address}"),
-                    hint: "give one of them another port".into(),
-                });
-            }
-        }
         Ok(EmbeddedBrokerConfig {
-            address,
+            address: self.address("mqtt.embedded.address"),
             credentials,
-            tls,
-            websocket,
+            tls: self.tls("mqtt.embedded.tls")?,
+            websocket: self.websocket()?,
             connections_max: self.number("mqtt.embedded.connections_max"),
             sessions_max: self.number("mqtt.embedded.sessions_max"),
             session_expiry_s_max: self.number("mqtt.embedded.session_expiry_s_max") as u32,
@@ -1113,6 +1123,20 @@ fn hosts_of(list: &str, key: &'static str, shown: &str) -> Result<AllowedHosts, 
         message: format!("'{entry}' in {shown} is no host"),
         hint: "write names, *.example.org, addresses and networks (10.0.0.0/8) with commas between, or *".into(),
     })
+}
+
+/// Refuses two listeners at the same address.
+fn listen_apart(listeners: &[Listener]) -> Result<(), ConfigError> {
+    for (index, Listener { key, address, .. }) in listeners.iter().enumerate() {
+        let other = listeners[..index].iter().find(|other| other.address == *address);
+        if let Some(other) = other.filter(|_| address.port() != 0) {
+            return Err(ConfigError::Contradiction {
+                message: format!("{} and {key} are both {address}", other.key),
+                hint: "give one of them another port".into(),
+            });
+        }
+    }
+    Ok(())
 }
 
 /// Whether a text begins as an address with a scheme does, or as one of a bucket that somebody has begun. A single

@@ -96,7 +96,7 @@ use rivulet_runtime::{InboxLimits, Spill, Workers};
 
 use crate::accounts::{self, Accounts, AuditLog};
 use crate::catalog::Catalog;
-use crate::config::{AuditConfig, Config};
+use crate::config::{AuditConfig, Config, Listener};
 use crate::data_folder::archive::Copies;
 use crate::data_folder::{CHECKPOINTS, LOG};
 use crate::secrets::Secrets;
@@ -225,13 +225,8 @@ fn refuse_to_stand_open(access: &Access, config: &Config) -> Result<(), ServiceE
     if access.has_accounts() {
         return Ok(());
     }
-    let http = Some((config.http_address, "http.address"));
-    let broker = config.embedded.as_ref().filter(|embedded| embedded.credentials.is_none());
-    let websocket = broker.and_then(|embedded| embedded.websocket.as_ref());
-    let websocket = websocket.map(|websocket| (websocket.address, "mqtt.embedded.websocket.address"));
-    let broker = broker.map(|embedded| (embedded.address, "mqtt.embedded.address"));
-    let all = [http, broker, websocket].into_iter().flatten();
-    let Some((address, key)) = all.into_iter().find(|(address, _)| !address.ip().is_loopback()) else { return Ok(()) };
+    let open = config.public_listeners().find(|listener| !listener.asks_for_password);
+    let Some(Listener { key, address, .. }) = open else { return Ok(()) };
     let folder = config.data_dir.display();
     let message = format!("{key} is {address}, which other machines reach, and nobody has to log in");
     Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(format!(
