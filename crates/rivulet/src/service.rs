@@ -1,8 +1,9 @@
 //! The calls of the server, as one trait, which the engine implements. REST, SQL and the command line use it through
 //! the [`Session`] of a [`Caller`], which checks what the caller may do.
 //!
-//! The types here are plain; [`crate::api`] converts them for the network, and [`crate::catalog`] for the disk. Every
-//! call may block (for a lock, or a commit to disk), so the API makes the calls on a thread that may block.
+//! What is shown as it is goes over the network as these types are: their JSON is part of the REST API. The types of
+//! requests are plain: [`crate::api`] converts them for the network, and [`crate::catalog`] for the disk. Every call may
+//! block (for a lock, or a commit to disk), so the API makes the calls on a thread that may block.
 
 mod access;
 mod accounts;
@@ -26,8 +27,10 @@ use std::sync::Arc;
 
 use rivulet_dataflow::QueryId;
 use rivulet_sql::AccountStatement;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::broadcast;
+use utoipa::ToSchema;
 
 use crate::config::Config;
 pub(crate) use access::BrokerAccess;
@@ -35,7 +38,9 @@ pub use access::{Access, Authorizer, Credentials, LocalOperator, Permit, Refused
 pub use accounts::{AccountAnswer, GrantInfo, TokenInfo, UserInfo};
 pub(crate) use activity::counted_from;
 pub use activity::{InputActivity, NullColumn, QueryActivity, QueryRefusal, StepActivity};
-pub use applications::{ApplicationInfo, ParameterInfo, QueryReplacement, Replacement, SecretInfo, TableInfo};
+pub use applications::{
+    ApplicationInfo, ParameterInfo, QueryReplacement, Replacement, SecretInfo, TableColumn, TableInfo,
+};
 pub use audit::{AuditEntry, Auditor};
 pub use caller::{Caller, Login, Origin};
 pub use error::{ErrorKind, ServiceError};
@@ -48,8 +53,8 @@ pub use queries::{
 };
 pub use requests::{Alteration, AlterationEffect, Parameter, ParameterValue, QueryChange, QueryRequest};
 pub use resource::{Action, Resource, ResourceKind};
-pub(crate) use rights::{administers_server, has_expired, is_below};
 pub use rights::{Grant, LoginToken, Rights};
+pub(crate) use rights::{administers_server, has_expired, is_below};
 pub use session::Session;
 pub use status::{
     ApplicationStatus, CheckpointInfo, CheckpointStatus, ConnectionStatus, LogStatus, QueryCheckpoint, RecoveryStatus,
@@ -86,7 +91,7 @@ pub trait Service: Send + Sync + 'static {
         permit: &Permit,
         sql: &str,
         discards_state: bool,
-    ) -> Result<(ApplicationInfo, Replacement), ServiceError>;
+    ) -> Result<ApplicationInfo, ServiceError>;
 
     /// Registers an application from code of some kind; the code of `sql` is the text of one `CREATE APPLICATION`. The
     /// same code again returns the same id.
@@ -102,7 +107,7 @@ pub trait Service: Send + Sync + 'static {
         kind: &str,
         code: &[u8],
         discards_state: bool,
-    ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
+    ) -> Result<ApplicationInfo, ServiceError> {
         let _ = (permit, code, discards_state);
         Err(ServiceError::invalid(format!("this server loads no code of the kind '{kind}'")))
     }
@@ -290,13 +295,14 @@ pub trait Backup: Send {
     fn write(&self, out: &mut dyn io::Write) -> io::Result<(u64, u64)>;
 }
 
-/// The result of one SQL statement: rows, or a message, or both.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The result of one statement.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StatementResult {
     /// Names of the columns; empty for a statement without rows.
     pub columns: Vec<String>,
     /// Rows, each with a value for every column.
     pub rows: Vec<Vec<Value>>,
-    /// What was done, for a user: `application ac_control created`.
+    /// What was done, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
 }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rivulet_dataflow::{Batch, Clock, Sink, SinkError, TransactionalSink};
+use serde::{Deserialize, Serialize};
 
 use crate::clock::SystemClock;
 
@@ -31,7 +32,8 @@ const MARK_EVERY: Duration = Duration::from_millis(50);
 const MARKS_MAX: usize = 256;
 
 /// The condition of a source or sink.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Condition {
     /// The last attempt succeeded, or there was none.
     #[default]

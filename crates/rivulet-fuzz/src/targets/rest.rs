@@ -10,7 +10,7 @@ use axum::http::{Method, Request, header};
 use rivulet::api;
 use rivulet::service::{
     ApplicationInfo, ErrorKind, LiveResult, ParameterValue, Permit, QUERIES_PAGE_MAX, QueryFilter, QueryInfo,
-    QueryRequest, QueryState, Replacement, SUBMIT_BATCH_MAX, Service, ServiceError, StatementResult, Status, TableInfo,
+    QueryRequest, QueryState, SUBMIT_BATCH_MAX, Service, ServiceError, StatementResult, Status, TableInfo,
     generated_name,
 };
 use rivulet_dataflow::QueryId;
@@ -222,8 +222,8 @@ impl Service for Double {
         permit: &Permit,
         sql: &str,
         _discards_state: bool,
-    ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
-        self.create_application(permit, sql).map(|info| (info, Replacement::default()))
+    ) -> Result<ApplicationInfo, ServiceError> {
+        self.create_application(permit, sql)
     }
 
     fn create_table(&self, _permit: &Permit, sql: &str) -> Result<TableInfo, ServiceError> {

@@ -141,7 +141,7 @@ impl From<service::QueryActivity> for QueryActivity {
             inputs: activity.inputs.into_iter().map(input).collect(),
             waiting: activity.waiting,
             is_spilled: activity.is_spilled,
-            refused: activity.refused.into_iter().collect(),
+            refused: activity.refused,
             last_refusal: activity.last_refusal.map(refusal),
             steps: steps.map(|step| QueryStep { operator: step.operator, rows: step.rows }).collect(),
             null_columns: activity.null_columns.into_iter().map(|column| column.name).collect(),

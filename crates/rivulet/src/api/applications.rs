@@ -22,7 +22,7 @@ use super::types::{Application, ApplicationList, DropParameters, ErrorAnswer, Ex
 )]
 pub(super) async fn list_applications(api: Authenticated) -> Result<Json<ApplicationList>, ApiError> {
     let applications = api.blocking(|session| session.applications()).await??;
-    Ok(Json(ApplicationList { applications: applications.into_iter().map(Application::from).collect() }))
+    Ok(Json(ApplicationList { applications }))
 }
 
 /// Register an application
@@ -49,27 +49,25 @@ pub(super) async fn create_application(
         return Err(ApiError::invalid("discard_state without replace")
             .with_hint("state is discarded by a replacement: add replace=true"));
     }
-    let replaced = |(application, replacement)| (application, Some(replacement));
     let registered = match language.filter(|language| language != rivulet_sql::SQL) {
         None => {
             let sql = api.read_sql(body).await?;
             let register = move |session: &Session<'_>| match replace {
-                true => session.replace_application(&sql, discard_state).map(replaced),
-                false => session.create_application(&sql).map(|application| (application, None)),
+                true => session.replace_application(&sql, discard_state),
+                false => session.create_application(&sql),
             };
             api.blocking(register).await?
         }
         Some(kind) => {
             let code = api.read_bytes(body).await?;
             let register = move |session: &Session<'_>| match replace {
-                true => session.replace_application_of(&kind, &code.0, discard_state).map(replaced),
-                false => session.create_application_of(&kind, &code.0).map(|application| (application, None)),
+                true => session.replace_application_of(&kind, &code.0, discard_state),
+                false => session.create_application_of(&kind, &code.0),
             };
             api.blocking(register).await?
         }
     };
-    let (application, replacement) = registered?;
-    Ok(Json(Application { replacement: replacement.map(Into::into), ..application.into() }))
+    Ok(Json(registered?))
 }
 
 /// Show an application
@@ -82,8 +80,7 @@ pub(super) async fn create_application(
     ),
 )]
 pub(super) async fn show_application(api: Authenticated, Name(name): Name) -> Result<Json<Application>, ApiError> {
-    let application = api.blocking(move |session| session.application(&name)).await??;
-    Ok(Json(application.into()))
+    Ok(Json(api.blocking(move |session| session.application(&name)).await??))
 }
 
 /// Drop an application

@@ -6,7 +6,7 @@ use axum::body::Body;
 
 use super::call::Authenticated;
 use super::error::ApiError;
-use super::types::{BigQuery, BigQueryCreated, BigQueryList, ErrorAnswer};
+use super::types::{BigQueryCreated, BigQueryList, ErrorAnswer};
 
 /// List the big queries
 ///
@@ -20,7 +20,7 @@ use super::types::{BigQuery, BigQueryCreated, BigQueryList, ErrorAnswer};
 )]
 pub(super) async fn list_big_queries(api: Authenticated) -> Result<Json<BigQueryList>, ApiError> {
     let big_queries = api.blocking(|session| session.big_queries()).await??;
-    Ok(Json(BigQueryList { big_queries: big_queries.into_iter().map(BigQuery::from).collect() }))
+    Ok(Json(BigQueryList { big_queries }))
 }
 
 /// Create a big query
@@ -42,5 +42,5 @@ pub(super) async fn list_big_queries(api: Authenticated) -> Result<Json<BigQuery
 pub(super) async fn create_big_query(api: Authenticated, body: Body) -> Result<Json<BigQueryCreated>, ApiError> {
     let sql = api.read_sql(body).await?;
     let (query, message) = api.blocking(move |session| session.create_big_query(&sql)).await??;
-    Ok(Json(BigQueryCreated { query: query.into(), message }))
+    Ok(Json(BigQueryCreated { query, message }))
 }

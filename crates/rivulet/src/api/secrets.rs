@@ -20,7 +20,7 @@ use super::types::{ErrorAnswer, Secret, SecretList};
 )]
 pub(super) async fn list_secrets(api: Authenticated) -> Result<Json<SecretList>, ApiError> {
     let secrets = api.blocking(|session| session.secrets()).await??;
-    Ok(Json(SecretList { secrets: secrets.into_iter().map(Secret::from).collect() }))
+    Ok(Json(SecretList { secrets }))
 }
 
 /// Create a secret, or give it another value
@@ -38,7 +38,7 @@ pub(super) async fn list_secrets(api: Authenticated) -> Result<Json<SecretList>,
 pub(super) async fn put_secret(api: Authenticated, Name(name): Name, body: Body) -> Result<Json<Secret>, ApiError> {
     let value = api.read_text(body).await?.to_owned();
     let secret = api.blocking(move |session| session.put_secret(&name, value)).await??;
-    Ok(Json(secret.into()))
+    Ok(Json(secret))
 }
 
 /// Drop a secret

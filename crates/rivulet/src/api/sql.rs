@@ -42,7 +42,7 @@ pub(super) async fn run_script(api: Authenticated, body: Body) -> Result<(Status
     let mut status = StatusCode::OK;
     for outcome in outcomes {
         match outcome {
-            Ok(result) => answer.results.push(result.into()),
+            Ok(result) => answer.results.push(result),
             Err(error) => {
                 status = status_of(error.kind);
                 answer.statements_not_run = error.statements_not_run as u64;

@@ -17,7 +17,7 @@ use crate::service::ServiceError;
 )]
 pub(super) async fn show_status(api: Authenticated) -> Result<Json<Status>, ApiError> {
     let status = api.looking(|session| session.status()).await??;
-    Ok(Json(status.into()))
+    Ok(Json(status))
 }
 
 /// Whether the process answers
@@ -63,5 +63,5 @@ pub(super) async fn ready(caller: MaybeAuthenticated) -> Result<Json<Health>, Ap
 )]
 pub(super) async fn make_checkpoint(api: Authenticated) -> Result<Json<Checkpoint>, ApiError> {
     let made = api.blocking(|session| session.checkpoint()).await??;
-    Ok(Json(made.into()))
+    Ok(Json(made))
 }

@@ -18,7 +18,7 @@ use super::types::{ErrorAnswer, Table, TableList};
 )]
 pub(super) async fn list_tables(api: Authenticated) -> Result<Json<TableList>, ApiError> {
     let tables = api.blocking(|session| session.tables()).await??;
-    Ok(Json(TableList { tables: tables.into_iter().map(Table::from).collect() }))
+    Ok(Json(TableList { tables }))
 }
 
 /// Create a reference table
@@ -35,7 +35,7 @@ pub(super) async fn list_tables(api: Authenticated) -> Result<Json<TableList>, A
 pub(super) async fn create_table(api: Authenticated, body: Body) -> Result<Json<Table>, ApiError> {
     let sql = api.read_sql(body).await?;
     let table = api.blocking(move |session| session.create_table(&sql)).await??;
-    Ok(Json(table.into()))
+    Ok(Json(table))
 }
 
 /// Show a reference table
@@ -49,7 +49,7 @@ pub(super) async fn create_table(api: Authenticated, body: Body) -> Result<Json<
 )]
 pub(super) async fn show_table(api: Authenticated, Name(name): Name) -> Result<Json<Table>, ApiError> {
     let table = api.blocking(move |session| session.table(&name)).await??;
-    Ok(Json(table.into()))
+    Ok(Json(table))
 }
 
 /// Drop a reference table
@@ -79,5 +79,5 @@ pub(super) async fn drop_table(api: Authenticated, Name(name): Name) -> Result<S
 )]
 pub(super) async fn refresh_table(api: Authenticated, Name(name): Name) -> Result<Json<Table>, ApiError> {
     let table = api.blocking(move |session| session.refresh_table(&name)).await??;
-    Ok(Json(table.into()))
+    Ok(Json(table))
 }

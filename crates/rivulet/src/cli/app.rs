@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use rivulet_connectors::connector::Direction;
 use serde_json::json;
 
 use crate::api::types::{Application, ApplicationList, EndHealth, Explanation, ParameterDeclaration};
@@ -72,7 +73,7 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
                 let parameters: Vec<String> = application.parameters.iter().map(declaration).collect();
                 [
                     application.name.clone(),
-                    state(application),
+                    application.state(),
                     application.queries_running.to_string(),
                     application.queries_paused.to_string(),
                     parameters.join(", "),
@@ -89,7 +90,7 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
             for (label, value) in [
                 ("name", &application.name),
                 ("id", &application.id),
-                ("state", &state(&application)),
+                ("state", &application.state()),
                 ("parameters", &parameters.join(", ")),
                 ("input topic", &application.input_topic),
                 ("output topic", &application.output_topic),
@@ -101,12 +102,14 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
             }
             for health in &application.health {
                 let error = health.last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
-                let EndHealth { name, kind, state, rows, rejected_rows, waiting_rows, .. } = health;
-                let counts = match kind.as_str() {
-                    "source" => format!("{rows} messages, {rejected_rows} refused"),
-                    _ => format!("{rows} rows acknowledged, {waiting_rows} waiting, {rejected_rows} left out"),
+                let EndHealth { name, direction, condition, rows, rejected_rows, waiting_rows, .. } = health;
+                let counts = match direction {
+                    Direction::Source => format!("{rows} messages, {rejected_rows} refused"),
+                    Direction::Sink => {
+                        format!("{rows} rows acknowledged, {waiting_rows} waiting, {rejected_rows} left out")
+                    }
                 };
-                writeln!(out, "{kind} {name}: {state}, {counts}{error}")?;
+                writeln!(out, "{direction} {name}: {condition}, {counts}{error}")?;
             }
             for warning in &application.warnings {
                 writeln!(out, "warning: {warning}")?;
@@ -129,12 +132,6 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
         }
     }
     Ok(())
-}
-
-/// Whether an application runs, and why not.
-fn state(application: &Application) -> String {
-    let reason = application.not_running.as_ref();
-    reason.map_or_else(|| "running".into(), |reason| format!("not running: {reason}"))
 }
 
 /// A parameter as it is declared.

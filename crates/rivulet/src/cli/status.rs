@@ -5,8 +5,11 @@ use std::io::{self, IsTerminal, Write};
 use std::thread;
 use std::time::Duration;
 
+use rivulet_connectors::connector::Condition;
+
 use crate::api::types::{ApplicationStatus, BigQuery, Checkpoints, Log, Recovery, Status, Worker};
 use crate::counted::{counted, noun};
+use crate::service::QueryState;
 
 use super::error::CliError;
 use super::options::{Connection, Global};
@@ -118,9 +121,9 @@ fn text(status: &Status, wide: bool) -> String {
             let counts = refused(application.refused.iter());
             let _ = writeln!(text, "{name}: refused {counts}; the last one because of {refusal}");
         }
-        for end in application.health.iter().filter(|end| end.state != "ok") {
+        for end in application.health.iter().filter(|end| end.condition != Condition::Ok) {
             let error = end.last_error.as_deref().unwrap_or_default();
-            let _ = writeln!(text, "{name}: the {} '{}' is {}: {error}", end.kind, end.name, end.state);
+            let _ = writeln!(text, "{name}: the {} '{}' is {}: {error}", end.direction, end.name, end.condition);
         }
         for warning in &application.warnings {
             let _ = writeln!(text, "{name}: warning: {warning}");
@@ -298,10 +301,10 @@ fn table_of<'t, T: 't>(columns: &[Column<T>], wide: bool, rows: impl IntoIterato
 
 /// The state of a query, and what of it does not work though it runs: `running, sink retrying`.
 fn big_state(query: &BigQuery) -> String {
-    let worst = query.health.iter().filter(|end| end.state != "ok").max_by_key(|end| end.state == "failing");
-    match worst.filter(|_| query.state == "running") {
-        Some(end) => format!("running, {} {}", end.kind, end.state),
-        None => query.state.clone(),
+    let worst = query.health.iter().filter(|end| end.condition != Condition::Ok).max_by_key(|end| end.condition);
+    match worst.filter(|_| query.state == QueryState::Running) {
+        Some(end) => format!("running, {} {}", end.direction, end.condition),
+        None => query.state.to_string(),
     }
 }
 

@@ -8,7 +8,7 @@ use crate::counted::counted;
 use crate::like;
 use crate::service::{
     AccountAnswer, ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, EndHealth, GrantInfo,
-    QueryActivity, QueryInfo, ServiceError, StatementResult, TableInfo, TokenInfo, UserInfo, counted_from,
+    QueryActivity, QueryInfo, ServiceError, StatementResult, TableColumn, TableInfo, TokenInfo, UserInfo, counted_from,
 };
 use crate::times::at;
 
@@ -185,7 +185,7 @@ pub(super) fn describe_table(one: TableInfo) -> StatementResult {
         vec![json!("applications"), json!(one.applications.join(", "))],
         vec![json!("needed by"), json!(one.needed_by.join(", "))],
     ];
-    for (name, data_type) in one.columns {
+    for TableColumn { name, data_type } in one.columns {
         rows.push(vec![json!(format!("column {name}")), json!(data_type)]);
     }
     rows.push(vec![json!("sql"), json!(one.sql)]);
@@ -326,7 +326,7 @@ fn describe_big_query(one: BigQueryInfo) -> StatementResult {
             add(&format!("sink {}: rows waiting", end.name), json!(end.waiting_rows));
         }
     }
-    add("rows refused", json!(one.refused.iter().map(|(_, count)| count).sum::<u64>()));
+    add("rows refused", json!(one.refused.values().sum::<u64>()));
     for (reason, count) in one.refused {
         add(&format!("refused: {reason}"), json!(count));
     }

@@ -2,6 +2,7 @@
 
 mod big_queries;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use prometheus_client::collector::Collector;
@@ -69,9 +70,9 @@ pub(super) struct ApplicationSnapshot {
     pub(super) parts: u64,
     pub(super) metrics: GroupMetrics,
     /// By input, events whose times are most likely seconds that were read as milliseconds.
-    pub(super) times_in_seconds: Vec<(String, u64)>,
+    pub(super) times_in_seconds: BTreeMap<String, u64>,
     /// If there are several outputs: the name of each, and the number of its rows.
-    pub(super) outputs: Vec<(String, u64)>,
+    pub(super) outputs: BTreeMap<String, u64>,
     /// For each input that reads no topic its name, the condition of its source, and the source's counters.
     pub(super) sources: Vec<(String, Condition, FeedCounts)>,
     /// The health of outputs that are not topics.
@@ -242,7 +243,7 @@ impl Snapshot {
         let help = "How often the connection was lost and events may have been missed";
         connections.counters(encoder, &[("broker_gaps", help, |one| one.gaps)])?;
         let help = "What was dropped or turned away, by reason";
-        let dropped = connections.by("reason", |one| one.dropped.iter().copied());
+        let dropped = connections.by("reason", |one| counts(&one.dropped));
         dropped.counters(encoder, &[("broker_dropped", help, |count| count)])?;
         let help = "Subscriptions that the broker has refused, 20 for 20 or more";
         let refused = |one: &ConnectionStatus| one.refused_subscriptions.len() as u64;
@@ -314,7 +315,7 @@ impl<'a, T: Copy> Series<'a, T> {
 }
 
 /// Counts by name, as parts of a series.
-fn counts(counts: &[(String, u64)]) -> impl Iterator<Item = (&str, u64)> {
+fn counts(counts: &BTreeMap<String, u64>) -> impl Iterator<Item = (&str, u64)> {
     counts.iter().map(|(name, count)| (&**name, *count))
 }
 
@@ -380,14 +381,14 @@ mod tests {
         let mut metrics = GroupMetrics { events: 5, batches: 2, ..GroupMetrics::default() };
         metrics.refused[Reason::Late as usize] = 3;
         [50, 2_000, 200_000_000].into_iter().for_each(|us| metrics.processing_latency_us.record(us));
-        let outputs = vec![("alarms".to_owned(), 2)];
+        let outputs = [("alarms".to_owned(), 2)].into();
         let application = ApplicationSnapshot {
             name: "a\"b".into(),
             running: 7,
             metrics,
             outputs,
             sources: vec![("in".to_owned(), Condition::Retrying, FeedCounts { events: 8, ..FeedCounts::default() })],
-            times_in_seconds: vec![("in".to_owned(), 4)],
+            times_in_seconds: [("in".to_owned(), 4)].into(),
             spill: SpillStatus { queries: 2, lost: 1, ..Default::default() },
             ..Default::default()
         };
@@ -402,7 +403,7 @@ mod tests {
             connections: vec![ConnectionStatus {
                 broker: "embedded".into(),
                 connected: true,
-                dropped: vec![("slow_subscriber", 6), ("expired", 0)],
+                dropped: [("slow_subscriber".into(), 6), ("expired".into(), 0)].into(),
                 ..Default::default()
             }],
             big_queries: vec![],

@@ -3,6 +3,7 @@
 //! What must hold: nothing is received before the catalog was loaded. The runtime does not run until
 //! [`Messaging::open`]; messages that clients send before wait in the kernel.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -347,7 +348,7 @@ impl Messaging {
                     last_error: status.last_error,
                     reconnects: status.reconnects,
                     gaps: status.gaps,
-                    refused_subscriptions: status.refused_subscriptions,
+                    refused_subscriptions: status.refused_subscriptions.into_iter().collect(),
                 }
             }
         }]
@@ -441,9 +442,9 @@ fn embedded_name(broker: &Broker) -> String {
     broker.addresses().first().map_or_else(String::new, |address| format!("embedded, {address}"))
 }
 
-fn drops_of_broker(stats: &BrokerStats) -> Vec<(&'static str, u64)> {
+fn drops_of_broker(stats: &BrokerStats) -> BTreeMap<String, u64> {
     let drops = &stats.dropped;
-    vec![
+    [
         ("slow_subscriber", drops.slow_subscriber),
         ("session_queue_full", drops.session_queue_full),
         ("too_large", drops.too_large),
@@ -465,10 +466,12 @@ fn drops_of_broker(stats: &BrokerStats) -> Vec<(&'static str, u64)> {
         ("protocol_errors", drops.protocol_errors),
         ("panics", stats.panics),
     ]
+    .map(|(reason, count)| (reason.to_owned(), count))
+    .into()
 }
 
-fn drops_of_client(status: &ClientStatus) -> Vec<(&'static str, u64)> {
-    vec![
+fn drops_of_client(status: &ClientStatus) -> BTreeMap<String, u64> {
+    [
         ("lost_messages", status.lost_messages),
         ("too_large_messages", status.too_large_messages),
         ("refused_messages", status.refused_messages),
@@ -477,6 +480,8 @@ fn drops_of_client(status: &ClientStatus) -> Vec<(&'static str, u64)> {
         ("unread_messages", status.unread_messages),
         ("panics", status.panics),
     ]
+    .map(|(reason, count)| (reason.to_owned(), count))
+    .into()
 }
 
 /// How a client of the external broker connects.

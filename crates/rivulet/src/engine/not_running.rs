@@ -63,15 +63,9 @@ impl NotRunning {
             id: self.stored.id.clone(),
             name: self.stored.name.name.clone(),
             sql: self.shown.clone(),
-            parameters: Vec::new(),
-            input_topic: String::new(),
-            output_topic: String::new(),
-            queries_running: 0,
-            queries_paused: 0,
             queries_not_running: self.queries,
             not_running: Some(self.reason.clone()),
-            warnings: Vec::new(),
-            health: Vec::new(),
+            ..ApplicationInfo::default()
         }
     }
 

@@ -45,11 +45,11 @@ impl Service for Engine {
         permit: &Permit,
         sql: &str,
         discards_state: bool,
-    ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
+    ) -> Result<ApplicationInfo, ServiceError> {
         let (application, replaces) = texts::plan_new(sql, &self.tables.loaded(permit.tenant()))?;
         let wish = if discards_state { StateWish::Discard } else { replaces.unwrap_or_default() };
         let (running, replacement) = self.replace(permit.tenant(), application, wish, None)?;
-        Ok((running.info(), replacement))
+        Ok(ApplicationInfo { replacement: Some(replacement), ..running.info() })
     }
 
     fn create_application_of(&self, permit: &Permit, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
@@ -63,11 +63,11 @@ impl Service for Engine {
         kind: &str,
         code: &[u8],
         discards_state: bool,
-    ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
+    ) -> Result<ApplicationInfo, ServiceError> {
         let application = self.applications.plan(permit.tenant(), kind, code)?;
         let wish = if discards_state { StateWish::Discard } else { StateWish::Keep };
         let (running, replacement) = self.replace(permit.tenant(), application, wish, None)?;
-        Ok((running.info(), replacement))
+        Ok(ApplicationInfo { replacement: Some(replacement), ..running.info() })
     }
 
     fn create_table(&self, permit: &Permit, sql: &str) -> Result<TableInfo, ServiceError> {

@@ -1,5 +1,6 @@
 //! An application that runs: its group, its inputs and outputs, the number of its queries, and its status.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
@@ -102,12 +103,12 @@ impl Running {
     }
 
     /// The number of events of each input that have such times.
-    pub(super) fn times_in_seconds(&self) -> Vec<(String, u64)> {
+    pub(super) fn times_in_seconds(&self) -> BTreeMap<String, u64> {
         self.seconds_by_input().into_iter().map(|(input, seconds)| (input, seconds.rows)).collect()
     }
 
     /// If there are several outputs: the name of each, and the number of its rows.
-    pub(super) fn output_rows(&self) -> Vec<(String, u64)> {
+    pub(super) fn output_rows(&self) -> BTreeMap<String, u64> {
         let rows = self.outputs.rows.iter().map(|rows| rows.load(Ordering::Relaxed));
         let named = self.application.outputs.iter().zip(rows);
         named.filter_map(|(output, rows)| Some((output.name.clone()?, rows))).collect()
@@ -175,9 +176,9 @@ impl Running {
             queries_running: self.queries_running.load(Ordering::Relaxed),
             queries_paused: self.queries_paused.load(Ordering::Relaxed),
             queries_not_running: self.queries_not_running.load(Ordering::Relaxed),
-            not_running: None,
             warnings: self.warnings(&self.group.metrics()),
             health: self.health(),
+            ..ApplicationInfo::default()
         }
     }
 }
@@ -217,15 +218,17 @@ pub(super) fn of_metrics(metrics: &GroupMetrics) -> ApplicationStatus {
         batches: metrics.batches,
         batch_rows_mean: if metrics.batches == 0 { 0.0 } else { metrics.events as f64 / metrics.batches as f64 },
         results: metrics.results,
-        refused: Reason::ALL
-            .into_iter()
-            .map(|reason| (reason.name().to_owned(), metrics.refused[reason as usize]))
-            .filter(|(_, count)| *count > 0)
-            .collect(),
+        refused: by_reason(&metrics.refused),
         processing: latency(&metrics.processing_latency_us),
         end_to_end: latency(&metrics.event_latency_us),
         ..ApplicationStatus::default()
     }
+}
+
+/// Refused rows by reason, without the reasons for which none was refused.
+pub(super) fn by_reason(refused: &[u64]) -> BTreeMap<String, u64> {
+    let counts = Reason::ALL.into_iter().map(|reason| (reason.name().to_owned(), refused[reason as usize]));
+    counts.filter(|(_, count)| *count > 0).collect()
 }
 
 /// Quantiles of a latency; none where nothing was measured.

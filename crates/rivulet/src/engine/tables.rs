@@ -22,7 +22,7 @@ use super::texts::{format_error, stored_table};
 use crate::catalog::Catalog;
 use crate::inline_rows;
 use crate::run::CONNECTORS;
-use crate::service::{ErrorKind, FullName, ServiceError, TableInfo, Tenant};
+use crate::service::{ErrorKind, FullName, ServiceError, TableColumn, TableInfo, Tenant};
 
 /// The reference tables of a server.
 ///
@@ -425,7 +425,9 @@ impl Known {
                 true => "none, its rows stand in the statement".into(),
                 false => CONNECTORS.path_of(&create.address).unwrap_or(&create.address).to_owned(),
             },
-            columns: columns.map(|field| (field.name().clone(), type_name(field.data_type()))).collect(),
+            columns: columns
+                .map(|field| TableColumn { name: field.name().clone(), data_type: type_name(field.data_type()) })
+                .collect(),
             rows: rows.as_ref().map_or(0, |rows| rows.columns().num_rows() as u64),
             bytes: rows.as_ref().map_or(0, |rows| rows.columns().get_array_memory_size() as u64),
             applications: Vec::new(),

@@ -3,6 +3,7 @@
 //! What must hold: there is at most one warning of each kind, or one of each input, however many queries there are; and
 //! each is written to the log once.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -138,7 +139,7 @@ fn shown(seen: &Seen<'_>) -> Vec<(Kind, String)> {
             if events == 1 { "the only event was".to_owned() } else { format!("all {events} events were") };
         let by_reason = Reason::ALL.into_iter().filter(|reason| ![Reason::Removed, Reason::Overflow].contains(reason));
         let by_reason = by_reason.map(|reason| (reason.name().to_owned(), metrics.refused[reason as usize]));
-        let by_reason: Vec<(String, u64)> = by_reason.filter(|(_, rows)| *rows > 0).collect();
+        let by_reason: BTreeMap<String, u64> = by_reason.filter(|(_, rows)| *rows > 0).collect();
         let reasons = if by_reason.len() > 1 { format!(" ({})", reasons(&by_reason)) } else { String::new() };
         all.push((Kind::Refused, format!("{all_of_them} refused{reasons}{last}")));
     }

@@ -1,5 +1,7 @@
 //! What becomes of the events of one query of an application, for users who ask why it gives its results.
 
+use std::collections::BTreeMap;
+
 /// What became of a query's events, and what it waits for. Times are microseconds since the epoch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueryActivity {
@@ -20,7 +22,7 @@ pub struct QueryActivity {
     /// Whether its state waits on disk for the next event.
     pub is_spilled: bool,
     /// Refused rows by reason; reasons without refusals are left out.
-    pub refused: Vec<(String, u64)>,
+    pub refused: BTreeMap<String, u64>,
     /// The last refused row of which the content was kept.
     pub last_refusal: Option<QueryRefusal>,
     /// Rows that reached each operator, in their order.
@@ -124,6 +126,6 @@ impl QueryActivity {
 
     /// All refused rows.
     pub fn refused_rows(&self) -> u64 {
-        self.refused.iter().map(|(_, rows)| rows).sum()
+        self.refused.values().sum()
     }
 }

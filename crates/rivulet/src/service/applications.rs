@@ -1,42 +1,65 @@
 //! What is shown of applications and tables, and what a new version of an application does.
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use super::queries::EndHealth;
 use crate::counted::counted;
 
 /// A reference table.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Table)]
 pub struct TableInfo {
     /// Its name.
+    #[schema(example = "stations")]
     pub name: String,
-    /// The SQL text it was created with, without long rows in it.
+    /// The SQL text it was created with, without rows that stand in it and are long.
     pub sql: String,
-    /// The file its rows are read from, as written; or a note that there is none.
+    /// The file its rows are read from, or that there is none.
+    #[schema(example = "data/stations.csv")]
     pub file: String,
-    /// Its columns: name and SQL type.
-    pub columns: Vec<(String, String)>,
-    /// The number of its rows.
+    /// Its columns.
+    pub columns: Vec<TableColumn>,
+    /// How many rows it has.
     pub rows: u64,
-    /// The memory of its rows, in bytes.
+    /// How many bytes they take in memory.
     pub bytes: u64,
-    /// Names of the applications that look events up in it.
+    /// The applications that look events up in it.
     pub applications: Vec<String>,
-    /// Names of the views and big queries that cannot exist without it. Only a table that is described by itself has
-    /// them.
+    /// The views and big queries that cannot exist without it; not in a list of tables.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub needed_by: Vec<String>,
-    /// Why it has no rows, so that the applications that use it do not run.
+    /// Why it has no rows; the applications that use it do not run then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_running: Option<String>,
-    /// The problem of the lines of the file that the start of the server could not read. The table runs without them.
+    /// What is wrong with lines of the file that the start of the server could not read, so that the table runs without
+    /// them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub left_out: Option<String>,
 }
 
+/// A column of a reference table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TableColumn {
+    /// Its name.
+    #[schema(example = "price")]
+    pub name: String,
+    /// Its SQL type.
+    #[serde(rename = "type")]
+    #[schema(example = "DOUBLE")]
+    pub data_type: String,
+}
+
 /// A secret, without its value.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Secret)]
 pub struct SecretInfo {
     /// Its name.
+    #[schema(example = "kafka_password")]
     pub name: String,
     /// When it got its value, in milliseconds since 1970.
     pub changed_at_ms: i64,
-    /// What names it: `sink 'alarms'`, `application 'floors'`.
+    /// What names it, as `sink 'alarms'` and `application 'floors'`.
     pub used_by: Vec<String>,
 }
 
@@ -52,46 +75,58 @@ impl TableInfo {
 }
 
 /// A registered application.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Application)]
 pub struct ApplicationInfo {
-    /// The hash of its canonical text, in hexadecimal.
+    /// The hash of its canonical text; the same text has the same id.
+    #[schema(example = "5f1c4c2be1f0a0c1")]
     pub id: String,
     /// Its name.
+    #[schema(example = "ac_control")]
     pub name: String,
     /// The SQL text it was registered with.
     pub sql: String,
-    /// Its declared parameters, in order, with the implicit `input` and `output` if it has them.
+    /// Its parameters.
     pub parameters: Vec<ParameterInfo>,
-    /// Template of the input topic; of several inputs all, separated by `, `.
+    /// Template of the input topic; of several inputs all, with `, ` between.
+    #[schema(example = "home/{home}/temperature")]
     pub input_topic: String,
-    /// Template of the output topic; of several outputs all, separated by `, `.
+    /// Template of the output topic; of several outputs all, with `, ` between.
+    #[schema(example = "home/{home}/ac")]
     pub output_topic: String,
     /// Queries that run.
     pub queries_running: u64,
     /// Queries that are paused.
     pub queries_paused: u64,
     /// Queries that are registered and cannot run.
+    #[serde(default)]
     pub queries_not_running: u64,
-    /// Why this version cannot run it. Then its parameters and topics are unknown, and it can be dropped.
+    /// Why this version cannot run it; parameters and topics are empty then. It can be dropped.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_running: Option<String>,
-    /// Probable mistakes in it: it runs all the same.
+    /// What of it is probably a mistake: it runs all the same.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// How what is no topic gets on: the source of each input, and the sink of each output, by its name.
+    /// How what is no topic gets on: the source of each input, and the sink of each output.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<EndHealth>,
+    /// What became of the application of its name, where it was to be replaced.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replacement: Option<Replacement>,
 }
 
-/// The outcome of registering a new version of an application.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What became of an application of which a new version was registered.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Replacement {
-    /// Whether there was no application of its name.
+    /// Whether there was none of its name.
     pub is_new: bool,
-    /// Whether it has replaced an application with another text.
+    /// Whether there was one with another text, which it has replaced.
     pub is_changed: bool,
-    /// The number of queries that it has taken over.
+    /// How many queries it has taken over.
     pub queries: u64,
-    /// Parameters that queries had values for and that no longer exist; the values are deleted.
+    /// Parameters that queries had values for and that are no more; the values are forgotten.
     pub parameters_dropped: Vec<String>,
-    /// Operators of the version before whose state is discarded, and why.
+    /// Operators of the version before whose state is forgotten, and why.
     pub state_discarded: Vec<String>,
 }
 
@@ -197,13 +232,19 @@ impl ApplicationInfo {
     }
 }
 
-/// A declared parameter of an application.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A parameter of an application.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ParameterDeclaration)]
 pub struct ParameterInfo {
     /// Its name.
+    #[schema(example = "target")]
     pub name: String,
-    /// Its SQL type: `TEXT`, `BIGINT`, `DOUBLE`, `BOOLEAN`, `TIMESTAMP` or `INTERVAL`.
+    /// Its SQL type.
+    #[serde(rename = "type")]
+    #[schema(example = "DOUBLE")]
     pub data_type: String,
     /// The default as SQL text; a parameter without one is required.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "24.0")]
     pub default: Option<String>,
 }

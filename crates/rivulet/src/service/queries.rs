@@ -1,8 +1,12 @@
 //! What is shown of queries, small and big, and of their sources and sinks.
 
+use std::collections::BTreeMap;
+
 use rivulet_connectors::connector::{Condition, Direction};
 use rivulet_dataflow::QueryId;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::activity::QueryActivity;
 
@@ -20,7 +24,8 @@ pub fn generated_id(name: &str) -> Option<QueryId> {
 }
 
 /// Whether a query gets events.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum QueryState {
     /// It gets events.
     Running,
@@ -28,6 +33,7 @@ pub enum QueryState {
     Paused,
     /// It cannot run: this version does not accept its application, or its parameters, or a source or sink of a big
     /// query is missing. It can be dropped.
+    #[serde(rename = "not running")]
     NotRunning,
     /// A big query whose input has come to its end.
     Ended,
@@ -45,6 +51,12 @@ impl QueryState {
             Self::Ended => "ended",
             Self::Failed => "failed",
         }
+    }
+}
+
+impl std::fmt::Display for QueryState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
     }
 }
 
@@ -86,89 +98,110 @@ pub struct QueryInfo {
 }
 
 /// A big query, and what it did since it was last started.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = BigQuery)]
 pub struct BigQueryInfo {
     /// Its name.
+    #[schema(example = "per_device")]
     pub name: String,
-    /// Whether it runs.
+    /// `running`, `paused`, `ended`, `failed` or `not running`.
+    #[schema(value_type = String, example = "running")]
     pub state: QueryState,
-    /// Why it does not run; or what is wrong while it does.
+    /// Why it does not run, if it does not: resuming it tries again, from the start of its sources. Or what is wrong
+    /// while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
     /// The SQL text it was created with.
     pub sql: String,
     /// Names of the sources that it reads.
     pub sources: Vec<String>,
-    /// Name of the sink that it writes to.
+    /// Name of the sink that it writes.
     pub sink: String,
     /// Rows read from its sources.
     pub rows_in: u64,
     /// Rows that the receiver behind its sink has acknowledged.
     pub rows_out: u64,
-    /// The health of each of its sources and sinks, while they are open.
+    /// How each of its sources and sinks gets on, where they are open.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<EndHealth>,
-    /// Refused rows by reason; reasons without refusals may be left out.
-    pub refused: Vec<(String, u64)>,
+    /// Refused rows by reason.
+    pub refused: BTreeMap<String, u64>,
     /// One of the first refused rows in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refusal: Option<String>,
-    /// By source, rows whose times are most likely seconds that were read as milliseconds.
-    pub times_in_seconds: Vec<(String, u64)>,
-    /// The time from the arrival of the newest row of a result, or from the end of its window, until the sink gets the
-    /// result.
+    /// By source, rows whose times are most likely seconds that were taken for milliseconds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub times_in_seconds: BTreeMap<String, u64>,
+    /// Time from the arrival of the newest row that a result is made of, or from the end of its window, to its handing
+    /// to the sink.
     pub latency: LatencyStatus,
-    /// The time from the arrival of the newest row of a window to the window's end.
+    /// Time from the arrival of the newest row of a window to its end.
+    #[serde(default)]
     pub window_wait: WindowWait,
     /// Memory of its operators.
     pub state_bytes: u64,
     /// Rows that wait between its tasks.
     pub waiting_rows: u64,
-    /// The event time up to which its results are complete, microseconds since the epoch.
+    /// How far the time of its results is, microseconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watermark_us: Option<i64>,
-    /// How far that time is behind the clock while it runs.
+    /// How far that is behind the clock while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub watermark_lag_us: Option<u64>,
-    /// The number of its parallel tasks; 0 while it does not run.
+    /// Parallel tasks that it runs in.
     pub tasks: u64,
 }
 
-/// How long the results of windows waited for the end of their window, after the newest row had come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// How long the results of windows waited for the end of their window, in microseconds; null before the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct WindowWait {
     /// Results.
+    #[serde(skip)]
     pub results: u64,
     /// The sum of their waiting times, in microseconds.
+    #[serde(skip)]
     pub sum_us: u64,
-    /// On average; `None` before the first.
+    /// On average.
     pub mean_us: Option<u64>,
-    /// The longest; `None` before the first.
+    /// The longest.
     pub max_us: Option<u64>,
 }
 
-/// The health of a source or sink, of a big query or of an input or output of an application: how its device responds.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// How a source or sink of a big query, or of an input or output of an application, gets on with the device behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EndHealth {
-    /// The name of the source or sink; for an application the name of the input or output.
+    /// The name of the source or sink; of an application that of the input or output.
+    #[schema(example = "alarms")]
     pub name: String,
-    /// Whether it is a source or a sink.
+    /// `source` or `sink`.
+    #[serde(rename = "kind")]
+    #[schema(value_type = String, example = "sink")]
     pub direction: Direction,
-    /// Whether it works.
+    /// `ok`; `retrying`, when the last attempt failed and another one follows; or `failing`, when that lasts for a
+    /// minute or it has given up.
+    #[serde(rename = "state")]
+    #[schema(value_type = String, example = "retrying")]
     pub condition: Condition,
-    /// Since when, milliseconds since the epoch.
+    /// Since when, milliseconds since 1970.
     pub since_ms: i64,
-    /// The last error, also after a recovery.
+    /// What went wrong the last time, also after a recovery.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// Failed attempts since the last success.
+    /// Attempts that failed since the last one that went well.
     pub retries: u64,
-    /// Failed attempts since the query was started.
+    /// Attempts that failed since the query was started.
     pub failures: u64,
-    /// For an input, messages that were routed. For a sink, rows that the receiver has acknowledged since the query was
+    /// Of an input, messages that were routed. Of a sink, rows that the receiver has acknowledged since the query was
     /// started.
     pub rows: u64,
     /// Their size in bytes as they were sent.
     pub bytes: u64,
-    /// For an input, messages that were refused. For a sink, rows that the receiver has rejected and that were dropped.
+    /// Of an input, messages that were refused. Of a sink, rows that the receiver has rejected and that were left out.
     pub rejected_rows: u64,
-    /// For a sink, rows that it has and the receiver has not acknowledged.
+    /// Of a sink, rows that it has and the receiver has not acknowledged.
     pub waiting_rows: u64,
-    /// How long the oldest of these rows has been waiting.
+    /// For how long the oldest of these waits, milliseconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_ms: Option<u64>,
 }
 
@@ -187,8 +220,9 @@ pub struct QueryFilter {
     pub limit: usize,
 }
 
-/// Percentiles of a latency, in microseconds; `None` before the first event.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Percentiles of a latency, in microseconds; null before the first event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Latency)]
 pub struct LatencyStatus {
     /// The median.
     pub p50_us: Option<u64>,

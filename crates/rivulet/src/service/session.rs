@@ -17,8 +17,8 @@ use super::resource::Resource;
 use super::resource::ResourceKind::{self, Application, Query, Secret, Server, Sink, Source, Table, Tenant, User};
 use super::{
     AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult,
-    QueryChange, QueryFilter, QueryInfo, QueryRequest, Replacement, SecretInfo, Selection, Service, ServiceError,
-    StatementResult, Status, TableInfo,
+    QueryChange, QueryFilter, QueryInfo, QueryRequest, SecretInfo, Selection, Service, ServiceError, StatementResult,
+    Status, TableInfo,
 };
 
 /// The filter of every topic.
@@ -64,11 +64,7 @@ impl Session<'_> {
     }
 
     /// See [`Service::replace_application`].
-    pub fn replace_application(
-        &self,
-        sql: &str,
-        discards_state: bool,
-    ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
+    pub fn replace_application(&self, sql: &str, discards_state: bool) -> Result<ApplicationInfo, ServiceError> {
         self.service.replace_application(self.permit_script(sql)?, sql, discards_state)
     }
 
@@ -87,7 +83,7 @@ impl Session<'_> {
         kind: &str,
         code: &[u8],
         discards_state: bool,
-    ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
+    ) -> Result<ApplicationInfo, ServiceError> {
         let permit = self.permit_code()?;
         self.permit_text(kind, code)?;
         self.service.replace_application_of(permit, kind, code, discards_state)

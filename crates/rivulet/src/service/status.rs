@@ -1,11 +1,17 @@
 //! What is shown of the server as a whole.
 
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use super::queries::{BigQueryInfo, EndHealth, LatencyStatus};
 
-/// The status of the server.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// What the server is doing.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Status {
     /// Version of Rivulet.
+    #[schema(example = "0.1.0")]
     pub version: String,
     /// Time since the start, in milliseconds.
     pub uptime_ms: u64,
@@ -15,34 +21,40 @@ pub struct Status {
     pub queries_running: u64,
     /// Queries that are paused, without the big ones.
     pub queries_paused: u64,
-    /// Resident memory of the process; `None` if the system does not give it.
+    /// Resident memory of the process.
     pub memory_rss_bytes: Option<u64>,
-    /// Messages received that no query reads.
+    /// Messages received that no query asked for.
     pub messages_unrouted: u64,
-    /// The sums over all applications.
+    /// All applications together.
     pub total: ApplicationStatus,
     /// Each application, by name.
     pub applications: Vec<ApplicationStatus>,
     /// Each big query, by name.
+    #[serde(default)]
     pub big_queries: Vec<BigQueryInfo>,
-    /// Each worker thread; none where each task has a thread of its own.
+    /// Each worker thread.
+    #[serde(default)]
     pub workers: Vec<WorkerInfo>,
     /// Each connection to a broker.
     pub connections: Vec<ConnectionStatus>,
     /// The log of events, if anything ever went to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub log: Option<LogStatus>,
-    /// How state is saved, if it is.
+    /// How the state of queries is saved; absent if it is not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<CheckpointStatus>,
 }
 
 /// A checkpoint that was made.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Checkpoint)]
 pub struct CheckpointInfo {
-    /// Its number; the number of the checkpoint before if nothing had changed since.
+    /// Its number; that of the one before if nothing had changed since.
     pub epoch: u64,
-    /// Slots of queries whose state was written; equal queries share one.
+    /// Queries whose state was written; equal ones that share it count once.
     pub queries: u64,
     /// Big queries that were saved, each under a number of its own.
+    #[serde(default)]
     pub big_queries: u64,
     /// Bytes that were written.
     pub written_bytes: u64,
@@ -53,60 +65,73 @@ pub struct CheckpointInfo {
 }
 
 /// How the state of queries is saved.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Checkpoints)]
 pub struct CheckpointStatus {
-    /// The place of the checkpoints.
+    /// Where.
     pub place: String,
-    /// The interval of the timer; `None` if checkpoints are made only on request.
+    /// How often; absent for only when asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interval_ms: Option<u64>,
-    /// The newest checkpoint, if one was made since the start.
+    /// The newest one that was made since the start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<CheckpointInfo>,
     /// How long ago that was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_ms: Option<u64>,
-    /// The number of checkpoints since the start.
+    /// How many were made since the start.
     pub made: u64,
-    /// The number of failed ones since the start. Nothing is lost by a failure: the checkpoint before stays in force.
+    /// How many failed since the start; the one before stays in force then.
     pub failed: u64,
     /// Why the last attempt failed, if it did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
-    /// The checkpoints of running big queries when the last checkpoint was made.
+    /// How checkpoints of the big queries that run stood when the last one was made.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub big_queries: Vec<QueryCheckpoint>,
-    /// The state that was found at the start, if there was any.
+    /// What was found at the start, if anything was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub recovered: Option<RecoveryStatus>,
 }
 
-/// The checkpoints of a big query.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// How the checkpoints of a big query stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueryCheckpoint {
     /// Its name.
     pub query: String,
-    /// The newest one; `None` if there is none yet.
+    /// The newest one; absent if there is none yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
     /// How long ago it was made, if this process has made it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_ms: Option<u64>,
     /// Bytes of all that a restart would read.
     pub live_bytes: u64,
-    /// Why there is no newer one, if the last attempt failed.
+    /// Why there is none that is newer, if the last attempt failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
 }
 
-/// The state that a server found at its start.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// What a server found at its start.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Recovery)]
 pub struct RecoveryStatus {
-    /// The checkpoint it was found in; `None` if none could be read.
+    /// The checkpoint it was found in; absent if none could be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub epoch: Option<u64>,
-    /// Slots of queries whose state was restored.
+    /// Queries that have their state again; equal ones that share it count once.
     pub queries: u64,
-    /// Slots of queries that began anew because their state could not be read.
+    /// Queries that began anew because theirs could not be read.
     pub lost: u64,
     /// How long it took.
     pub duration_ms: u64,
-    /// Problems of the state that was found, in words.
+    /// What was wrong with what was found.
     pub problems: Vec<String>,
 }
 
 /// The log of events of durable inputs.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Log)]
 pub struct LogStatus {
     /// The lowest position that is kept.
     pub first: u64,
@@ -116,13 +141,13 @@ pub struct LogStatus {
     pub durable: u64,
     /// Its size on disk, in bytes.
     pub disk_bytes: u64,
-    /// The number of its files.
+    /// Its files.
     pub segments: u64,
-    /// The number of commits to disk since the start.
+    /// How often the disk was waited for since the start.
     pub commits: u64,
-    /// Bytes that were not written completely when the server last ended, and were cut off.
+    /// Bytes that were not written in full when the server ended the last time, and were cut off.
     pub torn_bytes: u64,
-    /// Whether events from before the start are still being replayed.
+    /// Whether events of before the start are still being replayed.
     pub is_replaying: bool,
     /// Events that were replayed since the start.
     pub replayed_events: u64,
@@ -130,41 +155,50 @@ pub struct LogStatus {
     pub replay_ms: u64,
     /// Events that were lost or damaged on disk, and could not be replayed, as far as their number is known.
     pub lost_events: u64,
-    /// Lost parts and missing files of the log, as found at the start.
+    /// What was lost of the log, or is missing of its files, as the start has found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<String>,
-    /// Why no events can be logged, or replayed, now. Then nothing is acknowledged.
+    /// Why nothing can be logged, or replayed, at present. Nothing is acknowledged then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub problem: Option<String>,
 }
 
 /// A worker thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Worker)]
 pub struct WorkerInfo {
     /// Its number.
     pub worker: u64,
-    /// The part of its time that the queries of applications need, as last measured; above 1 it cannot keep up.
+    /// Which part of its time the queries of applications need, as last measured; above 1 it cannot keep up.
     pub load: f64,
     /// Tasks that belong to it.
     pub tasks: u64,
-    /// The core that it is pinned to, if it is.
+    /// The core that it stays on, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub core: Option<u64>,
-    /// The memory node (NUMA) of that core, if the machine has several.
+    /// The memory node (NUMA) of that core, where the machine has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<u64>,
 }
 
 /// Counters of an application since the start of the server.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ApplicationStatus {
     /// Its name.
+    #[schema(example = "ac_control")]
     pub name: String,
     /// Queries that run.
     pub queries_running: u64,
     /// Queries that are paused.
     pub queries_paused: u64,
-    /// Silent queries, running or paused, whose state waits on disk for their next event.
+    /// Silent queries, of those that run or are paused, whose state waits on disk for their next event.
+    #[serde(default)]
     pub queries_spilled: u64,
     /// Queries that are registered and cannot run.
+    #[serde(default)]
     pub queries_not_running: u64,
-    /// Why this version cannot run it. Then nothing is counted.
+    /// Why this version cannot run it; nothing is counted then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_running: Option<String>,
     /// Events received.
     pub events: u64,
@@ -174,8 +208,8 @@ pub struct ApplicationStatus {
     pub batch_rows_mean: f64,
     /// Results emitted.
     pub results: u64,
-    /// Refused rows by reason; reasons without refusals may be left out.
-    pub refused: Vec<(String, u64)>,
+    /// Refused rows by reason.
+    pub refused: BTreeMap<String, u64>,
     /// Events waiting.
     pub inbox_rows: u64,
     /// Bytes waiting.
@@ -185,30 +219,37 @@ pub struct ApplicationStatus {
     /// Time from when an event says it happened to the end of its processing; only of inputs with event time.
     pub end_to_end: LatencyStatus,
     /// The last refused row in words: the reason and what was wrong.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_refusal: Option<String>,
-    /// By input, events whose times are most likely seconds that were read as milliseconds.
-    pub times_in_seconds: Vec<(String, u64)>,
-    /// Warnings for its owner: promises that cannot be kept, times that are probably in another unit.
+    /// By input, events whose times are most likely seconds that were taken for milliseconds.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub times_in_seconds: BTreeMap<String, u64>,
+    /// What its owner should know: what is promised and cannot be kept, times that are probably of another unit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
-    /// How what is no topic gets on: the source of each input, and the sink of each output, by its name.
+    /// How what is no topic gets on: the source of each input, and the sink of each output.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<EndHealth>,
 }
 
 /// A connection to a broker.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ConnectionStatus {
-    /// The broker's address, without a password.
+    /// The broker's address.
+    #[schema(example = "mqtt://127.0.0.1:1883")]
     pub broker: String,
     /// Whether it is up.
     pub connected: bool,
     /// Why it was last lost or could not be made.
     pub last_error: Option<String>,
-    /// The number of reconnects.
+    /// How often it was made again.
     pub reconnects: u64,
     /// How often events may have been missed in between.
     pub gaps: u64,
-    /// Dropped or refused messages and clients, by reason; every reason, with 0 for those that did not occur.
-    pub dropped: Vec<(&'static str, u64)>,
+    /// What was dropped or turned away, by reason.
+    #[serde(default)]
+    pub dropped: BTreeMap<String, u64>,
     /// Filters the broker has refused, with its reason; at most 20.
-    pub refused_subscriptions: Vec<(String, String)>,
+    #[serde(default)]
+    pub refused_subscriptions: BTreeMap<String, String>,
 }

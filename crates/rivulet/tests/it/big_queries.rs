@@ -285,7 +285,7 @@ fn a_big_query_is_in_status_metrics_and_lists() {
     let shown = engine.status().big_queries.remove(0);
     assert_eq!((shown.name.as_str(), shown.state, shown.rows_in), ("per_device", QueryState::Running, 2));
     assert_eq!((shown.sources.as_slice(), shown.sink.as_str()), (&["readings".to_owned()][..], "counts"));
-    assert_eq!(shown.refused, [("decode".to_owned(), 1)]);
+    assert_eq!(shown.refused, [("decode".to_owned(), 1)].into());
     assert!(shown.refusal.expect("one in words").contains("no JSON"));
     assert!(shown.latency.p99_us.is_some() && shown.tasks > 0 && shown.state_bytes > 0);
     assert_eq!(shown.watermark_us, Some(12_000_000), "no row is late by default");
@@ -486,13 +486,13 @@ fn big_queries_have_routes_of_their_own_and_those_of_all_queries() {
     assert_eq!(list(), []);
     let created = create("CREATE QUERY big AS SELECT n FROM numbers INTO nowhere").expect("created");
     assert_eq!((created.message.as_str(), created.query.sink.as_str()), ("query big created", "nowhere"));
-    assert_eq!(list(), [("big".to_owned(), "running".to_owned())]);
+    assert_eq!(list(), [("big".to_owned(), QueryState::Running)]);
     let shown: Query = client.get("/api/v1/queries/big", &[]).expect("shown");
     assert_eq!(shown.big.expect("it is big").sources, ["numbers"]);
     client.post_empty("/api/v1/queries/big/pause").expect("paused");
-    assert_eq!(list(), [("big".to_owned(), "paused".to_owned())]);
+    assert_eq!(list(), [("big".to_owned(), QueryState::Paused)]);
     client.post_empty("/api/v1/queries/big/resume").expect("resumed");
-    assert_eq!(list(), [("big".to_owned(), "running".to_owned())]);
+    assert_eq!(list(), [("big".to_owned(), QueryState::Running)]);
     let again = create("CREATE QUERY IF NOT EXISTS big AS SELECT n FROM numbers INTO nowhere").expect("there already");
     assert!(again.message.contains("exists"), "{}", again.message);
     let replaced = create("CREATE OR REPLACE QUERY big AS SELECT n + 1 AS n FROM numbers INTO nowhere");

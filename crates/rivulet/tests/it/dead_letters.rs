@@ -46,7 +46,7 @@ fn append(folder: &Path, lines: &str) {
 }
 
 fn refusals(engine: &Engine) -> u64 {
-    engine.status().big_queries[0].refused.iter().map(|(_, count)| count).sum()
+    engine.status().big_queries[0].refused.values().sum()
 }
 
 /// What is declared, with these options of the source; paths are those of the folder.

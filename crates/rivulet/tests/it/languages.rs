@@ -304,8 +304,7 @@ impl Client {
 }
 
 fn refused(engine: &Engine, reason: &str) -> u64 {
-    let all = engine.status().total.refused;
-    all.iter().find(|(name, _)| name == reason).map_or(0, |(_, count)| *count)
+    engine.status().total.refused.get(reason).copied().unwrap_or(0)
 }
 
 #[test]
@@ -343,14 +342,15 @@ fn an_application_in_another_language_runs_as_one_in_sql_does() {
     assert!(engine.problems().is_empty(), "{:?}", engine.problems());
     let mut client = Client::of(&engine);
     assert_eq!(client.result("a", 3), 12);
-    let (_, replaced) = engine.replace_application_of(KIND, b"totals sums times 3", false).expect("it can go on");
+    let info = engine.replace_application_of(KIND, b"totals sums times 3", false).expect("it can go on");
+    let replaced = info.replacement.expect("what became of it");
     assert_eq!((replaced.queries, replaced.state_discarded.len()), (2, 0));
     assert_eq!(client.result("a", 4), 30);
     let lost = engine.replace_application_of(KIND, b"counts sums times 3", false).expect_err("state would be lost");
     assert!(lost.message.contains("'totals' has become 'counts'"), "{lost}");
-    let (info, replaced) = engine.replace_application_of(KIND, b"counts sums times 1", true).expect("as it is wished");
+    let info = engine.replace_application_of(KIND, b"counts sums times 1", true).expect("as it is wished");
     assert_eq!(info.warnings, ["times 1 can be left out"]);
-    assert_eq!(replaced.state_discarded.len(), 1);
+    assert_eq!(info.replacement.expect("what became of it").state_discarded.len(), 1);
     assert_eq!(client.result("b", 7), 10);
     engine.shutdown();
     drop((client, engine));

@@ -95,7 +95,7 @@ impl House {
     }
 
     fn refused(&self) -> u64 {
-        self.engine.status().total.refused.iter().map(|(_, count)| count).sum()
+        self.engine.status().total.refused.values().sum()
     }
 
     /// Hears messages until there were so many in all.
@@ -176,7 +176,7 @@ fn queries_on_one_topic_hear_what_they_would_hear_on_their_own() {
             .applications
             .iter()
             .find(|one| one.name == "above")
-            .map_or(0, |one| one.refused.iter().map(|(_, count)| count).sum::<u64>());
+            .map_or(0, |one| one.refused.values().sum::<u64>());
     assert!(letters > 100, "{letters}");
     let count = own.results() + letters;
     shared.hear(count);

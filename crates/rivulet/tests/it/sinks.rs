@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 use rivulet::api::types::{BigQuery, Health, Query};
 use rivulet::engine::Engine;
 use rivulet::service::QueryState;
-use rivulet_connectors::connector::Condition;
+use rivulet_connectors::connector::{Condition, Direction};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -81,8 +81,8 @@ fn a_receiver_that_recovers_is_well_again() {
     receiver.refuses.store(true, Ordering::Release);
     declare(&engine, folder.path(), &format!("TO 'http:127.0.0.1:{}/hook' FORMAT JSON", receiver.port));
     let shown = || -> BigQuery { client.get::<Query>("/api/v1/queries/q", &[]).unwrap().big.unwrap() };
-    let sink = || shown().health.into_iter().find(|end| end.kind == "sink").unwrap();
-    wait_until("it is refused", || sink().state == "retrying");
+    let sink = || shown().health.into_iter().find(|end| end.direction == Direction::Sink).unwrap();
+    wait_until("it is refused", || sink().condition == Condition::Retrying);
     assert!(sink().last_error.unwrap().contains("503"));
     let health: Health = client.get("/health/ready", &[]).unwrap();
     assert_eq!(health.status, "degraded");
@@ -91,7 +91,7 @@ fn a_receiver_that_recovers_is_well_again() {
     receiver.refuses.store(false, Ordering::Release);
     wait_until("the rows are taken", || shown().rows_out == 2);
     let sink = sink();
-    assert_eq!((sink.state.as_str(), sink.waiting_rows, sink.retries, sink.oldest_ms), ("ok", 0, 0, None));
+    assert_eq!((sink.condition, sink.waiting_rows, sink.retries, sink.oldest_ms), (Condition::Ok, 0, 0, None));
     assert!(sink.failures > 0 && sink.bytes == 14 && shown().reason.is_none(), "{sink:?}");
     assert_eq!(client.get::<Health>("/health/ready", &[]).unwrap().status, "ok");
 }

@@ -127,14 +127,14 @@ impl Service for MemoryService {
         permit: &Permit,
         sql: &str,
         discards_state: bool,
-    ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
+    ) -> Result<ApplicationInfo, ServiceError> {
         let name = sql.strip_prefix("CREATE APPLICATION ").and_then(|rest| rest.split_whitespace().next());
         let before = name.and_then(|name| self.state().applications.remove(name));
         let is_new = before.is_none();
         let (is_changed, queries) = (before.is_some_and(|before| before.sql != sql), 3);
         let state_discarded = if discards_state { vec!["window aggregate".into()] } else { Vec::new() };
         let replacement = Replacement { is_new, is_changed, queries, state_discarded, ..Replacement::default() };
-        Ok((Service::create_application(self, permit, sql)?, replacement))
+        Ok(ApplicationInfo { replacement: Some(replacement), ..Service::create_application(self, permit, sql)? })
     }
 
     fn create_application(&self, _permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError> {
@@ -154,11 +154,7 @@ impl Service for MemoryService {
             input_topic: "home/{home}/temperature".into(),
             output_topic: "home/{home}/ac".into(),
             queries_running: 1,
-            queries_paused: 0,
-            queries_not_running: 0,
-            not_running: None,
-            warnings: Vec::new(),
-            health: Vec::new(),
+            ..ApplicationInfo::default()
         };
         let mut state = self.state();
         match state.applications.get(name) {
@@ -309,7 +305,7 @@ impl Service for MemoryService {
                     batches: 10,
                     batch_rows_mean: 100.0,
                     results: 7,
-                    refused: vec![("decode".into(), 2), ("late".into(), 0)],
+                    refused: [("decode".into(), 2), ("late".into(), 0)].into(),
                     inbox_rows: 3,
                     inbox_bytes: 2048,
                     processing: LatencyStatus {
@@ -319,7 +315,7 @@ impl Service for MemoryService {
                         max_us: Some(3_000),
                     },
                     last_refusal: Some("decode: the payload is no JSON".into()),
-                    times_in_seconds: vec![],
+                    times_in_seconds: [].into(),
                     warnings: vec![],
                     health: vec![],
                     end_to_end: LatencyStatus::default(),
@@ -355,9 +351,9 @@ impl Service for MemoryService {
                     waiting_rows: 12,
                     oldest_ms: Some(250),
                 }],
-                refused: vec![("decode".into(), 2)],
+                refused: [("decode".into(), 2)].into(),
                 refusal: Some("line 7: no JSON".into()),
-                times_in_seconds: vec![("readings".into(), 3)],
+                times_in_seconds: [("readings".into(), 3)].into(),
                 latency: LatencyStatus { p50_us: Some(900), p99_us: Some(12_000), ..LatencyStatus::default() },
                 state_bytes: 4096,
                 waiting_rows: 17,
@@ -374,8 +370,10 @@ impl Service for MemoryService {
                 last_error: None,
                 reconnects: 1,
                 gaps: 0,
-                dropped: vec![("deadlock_events", 0), ("lost_messages", 3), ("too_large_messages", 2)],
-                refused_subscriptions: vec![("secret/#".into(), "NotAuthorized".into())],
+                dropped: [("deadlock_events", 0), ("lost_messages", 3), ("too_large_messages", 2)]
+                    .map(|(reason, count)| (reason.into(), count))
+                    .into(),
+                refused_subscriptions: [("secret/#".into(), "NotAuthorized".into())].into(),
             }],
             log: None,
             checkpoints: None,
@@ -422,7 +420,7 @@ pub(crate) trait AsOperator {
         kind: &str,
         code: &[u8],
         discards_state: bool,
-    ) -> Result<(ApplicationInfo, Replacement), ServiceError> {
+    ) -> Result<ApplicationInfo, ServiceError> {
         self.operator().replace_application_of(kind, code, discards_state)
     }
 

@@ -27,7 +27,7 @@ impl DemoReport {
             "submit_per_s": self.submit_per_s.round(),
             "events_sent": self.events_sent,
             "events_processed": total.events,
-            "events_refused": total.refused.iter().map(|(_, count)| count).sum::<u64>(),
+            "events_refused": total.refused.values().sum::<u64>(),
             "alerts": total.results,
             "latency_us_p50": total.end_to_end.p50_us,
             "latency_us_p99": total.end_to_end.p99_us,

@@ -149,7 +149,7 @@ impl View {
 
     pub(super) fn finish(&mut self, report: &DemoReport) {
         let total = &report.status.total;
-        let refused: u64 = total.refused.iter().map(|(_, count)| count).sum();
+        let refused: u64 = total.refused.values().sum();
         print(&format!(
             "\n{} queries, submitted at {:.0} a second. {} events sent, {} processed, {} refused, {} results.\n\
              Latency from a sensor's reading to the end of its processing: median {}, 99 % within {}.\n\

@@ -6,6 +6,7 @@ mod parameter;
 use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 
+use rivulet_connectors::connector::Direction;
 use serde_json::{Map, Value, json};
 
 use crate::api::types::{
@@ -424,11 +425,11 @@ fn application(query: &Query) -> String {
 
 /// How its sinks get on.
 fn delivery(query: &BigQuery) -> Option<String> {
-    let sinks = query.health.iter().filter(|end| end.kind == "sink");
+    let sinks = query.health.iter().filter(|end| end.direction == Direction::Sink);
     let texts = sinks.map(|end| {
         let error = end.last_error.as_ref().map(|error| format!(", last error: {error}")).unwrap_or_default();
         let failures = counted(end.failures, "failed attempt");
-        format!("{} {}, {} waiting, {failures}{error}", end.name, end.state, end.waiting_rows)
+        format!("{} {}, {} waiting, {failures}{error}", end.name, end.condition, end.waiting_rows)
     });
     let texts: Vec<String> = texts.collect();
     (!texts.is_empty()).then(|| texts.join("; "))
@@ -440,7 +441,7 @@ fn big_text(query: &BigQuery) -> String {
     let refused: Vec<String> = query.refused.iter().map(|(reason, count)| format!("{count} {reason}")).collect();
     let lines = [
         ("name", Some(query.name.clone())),
-        ("state", Some(query.state.clone())),
+        ("state", Some(query.state.to_string())),
         ("reason", query.reason.clone()),
         ("sources", Some(query.sources.join(", "))),
         ("sink", Some(query.sink.clone())),

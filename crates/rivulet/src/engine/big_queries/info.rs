@@ -5,12 +5,12 @@
 use std::collections::BTreeSet;
 
 use rivulet_connectors::clock::SystemClock;
-use rivulet_dataflow::{Clock, Reason, Seconds};
+use rivulet_dataflow::{Clock, Seconds};
 use rivulet_runtime::{FlowReport, Histogram};
 
 use super::{BigQueries, Declared, OneQuery};
 use crate::counted::counted;
-use crate::engine::running::{latency, named};
+use crate::engine::running::{by_reason, latency, named};
 use crate::like::like;
 use crate::service::{BigQueryInfo, FullName, QueryFilter, QueryInfo, QueryState, ResourceKind, Tenant, WindowWait};
 
@@ -76,11 +76,7 @@ impl OneQuery {
             rows_in: report.rows_in,
             rows_out: report.rows_out,
             health: self.health(),
-            refused: Reason::ALL
-                .into_iter()
-                .map(|reason| (reason.name().to_owned(), report.refused[reason as usize]))
-                .filter(|(_, count)| *count > 0)
-                .collect(),
+            refused: by_reason(&report.refused),
             refusal: report.refusals.first().cloned(),
             times_in_seconds: seconds.iter().map(|(source, seconds)| (source.clone(), seconds.rows)).collect(),
             latency: latency(&report.latency_us),

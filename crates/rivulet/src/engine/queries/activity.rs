@@ -11,7 +11,7 @@ use rivulet_runtime::Examined;
 
 use super::Queries;
 use super::nulls::null_columns;
-use crate::engine::running::{Running, topics_of};
+use crate::engine::running::{Running, by_reason, topics_of};
 use crate::service::{InputActivity, QueryActivity, QueryRefusal, StepActivity};
 
 /// How long events of a query are counted after the last question about it, and after its window has closed.
@@ -59,11 +59,7 @@ fn of_examined(running: &Running, found: &Examined) -> QueryActivity {
         is_from_change: tally.is_from_change,
         waiting: found.waiting,
         is_spilled: found.is_spilled,
-        refused: Reason::ALL
-            .into_iter()
-            .map(|reason| (reason.name().to_owned(), tally.refused[reason as usize]))
-            .filter(|(_, rows)| *rows > 0)
-            .collect(),
+        refused: by_reason(&tally.refused),
         last_refusal: tally.last_refusal.as_ref().map(refusal),
         steps,
         null_columns: null_columns(application, tally, &names),

@@ -3,6 +3,8 @@
 //! A sentence says what was seen, and what would have to happen. It names topics, columns and times of the query. Of
 //! other queries it says only how many events they had.
 
+use std::collections::BTreeMap;
+
 use rivulet_connectors::connector::Condition;
 use rivulet_dataflow::Seconds;
 use rivulet_operators::application::{Application, Input};
@@ -317,11 +319,11 @@ impl Sentences<'_> {
 }
 
 /// Refused rows by reason: the reason alone if there is only one, else all, the most frequent first.
-pub(in crate::engine) fn reasons(refused: &[(String, u64)]) -> String {
-    if let [(reason, _)] = refused {
+pub(in crate::engine) fn reasons(refused: &BTreeMap<String, u64>) -> String {
+    let mut refused: Vec<(&String, &u64)> = refused.iter().collect();
+    if let [(reason, _)] = refused[..] {
         return reason.clone();
     }
-    let mut refused: Vec<&(String, u64)> = refused.iter().filter(|(_, rows)| *rows > 0).collect();
     refused.sort_by_key(|(_, rows)| std::cmp::Reverse(*rows));
     refused.iter().map(|(reason, rows)| format!("{rows} {reason}")).collect::<Vec<_>>().join(", ")
 }
@@ -348,7 +350,7 @@ pub(in crate::engine) fn why_big(query: &BigQueryInfo) -> Vec<String> {
     if query.state != QueryState::Running {
         return all;
     }
-    let refused: u64 = query.refused.iter().map(|(_, rows)| rows).sum();
+    let refused: u64 = query.refused.values().sum();
     let sources = query.sources.join(", ");
     let works = query.health.iter().all(|end| end.condition == Condition::Ok);
     let went = format!("{} went to {}", counted(query.rows_out, "row"), query.sink);
