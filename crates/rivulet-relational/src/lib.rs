@@ -29,10 +29,12 @@
 //!   comparisons of types that do not go together; `decimals`: number literals beside decimals; `aliases`: inputs that
 //!   have the name of a column; `fields`: columns that are fields of objects; `names`: computed columns that would have
 //!   one name; `stars`: all fields of a row; `walk`: walks over syntax trees;
+//! - `nodes`: what our nodes of plans have in common;
 //! - [`error`]: what is wrong and where ([`RelationalError`]).
 
 pub mod planning;
 pub mod catalog;
+mod nodes;
 pub mod window;
 pub mod table_function;
 pub mod unnest;

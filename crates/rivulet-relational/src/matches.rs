@@ -2,10 +2,8 @@
 //! plans its operator; here it has columns.
 
 use std::any::Any;
-use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow::datatypes::{FieldRef, Schema};
@@ -13,6 +11,7 @@ use datafusion_common::{DFSchema, DFSchemaRef, DataFusionError, Result, TableRef
 use datafusion_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use crate::error::RelationalError;
+use crate::nodes::compare_by_parts;
 
 /// The name of the function that stands for a row pattern: `row_pattern(t, 0)` has the matches of the first pattern of
 /// the query in `t`.
@@ -60,25 +59,7 @@ impl Matches {
     }
 }
 
-impl PartialEq for Matches {
-    fn eq(&self, other: &Self) -> bool {
-        self.parts() == other.parts()
-    }
-}
-
-impl Eq for Matches {}
-
-impl Hash for Matches {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.parts().hash(state);
-    }
-}
-
-impl PartialOrd for Matches {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        self.parts().partial_cmp(&other.parts())
-    }
-}
+compare_by_parts!(Matches);
 
 impl UserDefinedLogicalNodeCore for Matches {
     fn name(&self) -> &str {

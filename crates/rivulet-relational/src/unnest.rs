@@ -4,10 +4,8 @@
 //! DataFusion's planner takes it for a join with a subquery over the row at its left. What it plans is a placeholder,
 //! [`Elements`] over nothing; [`rewrite_plan`] then puts the rows at the left below it, in the place of the join.
 
-use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, FieldRef};
@@ -21,6 +19,7 @@ use datafusion_sql::sqlparser::ast::{self, FunctionArg, FunctionArgExpr, Ident, 
 use rivulet_dataflow::{element_field, held_type, part_field};
 
 use crate::error::RelationalError;
+use crate::nodes::compare_by_parts;
 use crate::walk::{NodeMut, change_query};
 
 const EXAMPLE: &str = "write for example CROSS JOIN UNNEST(readings) WITH ORDINALITY AS r (reading, number)";
@@ -209,25 +208,7 @@ fn below(elements: &Elements, join: &Join) -> Result<LogicalPlan> {
     }
 }
 
-impl PartialEq for Elements {
-    fn eq(&self, other: &Self) -> bool {
-        self.parts() == other.parts()
-    }
-}
-
-impl Eq for Elements {}
-
-impl Hash for Elements {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.parts().hash(state);
-    }
-}
-
-impl PartialOrd for Elements {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        self.parts().partial_cmp(&other.parts())
-    }
-}
+compare_by_parts!(Elements);
 
 impl UserDefinedLogicalNodeCore for Elements {
     fn name(&self) -> &str {

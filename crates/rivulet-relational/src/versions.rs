@@ -6,10 +6,8 @@
 //! the join, as a call of [`SYSTEM_TIME`] with a column of either side, so that it is resolved and kept like any other
 //! condition.
 
-use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use datafusion_common::tree_node::{Transformed, TreeNodeRecursion};
@@ -22,6 +20,7 @@ use datafusion_sql::sqlparser::ast::{self, Ident, Spanned, TableFactor};
 use crate::check::name_of;
 use crate::error::RelationalError;
 use crate::functions::{SYSTEM_TIME, system_time};
+use crate::nodes::compare_by_parts;
 use crate::times::TIMESTAMP;
 use crate::walk::{NodeMut, change_query};
 
@@ -40,6 +39,10 @@ pub struct Versions {
 }
 
 impl Versions {
+    fn parts(&self) -> (&LogicalPlan, &ast::Expr, bool) {
+        (&self.input, &self.time, self.is_joined)
+    }
+
     fn into_plan(self) -> LogicalPlan {
         LogicalPlan::Extension(Extension { node: Arc::new(self) })
     }
@@ -192,25 +195,7 @@ fn joined(versions: Versions, join: Join) -> Result<LogicalPlan> {
     Ok(LogicalPlan::Join(Join { right: Arc::new(right), filter, ..join }))
 }
 
-impl PartialEq for Versions {
-    fn eq(&self, other: &Self) -> bool {
-        (&self.input, &self.time, self.is_joined) == (&other.input, &other.time, other.is_joined)
-    }
-}
-
-impl Eq for Versions {}
-
-impl Hash for Versions {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.input, &self.time, self.is_joined).hash(state);
-    }
-}
-
-impl PartialOrd for Versions {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        self.input.partial_cmp(&other.input).filter(|order| order.is_ne() || self == other)
-    }
-}
+compare_by_parts!(Versions);
 
 impl UserDefinedLogicalNodeCore for Versions {
     fn name(&self) -> &str {

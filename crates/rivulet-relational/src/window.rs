@@ -1,10 +1,8 @@
 //! The node that gives rows their windows: the columns of its input, then the start and the end of the window. A row
 //! that is in several windows comes once for each of them.
 
-use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, FieldRef, IntervalMonthDayNano};
@@ -12,6 +10,7 @@ use datafusion_common::{DFSchema, DFSchemaRef, DataFusionError, Result, ScalarVa
 use datafusion_expr::{Expr, Extension, LogicalPlan, UserDefinedLogicalNodeCore};
 
 use crate::error::RelationalError;
+use crate::nodes::compare_by_parts;
 use crate::times::TIMESTAMP;
 
 /// The kind of windows. Lengths of time are in microseconds.
@@ -110,25 +109,7 @@ impl WindowTable {
     }
 }
 
-impl PartialEq for WindowTable {
-    fn eq(&self, other: &Self) -> bool {
-        self.parts() == other.parts()
-    }
-}
-
-impl Eq for WindowTable {}
-
-impl Hash for WindowTable {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.parts().hash(state);
-    }
-}
-
-impl PartialOrd for WindowTable {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        self.parts().partial_cmp(&other.parts())
-    }
-}
+compare_by_parts!(WindowTable);
 
 impl UserDefinedLogicalNodeCore for WindowTable {
     fn name(&self) -> &str {
