@@ -10,7 +10,6 @@
 //! - [`application`]: what the engine runs, whatever its language ([`application::Application`]);
 //! - [`expression`]: compiled expressions evaluated over rows and parameters ([`Expressions`]);
 //! - [`assign_time`]: where a row's event time comes from, and the limit on the future ([`AssignTime`]);
-//! - [`assign_times`]: the same for the mixed rows of several inputs ([`AssignTimes`]);
 //! - [`filter`] and [`project`]: WHERE, HAVING and SELECT ([`Filter`], [`Project`]);
 //! - [`aggregate`]: the aggregate functions, their states and how states merge ([`AggregateFunction`],
 //!   [`AggregateSpec`]);
@@ -34,7 +33,6 @@
 pub mod application;
 pub mod expression;
 pub mod assign_time;
-pub mod assign_times;
 pub mod filter;
 pub mod project;
 pub mod aggregate;
@@ -58,8 +56,7 @@ mod row_bytes;
 mod testing;
 
 pub use aggregate::{AggregateFunction, AggregateSpec, DECIMAL_DIGITS};
-pub use assign_time::AssignTime;
-pub use assign_times::{AssignTimes, INPUT_COLUMN, InputTime};
+pub use assign_time::{AssignTime, INPUT_COLUMN, InputTime};
 pub use change_only::ChangeOnly;
 pub use elements::{ElementColumn, each_element, each_member, element_number, element_text};
 pub use error::{LengthError, PlanError};

@@ -1,7 +1,7 @@
 //! Joins of two inputs: with the latest row of the other input, or with its rows within an interval of time.
 //!
 //! Rows of both inputs come mixed in one batch, in the order of their arrival. The first column holds the number of
-//! their input, then come the columns of all inputs side by side ([`AssignTimes`](crate::AssignTimes)). The output
+//! their input, then come the columns of all inputs side by side ([`AssignTime`](crate::AssignTime)). The output
 //! columns are those of the left side, then those of the right side, and the arrival if it is wanted. A joined row
 //! comes out as soon as both of its rows have come.
 

@@ -13,7 +13,7 @@ mod union;
 
 use arrow::datatypes::{Field, SchemaRef};
 use datafusion_expr::Expr;
-use rivulet_operators::{AssignTime, AssignTimes, InputTime};
+use rivulet_operators::{AssignTime, InputTime};
 
 use super::check::{ARRIVAL_TIME, ScopeTable};
 use super::declarations::Declarations;
@@ -259,8 +259,8 @@ impl<'a> Source<'a> {
         let input = &self.inputs[0];
         let computed = input.computed_event_time.map(|place| input.schema.fields().len() + place);
         let event_time_column = input.event_time.or(computed);
-        let assign_time =
-            AssignTime { event_time_column, future_limit_us: input.future_limit_us, append_arrival_column };
+        let inputs = vec![InputTime { event_time_column, future_limit_us: input.future_limit_us }];
+        let assign_time = AssignTime { inputs, append_arrival_column };
         let output = assign_time.output_schema(columns).map_err(|error| defect(error, self.position))?;
         let mut step = match event_time_column {
             Some(column) => vec![
@@ -301,9 +301,9 @@ impl<'a> Source<'a> {
         if append_arrival_column {
             step.push(format!("adds {ARRIVAL_TIME}"));
         }
-        let assign_times = AssignTimes { inputs, append_arrival_column };
-        let columns = assign_times.output_schema(columns).map_err(|error| defect(error, self.position))?;
-        operators.push(assign_times, step);
+        let assign_time = AssignTime { inputs, append_arrival_column };
+        let columns = assign_time.output_schema(columns).map_err(|error| defect(error, self.position))?;
+        operators.push(assign_time, step);
         Ok(columns)
     }
 }
