@@ -8,10 +8,10 @@ use std::io::{self, Read};
 use std::time::Instant;
 
 use rivulet_sql::Durability;
-use serde_json::{Value, json};
+use serde::Serialize;
 
-use super::many::Circumstances;
 use super::process::ServerProcess;
+use super::report::Report;
 use crate::api::types::{BulkAnswer, BulkOutcome};
 use crate::http_client::{Client, ClientError};
 
@@ -34,55 +34,27 @@ pub struct BulkOptions {
 }
 
 /// What one submission took.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct BulkRow {
     /// What of the input survives the end of the server.
-    pub durability: Durability,
+    pub durability: &'static str,
     /// What became of the queries.
     pub what: &'static str,
     /// From the first line to the last answer.
     pub seconds: f64,
     /// Lines a second.
+    #[serde(rename = "lines_per_s")]
     pub rate: f64,
     /// The rate, divided by that of the creation.
     pub of_created: f64,
     /// CPU time of the server for a line, in microseconds.
+    #[serde(rename = "server_us_per_line")]
     pub server_us: f64,
 }
 
-/// The outcomes, or why a server came to no end.
-#[derive(Clone, Debug)]
-pub struct BulkReport {
-    /// Where and when.
-    pub circumstances: Circumstances,
-    /// How many queries.
-    pub queries: u64,
-    /// In the order in which it was done.
-    pub rows: Vec<Result<BulkRow, String>>,
-}
-
-impl BulkReport {
-    /// The report as one JSON object.
-    pub fn to_json(&self) -> Value {
-        let row = |row: &Result<BulkRow, String>| match row {
-            Ok(row) => json!({
-                "durability": row.durability.name(),
-                "what": row.what,
-                "seconds": row.seconds,
-                "lines_per_s": row.rate,
-                "of_created": row.of_created,
-                "server_us_per_line": row.server_us,
-            }),
-            Err(error) => json!({ "error": error }),
-        };
-        let rows: Vec<Value> = self.rows.iter().map(row).collect();
-        json!({ "circumstances": self.circumstances.to_json(), "queries": self.queries, "rows": rows })
-    }
-}
-
 /// Runs the measurement; `progress` is told what is going on. What fails is in the report.
-pub fn run_bulk(options: &BulkOptions, mut progress: impl FnMut(&str)) -> BulkReport {
-    let mut report = BulkReport { circumstances: Circumstances::now(), queries: options.queries, rows: Vec::new() };
+pub fn run_bulk(options: &BulkOptions, mut progress: impl FnMut(&str)) -> Report<BulkRow> {
+    let mut report = Report::begin(Some(options.queries));
     for &durability in &options.durabilities {
         if let Err(error) = measure(options, durability, &mut report.rows, &mut progress) {
             report.rows.push(Err(error));
@@ -135,7 +107,7 @@ fn measure(
         let cpu_s = (server.usage() - before).cpu_s;
         let rate = options.queries as f64 / seconds;
         rows.push(Ok(BulkRow {
-            durability,
+            durability: durability.name(),
             what: step.what,
             seconds,
             rate,

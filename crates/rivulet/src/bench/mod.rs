@@ -11,6 +11,7 @@ pub mod streams;
 pub mod webhooks;
 mod load;
 mod process;
+pub mod report;
 mod usage;
 
 pub use usage::Usage;

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use rivulet_bench::workload::{Workload, WorkloadOptions};
 use rivulet_connectors::mqtt::codec::Qos;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::load::{dropped, processed, register, start_generator, submit};
-use super::many::Circumstances;
 use super::process::ServerProcess;
+use super::report::Report;
 
 /// How long small queries get their events before they are saved, of which each has about one a second.
 const FILL: Duration = Duration::from_secs(5);
@@ -35,7 +36,7 @@ pub struct RecoveryOptions {
 }
 
 /// What one server took.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct RecoveryRow {
     /// What had state.
     pub what: String,
@@ -49,39 +50,9 @@ pub struct RecoveryRow {
     pub working_s: f64,
 }
 
-/// The outcomes, each with what had state or why it came to no end.
-#[derive(Clone, Debug)]
-pub struct RecoveryReport {
-    /// Where and when.
-    pub circumstances: Circumstances,
-    /// Small queries, then the big one; those that were asked for.
-    pub rows: Vec<Result<RecoveryRow, String>>,
-}
-
-impl RecoveryReport {
-    /// The report as one JSON object.
-    pub fn to_json(&self) -> Value {
-        let rows: Vec<Value> = self
-            .rows
-            .iter()
-            .map(|row| match row {
-                Ok(row) => json!({
-                    "what": row.what,
-                    "state_bytes": row.state_bytes,
-                    "checkpoint_ms": row.checkpoint_ms,
-                    "ready_s": row.ready_s,
-                    "working_s": row.working_s,
-                }),
-                Err(error) => json!({ "error": error }),
-            })
-            .collect();
-        json!({ "circumstances": self.circumstances.to_json(), "rows": rows })
-    }
-}
-
 /// Runs the measurement; `progress` is told what is going on. What fails is in the report.
-pub fn run_recovery(options: &RecoveryOptions, mut progress: impl FnMut(&str)) -> RecoveryReport {
-    let mut report = RecoveryReport { circumstances: Circumstances::now(), rows: Vec::new() };
+pub fn run_recovery(options: &RecoveryOptions, mut progress: impl FnMut(&str)) -> Report<RecoveryRow> {
+    let mut report = Report::begin(None);
     if options.queries > 0 {
         report.rows.push(small_queries(options, &mut progress));
     }

@@ -9,15 +9,14 @@ mod receiver;
 
 use std::time::{Duration, Instant};
 
-use rivulet_bench::LatencySummary;
 use rivulet_bench::generator::handle::HandleError;
 use rivulet_bench::workload::{Workload, WorkloadOptions};
 use rivulet_connectors::mqtt::codec::Qos;
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use super::load::{start_generator, submit};
-use super::many::Circumstances;
 use super::process::ServerProcess;
+use super::report::Report;
 use receiver::{Answers, Receiver};
 
 /// How long anything may take; a receiver that did not answer is tried again after half a minute at most.
@@ -44,52 +43,27 @@ pub struct WebhookOptions {
 }
 
 /// What the other receivers saw.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub struct WebhookRow {
     /// What one receiver did.
     pub one_receiver: String,
     /// Events that were sent to all queries.
     pub events: u64,
-    /// The latencies at all other receivers.
-    pub latency: LatencySummary,
+    /// The median of the latencies at all other receivers.
+    pub latency_us_p50: u64,
+    /// Their 99th percentile.
+    pub latency_us_p99: u64,
+    /// The longest of them.
+    pub latency_us_max: u64,
     /// Requests that came again.
     pub again: u64,
     /// Events that did not come, though all receivers answered at last.
     pub lost: u64,
 }
 
-/// The outcomes, or why it came to no end.
-#[derive(Clone, Debug)]
-pub struct WebhookReport {
-    /// Where and when.
-    pub circumstances: Circumstances,
-    /// In the order in which it was done.
-    pub rows: Vec<Result<WebhookRow, String>>,
-}
-
-impl WebhookReport {
-    /// The report as one JSON object.
-    pub fn to_json(&self) -> Value {
-        let row = |row: &Result<WebhookRow, String>| match row {
-            Ok(WebhookRow { one_receiver, events, latency, again, lost }) => json!({
-                "one_receiver": one_receiver,
-                "events": events,
-                "latency_us_p50": latency.us_p50,
-                "latency_us_p99": latency.us_p99,
-                "latency_us_max": latency.us_max,
-                "again": again,
-                "lost": lost,
-            }),
-            Err(error) => json!({ "error": error }),
-        };
-        let rows: Vec<Value> = self.rows.iter().map(row).collect();
-        json!({ "circumstances": self.circumstances.to_json(), "rows": rows })
-    }
-}
-
 /// Runs the measurement; `progress` is told what is going on. What fails is in the report.
-pub fn run_webhooks(options: &WebhookOptions, mut progress: impl FnMut(&str)) -> WebhookReport {
-    let mut report = WebhookReport { circumstances: Circumstances::now(), rows: Vec::new() };
+pub fn run_webhooks(options: &WebhookOptions, mut progress: impl FnMut(&str)) -> Report<WebhookRow> {
+    let mut report = Report::begin(None);
     if let Err(error) = measure(options, &mut report.rows, &mut progress) {
         report.rows.push(Err(error));
     }
@@ -141,7 +115,15 @@ fn measure(
             std::thread::sleep(LOOK_PERIOD);
         }
         let lost = events.saturating_sub(receiver.came());
-        rows.push(Ok(WebhookRow { one_receiver, events, latency, again: receiver.again(), lost }));
+        rows.push(Ok(WebhookRow {
+            one_receiver,
+            events,
+            latency_us_p50: latency.us_p50,
+            latency_us_p99: latency.us_p99,
+            latency_us_max: latency.us_max,
+            again: receiver.again(),
+            lost,
+        }));
     }
     Ok(())
 }

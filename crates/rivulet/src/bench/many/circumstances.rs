@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 /// What a figure means nothing without.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Circumstances {
     /// When it began, in UTC: `2026-11-21 08:30:00`.
     pub began: String,
@@ -38,17 +38,5 @@ impl Circumstances {
             processor: processor.map_or_else(String::new, |(_, name)| name.trim().to_owned()),
             kernel: kernel.trim().to_owned(),
         }
-    }
-
-    /// As an object.
-    pub fn to_json(&self) -> Value {
-        json!({
-            "began": self.began,
-            "version": self.version,
-            "command": self.command,
-            "cores": self.cores,
-            "processor": self.processor,
-            "kernel": self.kernel,
-        })
     }
 }

@@ -214,7 +214,7 @@ impl ManyReport {
     pub fn to_json(&self) -> Value {
         let runs: Vec<Value> = self.runs.iter().map(RunReport::to_json).collect();
         let mut report = runs.first().cloned().unwrap_or_else(|| json!({}));
-        report["circumstances"] = self.circumstances.to_json();
+        report["circumstances"] = json!(self.circumstances);
         if runs.len() > 1 {
             report["runs"] = json!(runs);
         }

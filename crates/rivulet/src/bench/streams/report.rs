@@ -69,7 +69,7 @@ impl StreamsReport {
             value
         });
         json!({
-            "circumstances": self.circumstances.to_json(),
+            "circumstances": self.circumstances,
             "parallelism": self.parallelism,
             "input": self.input,
             "queries": queries.collect::<Vec<_>>(),

@@ -1,15 +1,13 @@
 //! `rivulet bench bulk`: how many queries are created and changed in bulk a second.
 
-use std::io::{self, Write};
-
 use clap::Args;
 use rivulet_sql::Durability;
 
 use crate::bench::bulk::{BulkOptions, run_bulk};
 use crate::cli::error::CliError;
 use crate::cli::options::Global;
-use crate::cli::output;
 
+use super::report::print;
 use super::setting::setting;
 
 /// What the columns of the table are.
@@ -43,27 +41,15 @@ pub(super) fn run(global: Global, arguments: BulkArguments) -> Result<(), CliErr
     let BulkArguments { queries, durability, settings } = arguments;
     let options = BulkOptions { queries, durabilities: durability, settings };
     let report = run_bulk(&options, |line| eprintln!("{line}"));
-    let text = if global.json {
-        format!("{}\n", report.to_json())
-    } else {
-        let rows = report.rows.iter().flatten().map(|row| {
-            [
-                row.durability.name().to_owned(),
-                row.what.to_owned(),
-                format!("{:.0}", row.rate),
-                format!("{:.2}", row.of_created),
-                format!("{:.2}", row.server_us),
-            ]
-        });
-        output::table(["durability", "queries", "lines/s", "of created", "us/line"], &[2, 3, 4], rows)
-    };
-    // A reader that went away does not want the report any more.
-    let _ = io::stdout().write_all(text.as_bytes());
-    let failures: Vec<&str> = report.rows.iter().filter_map(|row| row.as_ref().err()).map(String::as_str).collect();
-    match failures.is_empty() {
-        true => Ok(()),
-        false => Err(CliError::new(failures.join("; "))),
-    }
+    print(global, &report, ["durability", "queries", "lines/s", "of created", "us/line"], &[2, 3, 4], |row| {
+        [
+            row.durability.to_owned(),
+            row.what.to_owned(),
+            format!("{:.0}", row.rate),
+            format!("{:.2}", row.of_created),
+            format!("{:.2}", row.server_us),
+        ]
+    })
 }
 
 /// Reads a durability by its name.

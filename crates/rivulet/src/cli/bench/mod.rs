@@ -4,6 +4,7 @@ mod bulk;
 mod hibench;
 mod nexmark;
 mod recovery;
+mod report;
 mod setting;
 mod streams;
 mod webhooks;

@@ -1,7 +1,5 @@
 //! `rivulet bench recovery`: how long a server that was killed takes until it works again.
 
-use std::io::{self, Write};
-
 use clap::Args;
 
 use crate::bench::recovery::{RecoveryOptions, run_recovery};
@@ -9,6 +7,7 @@ use crate::cli::error::CliError;
 use crate::cli::options::Global;
 use crate::cli::output;
 
+use super::report::print;
 use super::setting::setting;
 
 /// What the columns of the table are.
@@ -36,21 +35,9 @@ pub(in crate::cli) struct RecoveryArguments {
 pub(super) fn run(global: Global, arguments: RecoveryArguments) -> Result<(), CliError> {
     let RecoveryArguments { queries, keys, settings } = arguments;
     let report = run_recovery(&RecoveryOptions { queries, keys, settings }, |line| eprintln!("{line}"));
-    let text = if global.json {
-        format!("{}\n", report.to_json())
-    } else {
-        let rows = report.rows.iter().flatten().map(|row| {
-            let seconds = |value: f64| format!("{value:.1} s");
-            let checkpoint = output::duration_us(row.checkpoint_ms * 1_000);
-            [row.what.clone(), output::bytes(row.state_bytes), checkpoint, seconds(row.ready_s), seconds(row.working_s)]
-        });
-        output::table(["what", "state", "checkpoint", "ready", "working"], &[1, 2, 3, 4], rows)
-    };
-    // A reader that went away does not want the report any more.
-    let _ = io::stdout().write_all(text.as_bytes());
-    let failures: Vec<&str> = report.rows.iter().filter_map(|row| row.as_ref().err()).map(String::as_str).collect();
-    match failures.is_empty() {
-        true => Ok(()),
-        false => Err(CliError::new(failures.join("; "))),
-    }
+    print(global, &report, ["what", "state", "checkpoint", "ready", "working"], &[1, 2, 3, 4], |row| {
+        let seconds = |value: f64| format!("{value:.1} s");
+        let checkpoint = output::duration_us(row.checkpoint_ms * 1_000);
+        [row.what.clone(), output::bytes(row.state_bytes), checkpoint, seconds(row.ready_s), seconds(row.working_s)]
+    })
 }

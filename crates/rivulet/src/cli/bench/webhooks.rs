@@ -1,6 +1,5 @@
 //! `rivulet bench webhooks`: what one slow receiver of webhooks costs all others.
 
-use std::io::{self, Write};
 use std::time::Duration;
 
 use clap::Args;
@@ -8,8 +7,8 @@ use clap::Args;
 use crate::bench::webhooks::{WebhookOptions, run_webhooks};
 use crate::cli::error::CliError;
 use crate::cli::options::{Global, duration};
-use crate::cli::output;
 
+use super::report::print;
 use super::setting::setting;
 
 /// What the columns of the table are.
@@ -48,30 +47,17 @@ pub(super) fn run(global: Global, arguments: WebhookArguments) -> Result<(), Cli
     }
     let options = WebhookOptions { queries, rate_per_query: rate, duration, slow, settings };
     let report = run_webhooks(&options, |line| eprintln!("{line}"));
-    let text = if global.json {
-        format!("{}\n", report.to_json())
-    } else {
-        let rows = report.rows.iter().flatten().map(|row| {
-            let ms = |us: u64| format!("{:.1}", us as f64 / 1e3);
-            let latency = &row.latency;
-            [
-                row.one_receiver.clone(),
-                row.events.to_string(),
-                ms(latency.us_p50),
-                ms(latency.us_p99),
-                ms(latency.us_max),
-                row.again.to_string(),
-                row.lost.to_string(),
-            ]
-        });
-        let names = ["one receiver", "events", "p50 ms", "p99 ms", "max ms", "again", "lost"];
-        output::table(names, &[1, 2, 3, 4, 5, 6], rows)
-    };
-    // A reader that went away does not want the report any more.
-    let _ = io::stdout().write_all(text.as_bytes());
-    let failures: Vec<&str> = report.rows.iter().filter_map(|row| row.as_ref().err()).map(String::as_str).collect();
-    match failures.is_empty() {
-        true => Ok(()),
-        false => Err(CliError::new(failures.join("; "))),
-    }
+    let names = ["one receiver", "events", "p50 ms", "p99 ms", "max ms", "again", "lost"];
+    print(global, &report, names, &[1, 2, 3, 4, 5, 6], |row| {
+        let ms = |us: u64| format!("{:.1}", us as f64 / 1e3);
+        [
+            row.one_receiver.clone(),
+            row.events.to_string(),
+            ms(row.latency_us_p50),
+            ms(row.latency_us_p99),
+            ms(row.latency_us_max),
+            row.again.to_string(),
+            row.lost.to_string(),
+        ]
+    })
 }
