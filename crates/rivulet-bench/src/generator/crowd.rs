@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::mqtt::codec::{Publish, Version, split_frame};
-use rivulet_connectors::mqtt::{Broker, BrokerOptions, BrokerStats, PublishBatch, PublishOptions, Publisher, Router};
+use rivulet_connectors::mqtt::{
+    Broker, BrokerLimits, BrokerOptions, BrokerStats, PublishBatch, PublishOptions, Publisher, Router,
+};
 use tokio::runtime::Runtime;
 
 use super::results::Results;
@@ -36,11 +38,14 @@ impl Crowd {
     pub(super) fn listen(address: SocketAddr) -> io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
         let options = BrokerOptions {
-            connections_max: CONNECTIONS_MAX,
-            sessions_max: CONNECTIONS_MAX,
-            session_subscriptions_max: usize::MAX,
-            memory_bytes_max: usize::MAX,
-            address_share_percent: 100,
+            limits: BrokerLimits {
+                connections_max: CONNECTIONS_MAX,
+                sessions_max: CONNECTIONS_MAX,
+                session_subscriptions_max: usize::MAX,
+                memory_bytes_max: usize::MAX,
+                address_share_percent: 100,
+                ..BrokerLimits::default()
+            },
             ..BrokerOptions::new(address)
         };
         let router = Arc::new(Router::new());

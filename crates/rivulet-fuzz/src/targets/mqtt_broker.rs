@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use rivulet_connectors::mqtt::codec::{decode_v3, decode_v5, split_frame};
 use rivulet_connectors::mqtt::topic::check_topic;
-use rivulet_connectors::mqtt::{Broker, BrokerOptions, Route, Router};
+use rivulet_connectors::mqtt::{Broker, BrokerLimits, BrokerOptions, Route, Router};
 use rivulet_dataflow::{Inbox, ManualClock, Push, Slot};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 use tokio::runtime::{Builder, Runtime};
@@ -55,16 +55,19 @@ fn runtime() -> Runtime {
 fn options() -> BrokerOptions {
     BrokerOptions {
         listeners: Vec::new(),
-        sessions_max: 2,
-        subscriptions_max: 8,
-        session_queue_messages_max: 4,
-        session_queue_bytes_max: 256,
-        in_flight_max: 2,
-        receive_max: 2,
-        topic_aliases_max: 2,
+        limits: BrokerLimits {
+            sessions_max: 2,
+            subscriptions_max: 8,
+            session_queue_messages_max: 4,
+            session_queue_bytes_max: 256,
+            in_flight_max: 2,
+            receive_max: 2,
+            topic_aliases_max: 2,
+            retained_messages_max: 2,
+            retained_bytes_max: 256,
+            ..BrokerLimits::default()
+        },
         connection_bytes_max: 4 << 10,
-        retained_messages_max: 2,
-        retained_bytes_max: 256,
         packet_bytes_max: 2 << 10,
         ..BrokerOptions::new(([127, 0, 0, 1], 0).into())
     }

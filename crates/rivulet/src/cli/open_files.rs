@@ -19,7 +19,8 @@ pub(super) fn share_open_files(config: &mut Config) {
     let (quarter, half) = (descriptors::connections_within(quarter), descriptors::connections_within(2 * quarter));
     descriptors::OF_HTTP_SOURCES.bound(quarter);
     let http = ("http.connections_max", &mut config.http.connections_max, quarter);
-    let mqtt = config.embedded.as_mut().map(|mqtt| ("mqtt.embedded.connections_max", &mut mqtt.connections_max, half));
+    let mqtt =
+        config.embedded.as_mut().map(|mqtt| ("mqtt.embedded.connections_max", &mut mqtt.limits.connections_max, half));
     for (key, connections_max, share) in std::iter::once(http).chain(mqtt) {
         if *connections_max > share {
             let default = KEYS.iter().find(|known| known.name == key).and_then(|known| known.default);

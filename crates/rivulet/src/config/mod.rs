@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rivulet_connectors::http_server::Origins;
+use rivulet_connectors::mqtt::BrokerLimits;
 use rivulet_connectors::reach::{self, AllowedHosts, Reach};
 use rivulet_connectors::tls::{ClientCertificates, ClientTls, NameKind, ServerTls};
 use rivulet_operators::application::Input;
@@ -271,38 +272,8 @@ pub struct EmbeddedBrokerConfig {
     pub tls: Option<ServerTls>,
     /// MQTT over WebSocket, if it listens for that.
     pub websocket: Option<WebSocketConfig>,
-    /// Most clients at a time.
-    pub connections_max: usize,
-    /// Most sessions, with and without a connection.
-    pub sessions_max: usize,
-    /// Longest time for which a session is kept without a connection, in seconds.
-    pub session_expiry_s_max: u32,
-    /// Most messages of QoS 1 and 2 that wait for one session.
-    pub session_queue_messages_max: usize,
-    /// Their most bytes.
-    pub session_queue_bytes_max: usize,
-    /// Most messages of QoS 1 and 2 that are in flight to one client.
-    pub in_flight_max: u16,
-    /// Most messages of QoS 2 that one client may have sent and not released.
-    pub receive_max: u16,
-    /// Most topic aliases of one client in each direction.
-    pub topic_aliases_max: u16,
-    /// Longest keep alive of a client of MQTT 5, in seconds; 0 lets clients choose.
-    pub keep_alive_s_max: u16,
-    /// Time between two messages on the topics below `$SYS`, in seconds; 0 for no such topics.
-    pub system_interval_s: u32,
-    /// Most subscriptions of all sessions together.
-    pub subscriptions_max: usize,
-    /// Most subscriptions of one session.
-    pub session_subscriptions_max: usize,
-    /// Most retained messages.
-    pub retained_messages_max: usize,
-    /// Their most bytes.
-    pub retained_bytes_max: usize,
-    /// Most bytes of connections, sessions, what waits for them, and retained messages.
-    pub memory_bytes_max: usize,
-    /// How much of memory and subscriptions the clients of one address may have, in percent.
-    pub address_share_percent: usize,
+    /// How much clients may take up.
+    pub limits: BrokerLimits,
     /// Whether sessions and retained messages outlive the process.
     pub keeps_sessions: bool,
 }
@@ -968,26 +939,28 @@ impl Values {
             credentials,
             tls: self.tls("mqtt.embedded.tls")?,
             websocket: self.websocket()?,
-            connections_max: self.number("mqtt.embedded.connections_max"),
-            sessions_max: self.number("mqtt.embedded.sessions_max"),
-            session_expiry_s_max: self.number("mqtt.embedded.session_expiry_s_max") as u32,
-            session_queue_messages_max: self.number("mqtt.embedded.session_queue_messages_max"),
-            session_queue_bytes_max: self.number("mqtt.embedded.session_queue_bytes_max"),
-            in_flight_max: self.number("mqtt.embedded.in_flight_max") as u16,
-            receive_max: self.number("mqtt.embedded.receive_max") as u16,
-            topic_aliases_max: self.number("mqtt.embedded.topic_aliases_max") as u16,
-            keep_alive_s_max: self.number("mqtt.embedded.keep_alive_s_max") as u16,
-            system_interval_s: self.number("mqtt.embedded.system_interval_s") as u32,
-            subscriptions_max: self.number("mqtt.embedded.subscriptions_max"),
-            session_subscriptions_max: self.number("mqtt.embedded.session_subscriptions_max"),
-            retained_messages_max: self.number("mqtt.embedded.retained_messages_max"),
-            retained_bytes_max: self.number("mqtt.embedded.retained_bytes_max"),
-            memory_bytes_max: match (self.bytes("mqtt.embedded.memory_bytes_max"), self.bytes("memory.bytes_max")) {
-                (Some(bytes), _) => bytes as usize,
-                (None, Some(all)) => all as usize / 4,
-                (None, None) => 1 << 30,
+            limits: BrokerLimits {
+                connections_max: self.number("mqtt.embedded.connections_max"),
+                sessions_max: self.number("mqtt.embedded.sessions_max"),
+                session_expiry_s_max: self.number("mqtt.embedded.session_expiry_s_max") as u32,
+                session_queue_messages_max: self.number("mqtt.embedded.session_queue_messages_max"),
+                session_queue_bytes_max: self.number("mqtt.embedded.session_queue_bytes_max"),
+                in_flight_max: self.number("mqtt.embedded.in_flight_max") as u16,
+                receive_max: self.number("mqtt.embedded.receive_max") as u16,
+                topic_aliases_max: self.number("mqtt.embedded.topic_aliases_max") as u16,
+                keep_alive_s_max: self.number("mqtt.embedded.keep_alive_s_max") as u16,
+                system_interval_s: self.number("mqtt.embedded.system_interval_s") as u32,
+                subscriptions_max: self.number("mqtt.embedded.subscriptions_max"),
+                session_subscriptions_max: self.number("mqtt.embedded.session_subscriptions_max"),
+                retained_messages_max: self.number("mqtt.embedded.retained_messages_max"),
+                retained_bytes_max: self.number("mqtt.embedded.retained_bytes_max"),
+                memory_bytes_max: match (self.bytes("mqtt.embedded.memory_bytes_max"), self.bytes("memory.bytes_max")) {
+                    (Some(bytes), _) => bytes as usize,
+                    (None, Some(all)) => all as usize / 4,
+                    (None, None) => 1 << 30,
+                },
+                address_share_percent: self.number("mqtt.embedded.address_share_percent"),
             },
-            address_share_percent: self.number("mqtt.embedded.address_share_percent"),
             keeps_sessions: self.switch("mqtt.embedded.persistence"),
         })
     }

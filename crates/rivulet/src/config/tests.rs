@@ -52,8 +52,8 @@ fn nothing_configured_is_the_embedded_broker() {
     assert_eq!(config.http_address.to_string(), "127.0.0.1:8080");
     let embedded = config.embedded.as_ref().expect("the embedded broker");
     assert_eq!(embedded.address.to_string(), "127.0.0.1:1883");
-    assert_eq!((&embedded.credentials, &embedded.tls, embedded.connections_max), (&None, &None, 10_000));
-    assert_eq!((embedded.memory_bytes_max, embedded.address_share_percent), (1 << 30, 50));
+    assert_eq!((&embedded.credentials, &embedded.tls, embedded.limits.connections_max), (&None, &None, 10_000));
+    assert_eq!((embedded.limits.memory_bytes_max, embedded.limits.address_share_percent), (1 << 30, 50));
     assert_eq!(config.broker, None);
     assert!(config.workers.threads >= 1);
     assert_eq!((config.inbox_rows_max, config.inbox_bytes_max), (65536, 16 << 20));

@@ -36,7 +36,8 @@ impl BrokerJournal {
     /// # Errors
     /// It cannot be used.
     pub(super) fn open(config: &Config, broker: &EmbeddedBrokerConfig) -> Result<Arc<Self>, ServiceError> {
-        let bytes_max = (broker.memory_bytes_max as u64).saturating_mul(DISK_SHARES).saturating_add(DISK_BYTES_MIN);
+        let bytes_max =
+            (broker.limits.memory_bytes_max as u64).saturating_mul(DISK_SHARES).saturating_add(DISK_BYTES_MIN);
         let settings = LogSettings {
             bytes_max: u64::MAX,
             commit_interval: config.durability.commit_interval,

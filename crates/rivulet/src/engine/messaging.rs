@@ -516,22 +516,7 @@ fn broker_options(config: &EmbeddedBrokerConfig, access: &Arc<Access>, outbound_
     options.users =
         config.credentials.iter().map(|(user, password)| (user.clone(), password.reveal().to_owned())).collect();
     options.authorizer = Some(Arc::new(BrokerAccess(access.clone())));
-    options.connections_max = config.connections_max;
-    options.sessions_max = config.sessions_max;
-    options.session_expiry_s_max = config.session_expiry_s_max;
-    options.session_queue_messages_max = config.session_queue_messages_max;
-    options.session_queue_bytes_max = config.session_queue_bytes_max;
-    options.in_flight_max = config.in_flight_max;
-    options.receive_max = config.receive_max;
-    options.topic_aliases_max = config.topic_aliases_max;
-    options.keep_alive_s_max = config.keep_alive_s_max;
-    options.system_interval_s = config.system_interval_s;
-    options.subscriptions_max = config.subscriptions_max;
-    options.session_subscriptions_max = config.session_subscriptions_max;
-    options.retained_messages_max = config.retained_messages_max;
-    options.retained_bytes_max = config.retained_bytes_max;
-    options.memory_bytes_max = config.memory_bytes_max;
-    options.address_share_percent = config.address_share_percent;
+    options.limits = config.limits.clone();
     options.outbound_bytes_max = outbound_bytes_max;
     options
 }

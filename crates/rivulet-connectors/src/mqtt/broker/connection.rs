@@ -300,13 +300,13 @@ impl<'a> Reader<'a> {
             client: login.client_id.as_bytes(),
             version: login.version,
             packet_bytes_max: shared.options.packet_bytes_max,
-            topic_aliases_max: shared.options.topic_aliases_max,
+            topic_aliases_max: shared.options.limits.topic_aliases_max,
             // A client's messages never wait for themselves; only the engine's own results can.
             deadlock_after: Duration::MAX,
             router: &shared.router,
             clock: &*shared.clock,
         };
-        let keep_alive_s = login.keep_alive_s(shared.options.keep_alive_s_max);
+        let keep_alive_s = login.keep_alive_s(shared.options.limits.keep_alive_s_max);
         Self {
             shared,
             version: login.version,

@@ -126,17 +126,17 @@ impl Bounds {
     fn of(options: &BrokerOptions) -> Self {
         Self {
             queue: QueueBounds {
-                messages_max: options.session_queue_messages_max,
-                bytes_max: options.session_queue_bytes_max,
+                messages_max: options.limits.session_queue_messages_max,
+                bytes_max: options.limits.session_queue_bytes_max,
             },
-            in_flight_max: options.in_flight_max.max(1),
+            in_flight_max: options.limits.in_flight_max.max(1),
             receive_max: options.receive_max().get(),
-            topic_aliases_max: options.topic_aliases_max,
-            sessions_max: options.sessions_max,
-            subscriptions_max: options.subscriptions_max,
-            session_subscriptions_max: options.session_subscriptions_max,
-            address_subscriptions_max: share_of(options.subscriptions_max, options.address_share_percent),
-            session_expiry_s_max: options.session_expiry_s_max,
+            topic_aliases_max: options.limits.topic_aliases_max,
+            sessions_max: options.limits.sessions_max,
+            subscriptions_max: options.limits.subscriptions_max,
+            session_subscriptions_max: options.limits.session_subscriptions_max,
+            address_subscriptions_max: share_of(options.limits.subscriptions_max, options.limits.address_share_percent),
+            session_expiry_s_max: options.limits.session_expiry_s_max,
         }
     }
 }
@@ -173,9 +173,9 @@ impl Core {
             sessions: Slab::new(),
             by_client_id: HashMap::default(),
             addresses: Addresses::new(),
-            memory: Memory::new(options.memory_bytes_max, options.address_share_percent),
+            memory: Memory::new(options.limits.memory_bytes_max, options.limits.address_share_percent),
             subscriptions: Subscriptions::new(),
-            retained: Retained::new(options.retained_messages_max, options.retained_bytes_max),
+            retained: Retained::new(options.limits.retained_messages_max, options.limits.retained_bytes_max),
             wills: VecDeque::new(),
             will_bytes: 0,
             counters: Counters::default(),
@@ -192,8 +192,8 @@ impl Core {
 
     /// Takes over the bounds of other options. Existing state beyond them stays.
     pub(super) fn set_bounds(&mut self, options: &BrokerOptions) {
-        self.memory.set_bounds(options.memory_bytes_max, options.address_share_percent);
-        self.retained.set_bounds(options.retained_messages_max, options.retained_bytes_max);
+        self.memory.set_bounds(options.limits.memory_bytes_max, options.limits.address_share_percent);
+        self.retained.set_bounds(options.limits.retained_messages_max, options.limits.retained_bytes_max);
         // Clients are told the receive maximum that was configured at the start.
         let Bounds { receive_max, .. } = self.bounds;
         self.bounds = Bounds { receive_max, ..Bounds::of(options) };

@@ -62,7 +62,7 @@ use crate::notices::Notices;
 use crate::sockets::keep_alive;
 use crate::tls::{Certificates, begins_tls};
 pub use journal::{Journal, Room};
-pub use options::{BrokerError, BrokerOptions, Listener};
+pub use options::{BrokerError, BrokerLimits, BrokerOptions, Listener};
 pub use rights::{ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted};
 use seats::{Seat, Seats};
 use shared::Shared;
@@ -112,7 +112,7 @@ impl Broker {
             outbound: Arc::new(Outbound::new(options.outbound_bytes_max)),
             dedup_windows: DedupWindows::default(),
             journal: OnceLock::new(),
-            seats: Seats::new(options.connections_max, options.needs_login()),
+            seats: Seats::new(options.limits.connections_max, options.needs_login()),
             users: RwLock::new(options.users.clone()),
             certificates,
             options,
@@ -159,7 +159,7 @@ impl Broker {
         for (certificates, prepared) in shared.certificates.iter().zip(options.certificates()?) {
             certificates.set(prepared);
         }
-        shared.seats.set_connections_max(options.connections_max);
+        shared.seats.set_connections_max(options.limits.connections_max);
         shared.core.lock().set_bounds(&options);
         *shared.users.write() = options.users;
         Ok(())
@@ -356,7 +356,7 @@ async fn keep_house(shared: &Shared) {
     let mut interval = tokio::time::interval(HOUSEKEEPING);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     let begun = Instant::now();
-    let system_interval = Duration::from_secs(shared.options.system_interval_s.into());
+    let system_interval = Duration::from_secs(shared.options.limits.system_interval_s.into());
     let mut tells_at = (!system_interval.is_zero()).then_some(begun);
     loop {
         tokio::select! {

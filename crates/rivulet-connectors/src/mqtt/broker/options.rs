@@ -28,15 +28,9 @@ impl Listener {
     }
 }
 
-/// The configuration of a [`Broker`](super::Broker). Every store has a bound.
-#[derive(Clone, Debug)]
-pub struct BrokerOptions {
-    /// The addresses to listen on; at least one.
-    pub listeners: Vec<Listener>,
-    /// Users and passwords; if empty, every client is let in without credentials.
-    pub users: Vec<(String, String)>,
-    /// What clients that `users` lets in may do; `None` for everything.
-    pub authorizer: Option<Arc<dyn ClientAuthorizer>>,
+/// How much the clients of a broker may take up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokerLimits {
     /// The most connections at a time; one more is closed at once. Default: 50,000.
     pub connections_max: usize,
     /// The most sessions, with and without a connection. Default: 100,000.
@@ -68,13 +62,49 @@ pub struct BrokerOptions {
     pub keep_alive_s_max: u16,
     /// The time between two messages on the topics below `$SYS`, in seconds; 0 for no such topics. Default: 10.
     pub system_interval_s: u32,
-    /// The most bytes that wait to be written to one connection; beyond this, messages of QoS 0 are dropped. Default: 4
-    /// MiB.
-    pub connection_bytes_max: usize,
     /// The most retained messages. Default: 1,000,000.
     pub retained_messages_max: usize,
     /// The most bytes of retained messages. Default: 256 MiB.
     pub retained_bytes_max: usize,
+}
+
+impl Default for BrokerLimits {
+    fn default() -> Self {
+        Self {
+            connections_max: 50_000,
+            sessions_max: 100_000,
+            subscriptions_max: 1_000_000,
+            session_subscriptions_max: 10_000,
+            memory_bytes_max: 1 << 30,
+            address_share_percent: 50,
+            session_expiry_s_max: 86_400,
+            session_queue_messages_max: 10_000,
+            session_queue_bytes_max: 8 << 20,
+            in_flight_max: 256,
+            receive_max: 8192,
+            topic_aliases_max: 16,
+            keep_alive_s_max: 0,
+            system_interval_s: 10,
+            retained_messages_max: 1_000_000,
+            retained_bytes_max: 256 << 20,
+        }
+    }
+}
+
+/// The configuration of a [`Broker`](super::Broker). Every store has a bound.
+#[derive(Clone, Debug)]
+pub struct BrokerOptions {
+    /// The addresses to listen on; at least one.
+    pub listeners: Vec<Listener>,
+    /// Users and passwords; if empty, every client is let in without credentials.
+    pub users: Vec<(String, String)>,
+    /// What clients that `users` lets in may do; `None` for everything.
+    pub authorizer: Option<Arc<dyn ClientAuthorizer>>,
+    /// How much clients may take up.
+    pub limits: BrokerLimits,
+    /// The most bytes that wait to be written to one connection; beyond this, messages of QoS 0 are dropped. Default: 4
+    /// MiB.
+    pub connection_bytes_max: usize,
     /// The largest packet accepted, in bytes. Default: 1 MiB.
     pub packet_bytes_max: usize,
     /// The most bytes read from a socket at a time. Default: 256 KiB.
@@ -95,23 +125,8 @@ impl BrokerOptions {
             listeners: vec![Listener::new(address, None)],
             users: Vec::new(),
             authorizer: None,
-            connections_max: 50_000,
-            sessions_max: 100_000,
-            subscriptions_max: 1_000_000,
-            session_subscriptions_max: 10_000,
-            memory_bytes_max: 1 << 30,
-            address_share_percent: 50,
-            session_expiry_s_max: 86_400,
-            session_queue_messages_max: 10_000,
-            session_queue_bytes_max: 8 << 20,
-            in_flight_max: 256,
-            receive_max: 8192,
-            topic_aliases_max: 16,
-            keep_alive_s_max: 0,
-            system_interval_s: 10,
+            limits: BrokerLimits::default(),
             connection_bytes_max: 4 << 20,
-            retained_messages_max: 1_000_000,
-            retained_bytes_max: 256 << 20,
             packet_bytes_max: 1 << 20,
             read_buffer_bytes: 256 << 10,
             connect_timeout_ms: 10_000,
@@ -122,7 +137,7 @@ impl BrokerOptions {
 
     /// The receive maximum that clients of version 5 are told.
     pub(super) fn receive_max(&self) -> NonZeroU16 {
-        NonZeroU16::new(self.receive_max).unwrap_or(NonZeroU16::MIN)
+        NonZeroU16::new(self.limits.receive_max).unwrap_or(NonZeroU16::MIN)
     }
 
     /// Whether clients need credentials.

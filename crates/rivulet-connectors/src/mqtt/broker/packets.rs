@@ -178,10 +178,10 @@ pub(super) fn accept(client: &Login, session_present: bool, expiry_s: u32, optio
             codec::encode_v3(v3::Packet::ConnectAck(v3::ConnectAck { return_code, session_present }), out)
         }
         Version::V5 => {
-            let keep_alive_s = client.keep_alive_s(options.keep_alive_s_max);
+            let keep_alive_s = client.keep_alive_s(options.limits.keep_alive_s_max);
             let answer = v5::ConnectAck {
                 session_present,
-                topic_alias_max: options.topic_aliases_max,
+                topic_alias_max: options.limits.topic_aliases_max,
                 server_keepalive_sec: (keep_alive_s != client.keep_alive_s).then_some(keep_alive_s),
                 session_expiry_interval_secs: (expiry_s != client.expiry_s).then_some(expiry_s),
                 receive_max: options.receive_max(),

@@ -59,7 +59,8 @@ fn others_are_served_while_one_looks_through_all_retained_messages() {
 fn what_goes_beyond_a_bound_is_refused_with_the_reason() {
     let (router, _) = router(&[]);
     let broker = BrokerThread::start(router, |options| {
-        (options.session_subscriptions_max, options.subscriptions_max, options.sessions_max) = (2, 6, 3);
+        (options.limits.session_subscriptions_max, options.limits.subscriptions_max, options.limits.sessions_max) =
+            (2, 6, 3);
     });
     let port = broker.port();
     let filters = [("a", 0), ("b", 0), ("c", 0)];
@@ -78,7 +79,7 @@ fn what_goes_beyond_a_bound_is_refused_with_the_reason() {
 fn one_address_does_not_take_all_connections() {
     const CONNECTIONS: usize = 20;
     let (router, _) = router(&[]);
-    let broker = BrokerThread::start(router, |options| options.connections_max = CONNECTIONS);
+    let broker = BrokerThread::start(router, |options| options.limits.connections_max = CONNECTIONS);
     let port = broker.port();
     let evicted = || broker.broker().stats().dropped.connections_evicted;
     let refused = || broker.broker().stats().dropped.connections_refused;
@@ -146,7 +147,7 @@ fn connect_from(address: &str, port: u16, client_id: &str) -> Probe {
 fn what_came_over_a_connection_that_gives_way_is_delivered_or_counted() {
     for has_room in [true, false] {
         let (router, inboxes) = half_full_router();
-        let broker = BrokerThread::start(router, |options| options.connections_max = 3);
+        let broker = BrokerThread::start(router, |options| options.limits.connections_max = 3);
         let port = broker.port();
         let mut crowd: Vec<Probe> = (0..3).map(|number| connect_from("127.0.0.1", port, &number.to_string())).collect();
         send_half(&mut crowd[2], &inboxes, &["one", "two"]);
@@ -166,7 +167,7 @@ fn what_came_over_a_connection_that_gives_way_is_delivered_or_counted() {
 #[test]
 fn a_connection_whose_session_was_taken_over_gives_way_at_once_when_others_do_so() {
     let (router, inboxes) = half_full_router();
-    let broker = BrokerThread::start(router, |options| options.connections_max = 6);
+    let broker = BrokerThread::start(router, |options| options.limits.connections_max = 6);
     let port = broker.port();
     let mut crowd: Vec<Probe> =
         ["a", "b", "c", "d"].iter().map(|client_id| connect_from("127.0.0.1", port, client_id)).collect();
@@ -189,7 +190,7 @@ fn a_connection_whose_session_was_taken_over_gives_way_at_once_when_others_do_so
 #[test]
 fn connections_on_which_nothing_is_said_give_way_too() {
     let (router, _) = router(&[]);
-    let broker = BrokerThread::start(router, |options| options.connections_max = 4);
+    let broker = BrokerThread::start(router, |options| options.limits.connections_max = 4);
     let mut crowd: Vec<Probe> = (0..5).map(|_| Probe::raw(broker.port(), Version::V3)).collect();
     block_until("one is refused", || broker.broker().stats().dropped.connections_refused == 1);
     let probe = Probe::raw_from("127.0.0.2".parse().unwrap(), broker.port(), Version::V3);

@@ -228,7 +228,7 @@ fn a_slow_subscriber_loses_qos_0_and_is_counted_while_others_lose_nothing() {
     let (router, _) = router(&[]);
     let broker = BrokerThread::start(router, |options| {
         // Both readers may be behind for long where many tests run at a time.
-        (options.connection_bytes_max, options.session_queue_bytes_max) = (100_000, 64 << 20);
+        (options.connection_bytes_max, options.limits.session_queue_bytes_max) = (100_000, 64 << 20);
     });
     let mut slow = Probe::connect(broker.port(), Version::V3, "slow", |_| {});
     slow.subscribe(&[("t", 0)]);
@@ -257,7 +257,7 @@ fn a_slow_subscriber_loses_qos_0_and_is_counted_while_others_lose_nothing() {
 #[test]
 fn connections_beyond_the_limit_are_closed_and_counted() {
     let (router, _) = router(&[]);
-    let broker = BrokerThread::start(router, |options| options.connections_max = 2);
+    let broker = BrokerThread::start(router, |options| options.limits.connections_max = 2);
     let first = Probe::connect(broker.port(), Version::V3, "1", |_| {});
     let _second = Probe::connect(broker.port(), Version::V3, "2", |_| {});
     let mut third = Probe::raw(broker.port(), Version::V3);

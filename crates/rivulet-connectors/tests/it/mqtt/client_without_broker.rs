@@ -263,7 +263,7 @@ async fn what_cannot_work_is_refused_at_once() {
 
 #[tokio::test]
 async fn refused_subscriptions_are_reported_and_the_others_work() {
-    let broker = broker(std::sync::Arc::default(), |options| options.subscriptions_max = 1).await;
+    let broker = broker(std::sync::Arc::default(), |options| options.limits.subscriptions_max = 1).await;
     for version in [Version::V3, Version::V5] {
         let (router, inbox) = router(&["t"]);
         let client = client(router, &url(broker.addresses()[0]), |options| options.version = version);

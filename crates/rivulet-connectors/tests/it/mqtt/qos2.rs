@@ -141,7 +141,7 @@ fn a_release_waits_for_the_journal_also_on_the_next_connection() {
 #[test]
 fn messages_in_flight_are_bounded_both_ways() {
     let (router, inbox) = router(&["t"]);
-    let broker = BrokerThread::start(router, |options| options.receive_max = 2);
+    let broker = BrokerThread::start(router, |options| options.limits.receive_max = 2);
     let mut reader = Probe::connect(broker.port(), V5, "reader", |request| request.receive_max = Some(1));
     reader.acknowledges = false;
     reader.subscribe(&[("t", 2)]);

@@ -62,7 +62,7 @@ fn a_member_that_goes_leaves_its_messages_to_the_others() {
     for version in VERSIONS {
         for (ends, leaves) in [(true, 1), (false, 1), (true, 2), (false, 2)] {
             let (router, _) = router(&[]);
-            let broker = BrokerThread::start(router, |options| options.in_flight_max = 2);
+            let broker = BrokerThread::start(router, |options| options.limits.in_flight_max = 2);
             let mut sensor = Probe::connect(broker.port(), version, "sensor", |_| {});
             let connect = |client: &str| {
                 Probe::connect(broker.port(), version, client, |request| {
@@ -110,7 +110,7 @@ fn a_member_that_goes_leaves_its_messages_to_the_others() {
 fn the_messages_of_each_group_go_to_a_member_of_that_group() {
     for ends in [true, false] {
         let (router, _) = router(&[]);
-        let broker = BrokerThread::start(router, |options| options.in_flight_max = 2);
+        let broker = BrokerThread::start(router, |options| options.limits.in_flight_max = 2);
         let mut sensor = Probe::connect(broker.port(), V5, "sensor", |_| {});
         let connect = |client: &str| {
             Probe::connect(broker.port(), V5, client, |request| {

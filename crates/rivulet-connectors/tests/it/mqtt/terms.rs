@@ -26,7 +26,7 @@ fn connect(keep_alive_s: u8, properties: &[u8]) -> Vec<u8> {
 #[test]
 fn an_alias_of_a_client_stands_for_a_topic_on_its_connection() {
     let (router, inbox) = router(&["t", "u"]);
-    let broker = BrokerThread::start(router, |options| options.topic_aliases_max = 2);
+    let broker = BrokerThread::start(router, |options| options.limits.topic_aliases_max = 2);
     let mut reader = Probe::connect(broker.port(), V5, "reader", |_| {});
     reader.subscribe(&[("#", 0)]);
     let mut sensor = Probe::connect(broker.port(), V5, "sensor", |_| {});
@@ -78,7 +78,7 @@ fn the_broker_uses_as_many_aliases_as_the_client_accepts() {
 #[test]
 fn a_keep_alive_beyond_the_longest_is_replaced() {
     let (router, _) = router(&[]);
-    let broker = BrokerThread::start(router, |options| options.keep_alive_s_max = 60);
+    let broker = BrokerThread::start(router, |options| options.limits.keep_alive_s_max = 60);
     // A CONNACK as bytes: a server keep alive of 60 seconds is a property 0x13.
     let answer = |keep_alive_s| {
         let mut stream = std::net::TcpStream::connect(("127.0.0.1", broker.port())).unwrap();
@@ -89,7 +89,7 @@ fn a_keep_alive_beyond_the_longest_is_replaced() {
         bytes[..count].windows(3).any(|window| window == [0x13, 0, 60])
     };
     assert_eq!([0, 59, 60, 61].map(answer), [true, false, false, true]);
-    let broker = BrokerThread::start(support_router(), |options| options.keep_alive_s_max = 1);
+    let broker = BrokerThread::start(support_router(), |options| options.limits.keep_alive_s_max = 1);
     let mut quiet = Probe::connect(broker.port(), V5, "quiet", |request| request.keep_alive_s = 0);
     assert_eq!(quiet.next().as_deref(), Some("told to go: KeepAliveTimeout"));
 }
@@ -122,7 +122,7 @@ fn the_broker_tells_of_itself_and_nobody_else_does() {
         assert_eq!(with_will.1, if version == V5 { "refused 0x87" } else { "refused 0x5" });
         assert_eq!(inbox.len(), 0);
     }
-    let broker = BrokerThread::start(support_router(), |options| options.system_interval_s = 0);
+    let broker = BrokerThread::start(support_router(), |options| options.limits.system_interval_s = 0);
     let mut reader = Probe::connect(broker.port(), V5, "reader", |_| {});
     reader.subscribe(&[("$SYS/#", 0)]);
     assert_eq!(reader.take(), Vec::<String>::new());

@@ -95,7 +95,7 @@ fn state(core: &Core) -> State {
 }
 
 fn new_core() -> Core {
-    core(|options| (options.session_queue_messages_max, options.retained_messages_max) = (5, 2))
+    core(|options| (options.limits.session_queue_messages_max, options.limits.retained_messages_max) = (5, 2))
 }
 
 fn restored(journal: MemoryJournal) -> Core {

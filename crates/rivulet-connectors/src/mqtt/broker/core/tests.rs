@@ -119,7 +119,7 @@ fn the_window_is_kept_and_a_session_survives_its_connection() {
 
 #[test]
 fn a_full_outbox_holds_back_qos_1_and_drops_qos_0() {
-    let mut core = core(|options| options.session_queue_messages_max = 3);
+    let mut core = core(|options| options.limits.session_queue_messages_max = 3);
     let (key, outbox, _) = connect(&mut core, "c", true, 0);
     subscribe(&mut core, key, "t", Qos::AtLeastOnce);
     let large = [b'x'; 900];
@@ -256,7 +256,7 @@ fn a_session_whose_time_is_over_is_not_resumed() {
 
 #[test]
 fn broken_filters_and_too_many_are_refused() {
-    let mut core = core(|options| options.subscriptions_max = 1);
+    let mut core = core(|options| options.limits.subscriptions_max = 1);
     let (key, _, _) = connect(&mut core, "c", true, 0);
     assert_eq!(subscribe(&mut core, key, "$share/g", Qos::AtMostOnce), suback::FILTER_INVALID);
     assert_eq!(subscribe(&mut core, key, "a/#/b", Qos::AtMostOnce), suback::FILTER_INVALID);
@@ -268,7 +268,7 @@ fn broken_filters_and_too_many_are_refused() {
 
 #[test]
 fn when_sessions_are_full_the_oldest_without_connection_goes() {
-    let mut core = core(|options| options.sessions_max = 2);
+    let mut core = core(|options| options.limits.sessions_max = 2);
     let (first, outbox, _) = connect(&mut core, "first", false, 60);
     core.disconnected(first, &outbox, Goodbye { is_graceful: true, expiry_s: None });
     let _second = connect(&mut core, "second", false, 60);
@@ -285,7 +285,8 @@ fn other_bounds_count_from_then_on_and_throw_nothing_out() {
     assert_eq!(subscribe(&mut core, key, "a", Qos::AtMostOnce), 0);
     publish_to(&mut core, "a", b"1", Qos::AtMostOnce, true);
     let mut options = BrokerOptions::new("127.0.0.1:0".parse().unwrap());
-    (options.sessions_max, options.session_subscriptions_max, options.retained_messages_max) = (1, 1, 1);
+    (options.limits.sessions_max, options.limits.session_subscriptions_max, options.limits.retained_messages_max) =
+        (1, 1, 1);
     core.set_bounds(&options);
     assert_eq!((core.sessions.len(), core.retained.len()), (2, 1));
     assert!(connect_from(&mut core, 1, "third", true, 0).is_none());
@@ -385,7 +386,8 @@ fn outbox_is_empty(outbox: &Outbox, received: &mut usize) -> bool {
 
 #[test]
 fn nobody_has_more_subscriptions_than_its_part() {
-    let mut core = core(|options| (options.subscriptions_max, options.session_subscriptions_max) = (100, 20));
+    let mut core =
+        core(|options| (options.limits.subscriptions_max, options.limits.session_subscriptions_max) = (100, 20));
     let (key, _, _) = connect(&mut core, "greedy", true, 0);
     let granted = |core: &mut Core, key| {
         (0..200).filter(|number| subscribe(core, key, &format!("t{number}"), Qos::AtMostOnce) == 0).count()
@@ -404,7 +406,7 @@ fn nobody_has_more_subscriptions_than_its_part() {
 
 #[test]
 fn who_opens_many_sessions_pushes_out_its_own() {
-    let mut core = core(|options| options.sessions_max = 10);
+    let mut core = core(|options| options.limits.sessions_max = 10);
     let open = |core: &mut Core, number, client_id: &str| {
         let (key, outbox, present) = connect_from(core, number, client_id, false, 60).unwrap();
         core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
@@ -425,7 +427,7 @@ fn who_opens_many_sessions_pushes_out_its_own() {
 
 #[test]
 fn sessions_that_are_away_take_no_more_memory_than_their_part() {
-    let mut core = core(|options| options.memory_bytes_max = 10 << 20);
+    let mut core = core(|options| options.limits.memory_bytes_max = 10 << 20);
     let before = core.stats(SeatCounts::default()).memory_bytes;
     let away = |core: &mut Core, number, client_id: &str| {
         let (key, outbox, _) = connect_from(core, number, client_id, false, 60).unwrap();
@@ -466,7 +468,7 @@ fn sessions_that_are_away_take_no_more_memory_than_their_part() {
 
 #[test]
 fn while_memory_is_used_up_those_who_read_go_on() {
-    let mut core = core(|options| options.memory_bytes_max = 300_000);
+    let mut core = core(|options| options.limits.memory_bytes_max = 300_000);
     let (hog, hog_outbox, _) = connect_from(&mut core, 1, "hog", false, 60).unwrap();
     subscribe(&mut core, hog, "hog", Qos::AtLeastOnce);
     core.disconnected(hog, &hog_outbox, Goodbye { is_graceful: true, expiry_s: None });
@@ -547,7 +549,7 @@ fn what_no_other_member_takes_stays_with_its_session() {
     // A member whose queue is full takes no more.
     subscribe(&mut core, other, "$share/g/t", Qos::AtLeastOnce);
     let mut options = BrokerOptions::new("127.0.0.1:0".parse().unwrap());
-    options.session_queue_messages_max = 1;
+    options.limits.session_queue_messages_max = 1;
     core.set_bounds(&options);
     core.disconnected(key, &outbox, goodbye);
     assert_eq!(payloads(&other_outbox), [b"1", b"2"]);
