@@ -203,7 +203,7 @@ fn built_program(profile: &str) -> Result<PathBuf, String> {
 }
 
 fn oracle() -> Result<(), String> {
-    let oracle = |name| cargo(&["run", "--release", "--package", "rivulet-bench", "--example", name], &[]);
+    let oracle = |name| cargo(&["run", "--release", "--package", "rivulet-testing", "--example", name], &[]);
     oracle("nexmark_oracle")?;
     oracle("comparison_oracle")
 }

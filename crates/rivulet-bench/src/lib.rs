@@ -14,8 +14,7 @@
 //! - [`generator`]: a process that creates them and speaks MQTT as a broker does;
 //! - [`homes`]: simulated homes that publish to a broker, for a demonstration;
 //! - [`sources`]: the generators as sources of big queries: `nexmark:`, `hibench:`, `sensors:`;
-//! - [`nexmark`]: the queries of the NEXMark benchmark and their answers;
-//! - [`comparison`]: small queries of many kinds and the answers of another engine;
+//! - [`nexmark`]: the queries of the NEXMark benchmark;
 //! - [`hibench`]: the streaming workloads of HiBench;
 //! - [`latency`]: a histogram.
 
@@ -28,7 +27,6 @@ pub mod generator;
 pub mod homes;
 pub mod sources;
 pub mod nexmark;
-pub mod comparison;
 pub mod hibench;
 pub mod latency;
 pub mod random;

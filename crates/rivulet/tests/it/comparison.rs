@@ -1,6 +1,6 @@
-//! Queries of many kinds against the answers of an independent engine; they are in `crates/rivulet-bench/comparison`.
+//! Queries of many kinds against the answers of an independent engine; they are in `crates/rivulet-testing/comparison`.
 
-use rivulet_bench::comparison::{comparisons, write_files};
+use rivulet_testing::comparison::{comparisons, write_files};
 
 use crate::sql_answers::answer;
 

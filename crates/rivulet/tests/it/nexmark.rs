@@ -1,13 +1,15 @@
 //! The queries of NEXMark against the answers of an independent engine, at several parallelisms, over streams in order
 //! and out of it.
 //!
-//! How the answers came about is in `crates/rivulet-bench/nexmark`.
+//! How the answers came about is in `crates/rivulet-testing/oracle`.
 
 use std::time::Duration;
 
 use rivulet::run::{RunOptions, Runner};
 use rivulet::script::{Script, Step};
-use rivulet_bench::nexmark::{Answer, CORPORA, Corpus, Expected, Input, Output, QUERIES, Query, write_side_input};
+use rivulet_bench::nexmark::{Input, Output, QUERIES, Query, write_side_input};
+use rivulet_testing::corpus::{CORPORA, Corpus};
+use rivulet_testing::{Answer, Expected};
 
 use crate::sql_answers::Collected;
 

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use rivulet::run::{RunOptions, Runner};
 use rivulet::script::{Script, Step};
-use rivulet_bench::nexmark::{CORPORA, Expected, Input, Output, query};
+use rivulet_bench::nexmark::{Input, Output, query};
+use rivulet_testing::Expected;
+use rivulet_testing::corpus::CORPORA;
 
 /// The files below a folder.
 fn files(folder: &Path, found: &mut Vec<std::path::PathBuf>) {

@@ -10,8 +10,8 @@ use rivulet::run::results::Results;
 use rivulet::run::{RunOptions, Runner};
 use rivulet::script::{Script, Step};
 use rivulet::service::ServiceError;
-use rivulet_bench::nexmark::Answer;
 use rivulet_dataflow::{Batch, Reason};
+use rivulet_testing::Answer;
 use tempfile::TempDir;
 
 /// A query over a few rows is over at once.

@@ -7,7 +7,7 @@
 use std::path::Path;
 use std::{fs, io};
 
-use crate::nexmark::Expected;
+use crate::answer::Expected;
 
 static QUERIES: &str = include_str!("../comparison/queries.sql");
 static ANSWERS: &str = include_str!("../comparison/answers.txt");

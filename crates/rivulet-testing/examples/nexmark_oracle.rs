@@ -1,7 +1,7 @@
 //! Computes the known answers of the NEXMark queries again, with DuckDB: `cargo xtask oracle`.
 //!
 //! Writes each corpus to files, has DuckDB answer all queries over them, twice, with the rows in two different orders,
-//! and writes `nexmark/answers/`. An answer that depends on the order of rows cannot be compared with and is an error
+//! and writes `answers/`. An answer that depends on the order of rows cannot be compared with and is an error
 //! here.
 
 mod duckdb;
@@ -10,15 +10,17 @@ use std::error::Error;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use rivulet_bench::nexmark::{Answer, CORPORA, Corpus, FileFormat, QUERIES, write_side_input, write_stream};
+use rivulet_bench::nexmark::{FileFormat, QUERIES, write_side_input, write_stream};
+use rivulet_testing::Answer;
+use rivulet_testing::corpus::{CORPORA, Corpus};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let work = std::env::temp_dir().join(format!("rivulet-oracle-{}", std::process::id()));
     for corpus in &CORPORA {
         eprintln!("{}: {}", corpus.name, corpus.description);
-        let text = answers(corpus, &package.join("nexmark/oracle"), &work.join(corpus.name))?;
-        fs::write(package.join(format!("nexmark/answers/{}.txt", corpus.name)), text)?;
+        let text = answers(corpus, &package.join("oracle"), &work.join(corpus.name))?;
+        fs::write(package.join(format!("answers/{}.txt", corpus.name)), text)?;
     }
     fs::remove_dir_all(&work)?;
     Ok(())

@@ -6,8 +6,8 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use rivulet_bench::comparison::{comparisons, write_files};
-use rivulet_bench::nexmark::Answer;
+use rivulet_testing::Answer;
+use rivulet_testing::comparison::{comparisons, write_files};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let data =

@@ -19,7 +19,7 @@ pub(crate) fn run(script: &str) -> Result<(), Box<dyn Error>> {
 }
 
 /// The statement that writes the answer of a query to a file, as
-/// [`Answer::of_text`](rivulet_bench::nexmark::Answer::of_text) reads it.
+/// [`Answer::of_text`](rivulet_testing::Answer::of_text) reads it.
 pub(crate) fn copy(query: &str, file: impl Display) -> String {
     format!("COPY (\n{query}\n) TO '{file}' (DELIMITER '|', NULLSTR '\\N', HEADER true);\n")
 }

@@ -167,9 +167,9 @@ pub struct Expected {
 }
 
 static ANSWERS: [(&str, &str); 3] = [
-    ("in_order", include_str!("../../nexmark/answers/in_order.txt")),
-    ("disordered", include_str!("../../nexmark/answers/disordered.txt")),
-    ("sparse", include_str!("../../nexmark/answers/sparse.txt")),
+    ("in_order", include_str!("../answers/in_order.txt")),
+    ("disordered", include_str!("../answers/disordered.txt")),
+    ("sparse", include_str!("../answers/sparse.txt")),
 ];
 
 impl Expected {
@@ -315,8 +315,8 @@ mod tests {
 
     #[test]
     fn answers_of_all_queries_are_known() {
-        for corpus in &super::super::CORPORA {
-            for query in &super::super::QUERIES {
+        for corpus in &crate::corpus::CORPORA {
+            for query in &rivulet_bench::nexmark::QUERIES {
                 let expected = Expected::of(query.name, corpus.name);
                 let expected = expected.unwrap_or_else(|| panic!("no answer of {} over {}", query.name, corpus.name));
                 assert!(expected.rows > 0, "{} over {} shows nothing", query.name, corpus.name);
