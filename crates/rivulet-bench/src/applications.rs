@@ -54,233 +54,115 @@ pub const EVALUATION_APPLICATIONS: [&str; 15] = [
 /// The application whose queries share one topic.
 pub const SHARED_TOPIC_APPLICATION: &str = "device_readings";
 
+/// Applications by name: the file of each, in `examples/`, is called so too.
+macro_rules! applications {
+    ($($name:literal reads $stream:ident at $before:literal $behind:literal
+        $(joins $second:literal, $all_seconds:literal)?: $parameters:expr;)+) => {
+        [$(BaseApplication {
+            name: $name,
+            script: include_str!(concat!("../../../examples/", $name, ".sql")),
+            stream_type: StreamType::$stream,
+            topic: ($before, $behind),
+            second_topic: [$(Some(($second, $all_seconds)),)? None][0],
+            parameters: $parameters,
+        }),+]
+    };
+}
+
 /// Every base application.
-pub static BASE_APPLICATIONS: [BaseApplication; 19] = [
-    BaseApplication {
-        name: "ac_control",
-        script: include_str!("../../../examples/ac_control.sql"),
-        stream_type: StreamType::Temperature,
-        topic: ("home/", "/temperature"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            out.text("home", number);
-            out.decimal("target", random.between(18.0, 28.0), 2);
-        },
-    },
-    BaseApplication {
-        name: "abnormal_heart_rate",
-        script: include_str!("../../../examples/abnormal_heart_rate.sql"),
-        stream_type: StreamType::HeartRate,
-        topic: ("patient/", "/heart_rate"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            out.text("patient", number);
-            out.decimal("threshold", random.between(100.0, 150.0), 1);
-        },
-    },
-    BaseApplication {
-        name: "fire_alarm",
-        script: include_str!("../../../examples/fire_alarm.sql"),
-        stream_type: StreamType::Temperature,
-        topic: ("home/", "/temperature"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            out.text("home", number);
-            out.decimal("slope", random.between(0.2, 1.0), 3);
-            out.decimal("noise", 1.0, 1);
-        },
-    },
-    BaseApplication {
-        name: "electricity_warning",
-        script: include_str!("../../../examples/electricity_warning.sql"),
-        stream_type: StreamType::Power,
-        topic: ("home/", "/power"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            out.text("home", number);
-            out.interval_seconds("span", [300, 600, 1800][random.below(3) as usize]);
-            out.decimal("limit_kwh", random.between(0.05, 1.0), 3);
-        },
-    },
-    BaseApplication {
-        name: "elderly_care",
-        script: include_str!("../../../examples/elderly_care.sql"),
-        stream_type: StreamType::Motion,
-        topic: ("person/", "/motion"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            out.text("person", number);
-            out.interval_seconds("span", [60, 120, 300][random.below(3) as usize]);
-        },
-    },
-    BaseApplication {
-        name: "child_mood",
-        script: include_str!("../../../examples/child_mood.sql"),
-        stream_type: StreamType::HeartRate,
-        topic: ("child/", "/heart_rate"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            let lowest = random.between(100.0, 140.0);
-            out.text("child", number);
-            out.decimal("lowest", lowest, 1);
-            out.decimal("highest", lowest + 60.0, 1);
-        },
-    },
-    BaseApplication {
-        name: "medication_management",
-        script: include_str!("../../../examples/medication_management.sql"),
-        stream_type: StreamType::Temperature,
-        topic: ("cabinet/", "/temperature"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            let lowest = random.between(2.0, 15.0);
-            out.text("cabinet", number);
-            out.decimal("lowest", lowest, 1);
-            out.decimal("highest", lowest + random.between(5.0, 15.0), 1);
-        },
-    },
-    BaseApplication {
-        name: "soil_moisture",
-        script: include_str!("../../../examples/soil_moisture.sql"),
-        stream_type: StreamType::SoilMoisture,
-        topic: ("field/", "/soil_moisture"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            let lowest = random.between(0.08, 0.2);
-            out.text("field", number);
-            out.decimal("lowest", lowest, 3);
-            out.decimal("highest", lowest + 0.2, 3);
-        },
-    },
-    BaseApplication {
-        name: "moisture_removal",
-        script: include_str!("../../../examples/moisture_removal.sql"),
-        stream_type: StreamType::Humidity,
-        topic: ("home/", "/humidity"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            out.text("home", number);
-            out.decimal("humidity_max", random.between(40.0, 70.0), 1);
-        },
-    },
-    BaseApplication {
-        name: "green_house",
-        script: include_str!("../../../examples/green_house.sql"),
-        stream_type: StreamType::Temperature,
-        topic: ("greenhouse/", "/temperature"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            out.text("greenhouse", number);
-            out.decimal("deviations", random.between(2.0, 4.0), 2);
-        },
-    },
-    BaseApplication {
-        name: "lightbulb_control",
-        script: include_str!("../../../examples/lightbulb_control.sql"),
-        stream_type: StreamType::TaxiPosition,
-        topic: ("car/", "/position"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            let (latitude, longitude) = random_place_in_porto(random);
-            out.text("car", number);
-            out.decimal("home_lat", latitude, 6);
-            out.decimal("home_lon", longitude, 6);
-            out.decimal("distance", random.between(100.0, 1000.0), 0);
-        },
-    },
-    BaseApplication {
-        name: "remote_child_care",
-        script: include_str!("../../../examples/remote_child_care.sql"),
-        stream_type: StreamType::PersonPosition,
-        topic: ("child/", "/position"),
-        second_topic: None,
-        parameters: |number, stream, random, out| {
-            let Stream::PersonPosition(person) = stream else { unreachable!("this application is fed by persons") };
-            let (home, work) = (person.home(), person.work());
-            out.text("child", number);
-            out.decimal("home_lat", home.0, 6);
-            out.decimal("home_lon", home.1, 6);
-            out.decimal("school_lat", work.0, 6);
-            out.decimal("school_lon", work.1, 6);
-            out.decimal("distance", random.between(100.0, 1000.0), 0);
-        },
-    },
-    BaseApplication {
-        name: "gas_station",
-        script: include_str!("../../../examples/gas_station.sql"),
-        stream_type: StreamType::TaxiPosition,
-        topic: ("car/", "/position"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            out.text("car", number);
-            out.decimal("lowest", random.between(1.3, 1.7), 3);
-            out.decimal("radius", random.between(500.0, 3000.0), 0);
-        },
-    },
-    BaseApplication {
-        name: "parking_lots",
-        script: include_str!("../../../examples/parking_lots.sql"),
-        stream_type: StreamType::TaxiPosition,
-        topic: ("car/", "/position"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            out.text("car", number);
-            out.decimal("slow", random.between(1.0, 3.0), 2);
-        },
-    },
-    BaseApplication {
-        name: "animal_care",
-        script: include_str!("../../../examples/animal_care.sql"),
-        stream_type: StreamType::HerdPosition,
-        topic: ("herd/", "/dog"),
-        second_topic: Some(("/animal/1", "/animal/+")),
-        parameters: |number, _, random, out| {
-            out.text("herd", number);
-            out.decimal("distance", random.between(200.0, 2000.0), 0);
-        },
-    },
-    BaseApplication {
-        name: "points_of_interest",
-        script: include_str!("../../../examples/points_of_interest.sql"),
-        stream_type: StreamType::PersonPosition,
-        topic: ("walker/", "/position"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            out.text("walker", number);
-            out.decimal("most", (1 + random.below(10)) as f64, 0);
-        },
-    },
-    BaseApplication {
-        name: "temperature_limit",
-        script: include_str!("../../../examples/temperature_limit.sql"),
-        stream_type: StreamType::Temperature,
-        topic: ("plant/", "/temperature"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            out.text("plant", number);
-            out.decimal("highest", random.between(18.0, 28.0), 1);
-        },
-    },
-    BaseApplication {
-        name: "temperature_profile",
-        script: include_str!("../../../examples/temperature_profile.sql"),
-        stream_type: StreamType::Temperature,
-        topic: ("plant/", "/temperature"),
-        second_topic: None,
-        parameters: |number, _, random, out| {
-            out.text("plant", number);
-            out.decimal("often", (1 + random.below(10)) as f64, 0);
-        },
-    },
-    BaseApplication {
-        name: SHARED_TOPIC_APPLICATION,
-        script: include_str!("../../../examples/device_readings.sql"),
-        stream_type: StreamType::Temperature,
-        topic: ("devices/readings", ""),
-        second_topic: None,
-        parameters: |number, _, _, out| out.text("device", number),
-    },
-];
+pub static BASE_APPLICATIONS: [BaseApplication; 19] = applications! {
+    "ac_control" reads Temperature at "home/" "/temperature": |number, _, random, out| {
+        out.text("home", number);
+        out.decimal("target", random.between(18.0, 28.0), 2);
+    };
+    "abnormal_heart_rate" reads HeartRate at "patient/" "/heart_rate": |number, _, random, out| {
+        out.text("patient", number);
+        out.decimal("threshold", random.between(100.0, 150.0), 1);
+    };
+    "fire_alarm" reads Temperature at "home/" "/temperature": |number, _, random, out| {
+        out.text("home", number);
+        out.decimal("slope", random.between(0.2, 1.0), 3);
+        out.decimal("noise", 1.0, 1);
+    };
+    "electricity_warning" reads Power at "home/" "/power": |number, _, random, out| {
+        out.text("home", number);
+        out.interval_seconds("span", [300, 600, 1800][random.below(3) as usize]);
+        out.decimal("limit_kwh", random.between(0.05, 1.0), 3);
+    };
+    "elderly_care" reads Motion at "person/" "/motion": |number, _, random, out| {
+        out.text("person", number);
+        out.interval_seconds("span", [60, 120, 300][random.below(3) as usize]);
+    };
+    "child_mood" reads HeartRate at "child/" "/heart_rate": |number, _, random, out| {
+        let lowest = random.between(100.0, 140.0);
+        out.text("child", number);
+        out.decimal("lowest", lowest, 1);
+        out.decimal("highest", lowest + 60.0, 1);
+    };
+    "medication_management" reads Temperature at "cabinet/" "/temperature": |number, _, random, out| {
+        let lowest = random.between(2.0, 15.0);
+        out.text("cabinet", number);
+        out.decimal("lowest", lowest, 1);
+        out.decimal("highest", lowest + random.between(5.0, 15.0), 1);
+    };
+    "soil_moisture" reads SoilMoisture at "field/" "/soil_moisture": |number, _, random, out| {
+        let lowest = random.between(0.08, 0.2);
+        out.text("field", number);
+        out.decimal("lowest", lowest, 3);
+        out.decimal("highest", lowest + 0.2, 3);
+    };
+    "moisture_removal" reads Humidity at "home/" "/humidity": |number, _, random, out| {
+        out.text("home", number);
+        out.decimal("humidity_max", random.between(40.0, 70.0), 1);
+    };
+    "green_house" reads Temperature at "greenhouse/" "/temperature": |number, _, random, out| {
+        out.text("greenhouse", number);
+        out.decimal("deviations", random.between(2.0, 4.0), 2);
+    };
+    "lightbulb_control" reads TaxiPosition at "car/" "/position": |number, _, random, out| {
+        let (latitude, longitude) = random_place_in_porto(random);
+        out.text("car", number);
+        out.decimal("home_lat", latitude, 6);
+        out.decimal("home_lon", longitude, 6);
+        out.decimal("distance", random.between(100.0, 1000.0), 0);
+    };
+    "remote_child_care" reads PersonPosition at "child/" "/position": |number, stream, random, out| {
+        let Stream::PersonPosition(person) = stream else { unreachable!("this application is fed by persons") };
+        let (home, work) = (person.home(), person.work());
+        out.text("child", number);
+        out.decimal("home_lat", home.0, 6);
+        out.decimal("home_lon", home.1, 6);
+        out.decimal("school_lat", work.0, 6);
+        out.decimal("school_lon", work.1, 6);
+        out.decimal("distance", random.between(100.0, 1000.0), 0);
+    };
+    "gas_station" reads TaxiPosition at "car/" "/position": |number, _, random, out| {
+        out.text("car", number);
+        out.decimal("lowest", random.between(1.3, 1.7), 3);
+        out.decimal("radius", random.between(500.0, 3000.0), 0);
+    };
+    "parking_lots" reads TaxiPosition at "car/" "/position": |number, _, random, out| {
+        out.text("car", number);
+        out.decimal("slow", random.between(1.0, 3.0), 2);
+    };
+    "animal_care" reads HerdPosition at "herd/" "/dog" joins "/animal/1", "/animal/+": |number, _, random, out| {
+        out.text("herd", number);
+        out.decimal("distance", random.between(200.0, 2000.0), 0);
+    };
+    "points_of_interest" reads PersonPosition at "walker/" "/position": |number, _, random, out| {
+        out.text("walker", number);
+        out.decimal("most", (1 + random.below(10)) as f64, 0);
+    };
+    "temperature_limit" reads Temperature at "plant/" "/temperature": |number, _, random, out| {
+        out.text("plant", number);
+        out.decimal("highest", random.between(18.0, 28.0), 1);
+    };
+    "temperature_profile" reads Temperature at "plant/" "/temperature": |number, _, random, out| {
+        out.text("plant", number);
+        out.decimal("often", (1 + random.below(10)) as f64, 0);
+    };
+    "device_readings" reads Temperature at "devices/readings" "": |number, _, _, out| out.text("device", number);
+};
 
 /// Returns the base application with this name.
 pub fn base_application(name: &str) -> Option<&'static BaseApplication> {
