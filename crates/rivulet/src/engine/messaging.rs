@@ -443,31 +443,9 @@ fn embedded_name(broker: &Broker) -> String {
 }
 
 fn drops_of_broker(stats: &BrokerStats) -> BTreeMap<String, u64> {
-    let drops = &stats.dropped;
-    [
-        ("slow_subscriber", drops.slow_subscriber),
-        ("session_queue_full", drops.session_queue_full),
-        ("too_large", drops.too_large),
-        ("expired", drops.expired),
-        ("rights_ended", drops.rights_ended),
-        ("retained_full", drops.retained_full),
-        ("wills_full", drops.wills_full),
-        ("deadlock_events", drops.deadlock_events),
-        ("unread_messages", drops.unread_messages),
-        ("lost_results", drops.lost_results),
-        ("clients_forgotten", drops.clients_forgotten),
-        ("memory_full", drops.memory_full),
-        ("unsaved", drops.unsaved),
-        ("sessions_evicted", drops.sessions_evicted),
-        ("subscriptions_refused", drops.subscriptions_refused),
-        ("connections_refused", drops.connections_refused),
-        ("connections_evicted", drops.connections_evicted),
-        ("logins_refused", drops.logins_refused),
-        ("protocol_errors", drops.protocol_errors),
-        ("panics", stats.panics),
-    ]
-    .map(|(reason, count)| (reason.to_owned(), count))
-    .into()
+    let mut drops = stats.dropped.by_reason();
+    drops.insert("panics".to_owned(), stats.panics);
+    drops
 }
 
 fn drops_of_client(status: &ClientStatus) -> BTreeMap<String, u64> {

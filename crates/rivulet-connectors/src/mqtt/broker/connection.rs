@@ -56,7 +56,7 @@ pub(super) async fn serve(
         Ok(Ok(admitted)) => admitted,
         Ok(Err(Refusal { answer, counts })) => {
             if counts {
-                shared.core.lock().counters.protocol_errors += 1;
+                shared.core.lock().counters.drops.protocol_errors += 1;
             }
             // The client may or may not read the reason; nothing depends on it.
             let _ = tokio::time::timeout(LAST_WRITE_MAX, async {
@@ -184,7 +184,7 @@ async fn read_login(
                 return refuse(packets::Refused::Busy);
             }
             let Ok(rights) = admit(shared, &login, (address, certificate)).await else {
-                shared.core.lock().counters.logins_refused += 1;
+                shared.core.lock().counters.drops.logins_refused += 1;
                 shared.failed_logins.note(address, "the embedded broker");
                 return refuse(packets::Refused::Login);
             };
@@ -395,7 +395,7 @@ impl<'a> Reader<'a> {
             () = self.process_rest() => {}
             () = limit => {}
         }
-        self.shared.core.lock().counters.unread_messages += self.intake.pass_over_rest();
+        self.shared.core.lock().counters.drops.unread_messages += self.intake.pass_over_rest();
     }
 
     async fn process_rest(&mut self) {

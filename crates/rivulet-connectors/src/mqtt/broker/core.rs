@@ -313,7 +313,7 @@ impl Core {
                 Receiver::Group(group) => subscriptions.has_member(group, |member| member.session == key),
             })
         });
-        counters.rights_ended += dropped.len() as u64;
+        counters.drops.rights_ended += dropped.len() as u64;
         for message in dropped {
             saving::save_acknowledged(saving, session.saved_as, message.number());
         }
@@ -401,13 +401,13 @@ impl Core {
     /// a thousand clients may go at once while an inbox is full.
     fn push_will(&mut self, will: Will) {
         if !may_publish(&will.rights, &will.message.topic) {
-            self.counters.rights_ended += 1;
+            self.counters.drops.rights_ended += 1;
             return;
         }
         let bytes = will.message.memory_bytes();
         let is_full = self.wills.len() >= WILLS_MAX || self.will_bytes + bytes > WILL_BYTES_MAX;
         if is_full && !self.wills.is_empty() {
-            self.counters.wills_full += 1;
+            self.counters.drops.wills_full += 1;
             return;
         }
         self.will_bytes += bytes;
@@ -442,7 +442,7 @@ impl Core {
             }
             let Some(key) = self.addresses.to_evict(address) else { return false };
             self.remove_session(key);
-            self.counters.sessions_evicted += 1;
+            self.counters.drops.sessions_evicted += 1;
         }
         self.sessions.len() < self.bounds.sessions_max && !self.share(address).is_full()
     }
@@ -504,7 +504,9 @@ impl Core {
             messages_out: self.counters.messages_out,
             dropped: BrokerDrops {
                 unsaved: self.saving.as_ref().map_or(0, |saving| saving.unsaved),
-                ..self.counters.drops(seats)
+                connections_refused: seats.refused,
+                connections_evicted: seats.evicted,
+                ..self.counters.drops
             },
             ..BrokerStats::default()
         }

@@ -70,7 +70,7 @@ impl Unsent<'_> {
 impl Drop for Unsent<'_> {
     fn drop(&mut self) {
         if self.messages > 0 {
-            self.shared.core.lock().counters.lost_results += self.messages as u64;
+            self.shared.core.lock().counters.drops.lost_results += self.messages as u64;
             self.shared.outbound.sent(self.messages, self.bytes);
             self.shared.outbound.left(self.end);
         }
@@ -229,7 +229,7 @@ impl Results<'_> {
                 is_full = true;
                 break;
             };
-            core.counters.deadlock_events += given_up as u64;
+            core.counters.drops.deadlock_events += given_up as u64;
             self.saved_at = core.publish(&publish, None, expires_at).saved_at.max(self.saved_at);
             published += 1;
             if let Some(bytes) = queued_bytes {

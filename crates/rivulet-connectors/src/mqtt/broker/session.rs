@@ -298,7 +298,7 @@ impl Session {
             if manner.qos == Qos::AtMostOnce {
                 match link.offer(&message, manner, (0, false)) {
                     Offered::Taken => counters.messages_out += 1,
-                    Offered::TooLarge => counters.too_large += 1,
+                    Offered::TooLarge => counters.drops.too_large += 1,
                     Offered::Full => {
                         link.outbox.set_starved();
                         return false;

@@ -60,7 +60,7 @@ impl Shared {
     pub(super) fn note_close(&self, core: &mut Core, client_id: &str, close: &packets::Close) {
         match close.reason {
             packets::Reason::KeepAliveTimeout | packets::Reason::QuotaExceeded => {}
-            _ => core.counters.protocol_errors += 1,
+            _ => core.counters.drops.protocol_errors += 1,
         }
         self.notices.say(|| tracing::warn!(client_id, reason = %close.text, "a client's connection was closed"));
     }

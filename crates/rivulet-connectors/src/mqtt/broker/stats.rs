@@ -1,6 +1,8 @@
 //! What the broker counts.
 
-use super::seats::SeatCounts;
+use std::collections::BTreeMap;
+
+use serde::Serialize;
 
 /// Counts kept under the core's lock.
 #[derive(Clone, Copy, Debug, Default)]
@@ -8,21 +10,7 @@ pub(super) struct Counters {
     pub(super) connections_total: u64,
     pub(super) messages_in: u64,
     pub(super) messages_out: u64,
-    pub(super) slow_subscriber: u64,
-    pub(super) session_queue_full: u64,
-    pub(super) too_large: u64,
-    pub(super) expired: u64,
-    pub(super) rights_ended: u64,
-    pub(super) retained_full: u64,
-    pub(super) sessions_evicted: u64,
-    pub(super) logins_refused: u64,
-    pub(super) protocol_errors: u64,
-    pub(super) deadlock_events: u64,
-    pub(super) unread_messages: u64,
-    pub(super) wills_full: u64,
-    pub(super) lost_results: u64,
-    pub(super) memory_full: u64,
-    pub(super) subscriptions_refused: u64,
+    pub(super) drops: BrokerDrops,
 }
 
 /// The state of a broker, and its counts since it was started.
@@ -64,8 +52,8 @@ pub struct BrokerStats {
     pub dropped: BrokerDrops,
 }
 
-/// Drops by reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Drops by reason. Its fields are the reasons that users read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BrokerDrops {
     /// Messages of QoS 0 for a subscriber that reads too slowly.
     pub slow_subscriber: u64,
@@ -107,28 +95,10 @@ pub struct BrokerDrops {
     pub protocol_errors: u64,
 }
 
-impl Counters {
-    pub(super) fn drops(&self, seats: SeatCounts) -> BrokerDrops {
-        BrokerDrops {
-            slow_subscriber: self.slow_subscriber,
-            session_queue_full: self.session_queue_full,
-            too_large: self.too_large,
-            expired: self.expired,
-            rights_ended: self.rights_ended,
-            retained_full: self.retained_full,
-            memory_full: self.memory_full,
-            unsaved: 0,
-            sessions_evicted: self.sessions_evicted,
-            subscriptions_refused: self.subscriptions_refused,
-            deadlock_events: self.deadlock_events,
-            unread_messages: self.unread_messages,
-            wills_full: self.wills_full,
-            lost_results: self.lost_results,
-            clients_forgotten: 0,
-            connections_refused: seats.refused,
-            connections_evicted: seats.evicted,
-            logins_refused: self.logins_refused,
-            protocol_errors: self.protocol_errors,
-        }
+impl BrokerDrops {
+    /// The counts by reason.
+    pub fn by_reason(&self) -> BTreeMap<String, u64> {
+        let counts = serde_json::to_value(self).and_then(serde_json::from_value);
+        counts.expect("every field is a number")
     }
 }

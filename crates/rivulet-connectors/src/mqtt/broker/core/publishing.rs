@@ -185,7 +185,7 @@ impl Core {
             are_taken.push(is_taken);
         }
         if is_over {
-            self.counters.session_queue_full += are_taken.iter().filter(|is_taken| !**is_taken).count() as u64;
+            self.counters.drops.session_queue_full += are_taken.iter().filter(|is_taken| !**is_taken).count() as u64;
         }
         if let Some(session) = self.sessions.get_mut(key) {
             session.take_off(goes, &are_taken);
@@ -348,10 +348,10 @@ fn retain(
     } else if memory.is_full() {
         // An old value must not stay where a newer one was published.
         retained.remove(topic);
-        counters.memory_full += 1;
+        counters.drops.memory_full += 1;
     } else {
         is_retained = retained.insert(delivery.keep());
-        counters.retained_full += u64::from(!is_retained);
+        counters.drops.retained_full += u64::from(!is_retained);
     }
     let saved_at = match had_older && !is_retained {
         true => saving::save_forgotten(saving, topic),

@@ -46,7 +46,7 @@ impl Core {
             let Granted { qos, number, is_new, is_shared } = match granted {
                 Ok(granted) => granted,
                 Err(code) => {
-                    self.counters.subscriptions_refused += u64::from(code == suback::QUOTA_EXCEEDED);
+                    self.counters.drops.subscriptions_refused += u64::from(code == suback::QUOTA_EXCEEDED);
                     codes.push(code);
                     continue;
                 }

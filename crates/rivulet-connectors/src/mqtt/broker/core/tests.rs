@@ -125,11 +125,11 @@ fn a_full_outbox_holds_back_qos_1_and_drops_qos_0() {
     let large = [b'x'; 900];
     publish(&mut core, &large, Qos::AtMostOnce);
     publish(&mut core, &large, Qos::AtMostOnce);
-    assert_eq!(core.counters.slow_subscriber, 1);
+    assert_eq!(core.counters.drops.slow_subscriber, 1);
     for _ in 0..5 {
         publish(&mut core, &large, Qos::AtLeastOnce);
     }
-    assert_eq!(core.counters.session_queue_full, 2);
+    assert_eq!(core.counters.drops.session_queue_full, 2);
     assert_eq!(sent(&outbox).len(), 1);
     assert!(outbox.is_starved.load(std::sync::atomic::Ordering::SeqCst));
     core.pump(key, &outbox);
@@ -220,7 +220,7 @@ fn a_will_whose_right_has_ended_is_not_published() {
             core.disconnected(key, &outbox, Goodbye { is_graceful: false, expiry_s: None });
             end();
             core.keep_house(Instant::now() + Duration::from_secs(6));
-            let found = (core.wills.len(), core.counters.rights_ended);
+            let found = (core.wills.len(), core.counters.drops.rights_ended);
             assert_eq!(found, if ends { (0, 1) } else { (1, 0) }, "{delay_s} {expiry_s}");
         }
     }
@@ -234,14 +234,14 @@ fn wills_that_find_no_place_are_counted() {
     for _ in 0..100 {
         core.push_will(Will { message: large.clone(), delay_s: 0, message_expiry_s: None, rights: None });
     }
-    assert_eq!((core.wills.len(), core.counters.wills_full), (63, 37), "63 MiB and some bytes each");
+    assert_eq!((core.wills.len(), core.counters.drops.wills_full), (63, 37), "63 MiB and some bytes each");
     while core.take_will().is_some() {}
     assert_eq!(core.will_bytes, 0);
     let small = Arc::new(Message::of(&Publish { topic: b"will", ..Publish::default() }, None));
     for _ in 0..=WILLS_MAX {
         core.push_will(Will { message: small.clone(), delay_s: 0, message_expiry_s: None, rights: None });
     }
-    assert_eq!((core.wills.len(), core.counters.wills_full), (WILLS_MAX, 38));
+    assert_eq!((core.wills.len(), core.counters.drops.wills_full), (WILLS_MAX, 38));
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn when_sessions_are_full_the_oldest_without_connection_goes() {
     core.disconnected(first, &outbox, Goodbye { is_graceful: true, expiry_s: None });
     let _second = connect(&mut core, "second", false, 60);
     let _third = connect(&mut core, "third", false, 60);
-    assert_eq!(core.counters.sessions_evicted, 1);
+    assert_eq!(core.counters.drops.sessions_evicted, 1);
     assert!(connect_from(&mut core, 1, "fourth", true, 0).is_none());
 }
 
@@ -292,7 +292,7 @@ fn other_bounds_count_from_then_on_and_throw_nothing_out() {
     assert!(connect_from(&mut core, 1, "third", true, 0).is_none());
     assert_eq!(subscribe(&mut core, key, "b", Qos::AtMostOnce), suback::QUOTA_EXCEEDED);
     publish_to(&mut core, "b", b"1", Qos::AtMostOnce, true);
-    assert_eq!((core.retained.len(), core.counters.retained_full), (1, 1));
+    assert_eq!((core.retained.len(), core.counters.drops.retained_full), (1, 1));
     core.set_bounds(&BrokerOptions::new("127.0.0.1:0".parse().unwrap()));
     assert_eq!(subscribe(&mut core, key, "b", Qos::AtMostOnce), 0);
     assert!(connect_from(&mut core, 1, "third", true, 0).is_some());
@@ -397,7 +397,7 @@ fn nobody_has_more_subscriptions_than_its_part() {
     assert_eq!(others.iter().map(|(key, ..)| granted(&mut core, *key)).sum::<usize>(), 30, "half for one address");
     let (modest, _, _) = connect_from(&mut core, 2, "modest", true, 0).unwrap();
     assert_eq!(granted(&mut core, modest), 20);
-    assert!(core.counters.subscriptions_refused > 0);
+    assert!(core.counters.drops.subscriptions_refused > 0);
     // Its existing subscriptions may be changed, and ended ones make room.
     assert_eq!(subscribe(&mut core, key, "t0", Qos::AtLeastOnce), 1);
     assert!(core.unsubscribe(key, "t0").is_some());
@@ -422,7 +422,7 @@ fn who_opens_many_sessions_pushes_out_its_own() {
     open(&mut core, 3, "late");
     assert!((0..3).all(|number| open(&mut core, 2, &format!("modest{number}"))));
     assert!(open(&mut core, 3, "late") && open(&mut core, 1, "greedy999"));
-    assert_eq!((core.stats(SeatCounts::default()).sessions, core.counters.sessions_evicted), (10, 994));
+    assert_eq!((core.stats(SeatCounts::default()).sessions, core.counters.drops.sessions_evicted), (10, 994));
 }
 
 #[test]
@@ -448,14 +448,14 @@ fn sessions_that_are_away_take_no_more_memory_than_their_part() {
     }
     let held = core.stats(SeatCounts::default()).memory_bytes;
     assert!((5 << 20..6 << 20).contains(&held), "half of the memory is for one address: {held}");
-    assert!(core.counters.memory_full > 0 && core.counters.session_queue_full == 0);
+    assert!(core.counters.drops.memory_full > 0 && core.counters.drops.session_queue_full == 0);
     away(&mut core, 2, "modest");
     (0..20).for_each(|_| publish(&mut core, "2/modest"));
     assert!(core.stats(SeatCounts::default()).memory_bytes > held + 2_000_000);
     // A session of the same address displaces the oldest one of that address.
-    let evicted = core.counters.sessions_evicted;
+    let evicted = core.counters.drops.sessions_evicted;
     let _ = connect_from(&mut core, 1, "one more", false, 60).unwrap();
-    assert_eq!(core.counters.sessions_evicted, evicted + 1);
+    assert_eq!(core.counters.drops.sessions_evicted, evicted + 1);
     core.keep_house(Instant::now() + Duration::from_secs(61));
     let (key, outbox, _) = connect_from(&mut core, 1, "one more", true, 0).unwrap();
     core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
@@ -477,7 +477,7 @@ fn while_memory_is_used_up_those_who_read_go_on() {
     }
     assert!(core.memory.is_full());
     core.publish(&Publish { topic: b"hog", payload: b"x", qos: Qos::AtLeastOnce, ..Publish::default() }, None, None);
-    assert_eq!((core.counters.memory_full, core.stats(SeatCounts::default()).waiting_messages), (1, 0));
+    assert_eq!((core.counters.drops.memory_full, core.stats(SeatCounts::default()).waiting_messages), (1, 0));
     retain(&mut core, "r2", b"x", Qos::AtMostOnce);
     retain(&mut core, "r1", b"newer", Qos::AtMostOnce);
     assert_eq!(core.stats(SeatCounts::default()).retained_messages, 1, "neither a new one nor an old value");
@@ -555,7 +555,7 @@ fn what_no_other_member_takes_stays_with_its_session() {
     assert_eq!(payloads(&other_outbox), [b"1", b"2"]);
     let (_, outbox, _) = connect(&mut core, "a", false, 60);
     assert_eq!(payloads(&outbox), [b"4", b"5"]);
-    assert_eq!(core.counters.session_queue_full, 0);
+    assert_eq!(core.counters.drops.session_queue_full, 0);
     assert_eq!(core.stats(SeatCounts::default()).waiting_messages, 5);
 }
 
@@ -573,5 +573,5 @@ fn what_waits_for_a_revoked_subscription_is_dropped() {
     let (_, outbox, present) = connect(&mut core, "c", false, 60);
     assert!(present);
     assert_eq!(sent(&outbox).into_iter().map(|(payload, ..)| payload).collect::<Vec<_>>(), [b"2"]);
-    assert_eq!((core.counters.rights_ended, core.stats(SeatCounts::default()).waiting_messages), (1, 1));
+    assert_eq!((core.counters.drops.rights_ended, core.stats(SeatCounts::default()).waiting_messages), (1, 1));
 }

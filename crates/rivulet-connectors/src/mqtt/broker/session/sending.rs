@@ -36,9 +36,9 @@ impl Session {
             let link = self.link.as_mut()?;
             match link.deliver(delivery, manner, 0) {
                 Offered::Taken => counters.messages_out += 1,
-                Offered::TooLarge => counters.too_large += 1,
-                Offered::Full if self.share.is_full() => counters.memory_full += 1,
-                Offered::Full => counters.slow_subscriber += 1,
+                Offered::TooLarge => counters.drops.too_large += 1,
+                Offered::Full if self.share.is_full() => counters.drops.memory_full += 1,
+                Offered::Full => counters.drops.slow_subscriber += 1,
             }
             return None;
         }
@@ -245,11 +245,11 @@ impl Session {
     /// Whether a message of this size may wait. One that may not is dropped and counted.
     fn has_room(&self, bytes: usize, bounds: QueueBounds, counters: &mut Counters) -> bool {
         if self.is_queue_full(bytes, bounds) {
-            counters.session_queue_full += 1;
+            counters.drops.session_queue_full += 1;
             return false;
         }
         if self.is_out_of_memory(bytes) {
-            counters.memory_full += 1;
+            counters.drops.memory_full += 1;
             return false;
         }
         true
@@ -272,14 +272,14 @@ impl Session {
             let Queued { message, manner, is_again, .. } = queued;
             let is_sent = match message.is_expired(now) {
                 true => {
-                    counters.expired += 1;
+                    counters.drops.expired += 1;
                     false
                 }
                 false => match link.offer(message, *manner, (packet_id, *is_again)) {
                     Offered::Taken => true,
                     Offered::Full => return link.outbox.set_starved(),
                     Offered::TooLarge => {
-                        counters.too_large += 1;
+                        counters.drops.too_large += 1;
                         false
                     }
                 },
@@ -388,7 +388,7 @@ impl Session {
             is_sent
         });
         for message in too_large {
-            counters.too_large += 1;
+            counters.drops.too_large += 1;
             self.release(&message);
         }
         self.pump(counters);
