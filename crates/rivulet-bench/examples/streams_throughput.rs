@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use rivulet_connectors::connector::{Connectors, Host, SourceSpec};
+use rivulet_connectors::connector::{ConnectorContext, Connectors, SourceSpec};
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals};
 
@@ -37,7 +37,7 @@ fn main() {
             event_time_column: None,
             has_computed_time: false,
             options: vec![("events".into(), "20000000".into())],
-            host: Host::of_user(),
+            host: ConnectorContext::of_user(),
             resume: None,
         };
         let mut source = GENERATORS.open_source(&spec, 1).expect("generators open").remove(0);

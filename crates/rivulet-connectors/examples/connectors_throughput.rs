@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Float64Array, Int64Array, RecordBatch, StringArray, TimestampMicrosecondArray};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
-use rivulet_connectors::connector::{Connectors, Host, SinkSpec, SourceSpec};
+use rivulet_connectors::connector::{ConnectorContext, Connectors, SinkSpec, SourceSpec};
 use rivulet_connectors::files::Files;
 use rivulet_connectors::formats::{EncodedRows, RowFormat};
 use rivulet_dataflow::{Batch, Events, Polled, Refusals};
@@ -84,7 +84,7 @@ fn write(path: &Path) -> std::io::Result<()> {
         changes: false,
         key: None,
         options: Vec::new(),
-        host: Host::of_user(),
+        host: ConnectorContext::of_user(),
         checkpoints: None,
         output: None,
     };
@@ -119,7 +119,7 @@ fn read(path: &Path, schema: SchemaRef, columns: Vec<usize>, format: Option<&str
         event_time_column: None,
         has_computed_time: false,
         options: Vec::new(),
-        host: Host::of_user(),
+        host: ConnectorContext::of_user(),
         resume: None,
     };
     let mut source = Connectors::OWN.open_source(&spec, 1).map_err(std::io::Error::other)?.remove(0);

@@ -20,7 +20,7 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, TimeUnit, TimestampMi
 use parking_lot::Mutex;
 use rivulet_dataflow::{LogPosition, Polled, Reason, Refusals, Source};
 
-use crate::connector::{ConnectorError, Connectors, Host, Messages, PayloadCheck, SourceSpec};
+use crate::connector::{ConnectorContext, ConnectorError, Connectors, Messages, PayloadCheck, SourceSpec};
 use crate::mqtt::Received;
 use crate::mqtt::intake::{AHEAD, Stuck, UnderWay};
 use crate::mqtt::router::Router;
@@ -325,7 +325,7 @@ impl Feed {
         let positions = noted.lock().positions(&messages);
         let resume = (!positions.is_empty()).then_some(positions);
         let confirms = spec.host.confirms && messages.is_confirmed;
-        let host = Host { check: layout.check(), ..spec.host.clone() };
+        let host = ConnectorContext { check: layout.check(), ..spec.host.clone() };
         let spec = of_messages(SourceSpec { resume, host, ..spec }, &messages, layout.needs);
         let mut sources = connectors.open_source(&spec, 1)?;
         if spec.resume.is_none() && messages.place.is_some() {

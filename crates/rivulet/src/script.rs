@@ -10,7 +10,7 @@ use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rivulet_connectors::connector::{Host, Secrets};
+use rivulet_connectors::connector::{ConnectorContext, Secrets};
 use rivulet_sql::{
     BigQuery, CreateApplication, CreateBigQuery, CreateSecret, CreateTable, Name, Position, QueryPlan, Scope,
     Statement, Table, explain_query, parse_script, plan_query,
@@ -34,7 +34,7 @@ pub struct Script {
     replaced: HashMap<PathBuf, String>,
     /// The names of the queries that were created.
     named: HashSet<String>,
-    host: Host,
+    host: ConnectorContext,
     /// The values of secrets, by name.
     secrets: HashMap<String, String>,
     /// The folder of the script, where files of tables are looked for first.
@@ -74,7 +74,7 @@ pub struct Planned {
     /// The file that its result replaces when it ends, if it writes one.
     pub replaces: Option<PathBuf>,
     /// What its sources and sinks find in the process: files, and the secrets of the script so far.
-    pub host: Host,
+    pub host: ConnectorContext,
 }
 
 impl Script {
@@ -98,7 +98,7 @@ impl Script {
             unnamed: 1,
             replaced: HashMap::new(),
             named: HashSet::new(),
-            host: Host::of_user(),
+            host: ConnectorContext::of_user(),
             secrets: HashMap::new(),
             folder: folder.to_owned(),
             declared: Vec::new(),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use rivulet_connectors::connector::{Connectors, Host, SinkSpec, SourceSpec};
+use rivulet_connectors::connector::{ConnectorContext, Connectors, SinkSpec, SourceSpec};
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Batch, Polled, Refusals};
 
@@ -147,7 +147,7 @@ fn write_kind(stream: &Stream, kind: &str, path: &Path, format: FileFormat) -> R
         changes: false,
         key: None,
         options: Vec::new(),
-        host: Host::of_user(),
+        host: ConnectorContext::of_user(),
         checkpoints: None,
         output: None,
     };
@@ -185,7 +185,7 @@ fn open_stream(stream: &Stream, kind: &str) -> Result<(Box<dyn rivulet_dataflow:
         event_time_column: None,
         has_computed_time: false,
         options: stream.pairs().map(|(name, value)| (name.to_owned(), value)).to_vec(),
-        host: Host::of_user(),
+        host: ConnectorContext::of_user(),
         resume: None,
     };
     let mut sources = GENERATORS.open_source(&spec, 1).map_err(|error| CorpusError::Connector(error.to_string()))?;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Int64Type, Schema, TimestampMicrosecondType};
-use rivulet_connectors::connector::{ConnectorError, Connectors, Host, SourceSpec};
+use rivulet_connectors::connector::{ConnectorContext, ConnectorError, Connectors, SourceSpec};
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals, Source};
 
@@ -26,7 +26,7 @@ fn spec(connector: &str, address: &str, names: &[&str], options: &[(&str, &str)]
         event_time_column: None,
         has_computed_time: false,
         options: options.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
-        host: Host::of_user(),
+        host: ConnectorContext::of_user(),
         resume: None,
     }
 }

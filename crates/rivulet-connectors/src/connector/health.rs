@@ -1,7 +1,8 @@
 //! The health of sources and sinks: whether they work, since when they do not, and how much waits.
 //!
-//! A [`Health`] belongs to one source or sink of one query. Its connector gets it in the [`Host`](super::Host) when it
-//! is opened, and all its instances share it. Code that shows it reads it without waiting for the query.
+//! A [`Health`] belongs to one source or sink of one query. Its connector gets it in the
+//! [`ConnectorContext`](super::ConnectorContext) when it is opened, and all its instances share it. Code that shows it
+//! reads it without waiting for the query.
 //!
 //! What must hold: rows count as taken when the receiver has acknowledged them, not when they were handed over. However
 //! often a connector tries in vain, or its device comes and goes, it causes only a few log lines a minute.

@@ -45,12 +45,12 @@ pub use description::{ByRow, ConnectorDescription, DirectionDescription, Guarant
 pub use error::{ConnectorError, whole_address};
 pub use file::{InferredFile, infer_file};
 pub use health::{Condition, Health, HealthReport};
-pub use mqtt::{MqttHost, publish_options};
+pub use mqtt::{MqttConnection, publish_options};
 pub use option::{Direction, OptionDescription, OptionKind};
 pub use options::Options;
 pub use registry::Connectors;
 pub use secrets::{Secrets, secret_named};
-pub use spec::{FinalUpTo, FormatText, Host, OutputRows, PayloadCheck, SinkSpec, SourceSpec};
+pub use spec::{ConnectorContext, FinalUpTo, FormatText, OutputRows, PayloadCheck, SinkSpec, SourceSpec};
 pub use standard::{is_reader_gone, output_failed};
 
 /// The connectors of this crate.

@@ -263,7 +263,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::connector::Host;
+    use crate::connector::ConnectorContext;
 
     fn spec(connector: &str, format: Option<&str>) -> SinkSpec {
         SinkSpec {
@@ -274,7 +274,7 @@ mod tests {
             changes: false,
             key: None,
             options: Vec::new(),
-            host: Host::default(),
+            host: ConnectorContext::default(),
             checkpoints: None,
             output: None,
         }
@@ -312,7 +312,7 @@ mod tests {
                 event_time_column: None,
                 has_computed_time: false,
                 options: Vec::new(),
-                host: Host::of_user(),
+                host: ConnectorContext::of_user(),
                 resume: None,
             };
             Connectors::OWN.check_source(&spec).map_err(|error| error.to_string())

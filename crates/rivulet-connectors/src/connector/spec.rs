@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 
 use super::error::ConnectorError;
 use super::secrets::Secrets;
-use super::{Health, MqttHost};
+use super::{Health, MqttConnection};
 use crate::files::Files;
 use crate::reach::Reach;
 
@@ -22,9 +22,9 @@ pub type PayloadCheck = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 
 /// What the process that runs a query provides to its sources and sinks.
 #[derive(Clone, Default)]
-pub struct Host {
+pub struct ConnectorContext {
     /// Its connection to an MQTT broker, or its own broker.
-    pub mqtt: Option<Arc<dyn MqttHost>>,
+    pub mqtt: Option<Arc<dyn MqttConnection>>,
     /// The files that statements may name; none by default.
     pub files: Files,
     /// The hosts that statements may reach; by default none of this machine.
@@ -52,7 +52,7 @@ pub struct Host {
     pub health: Arc<Health>,
 }
 
-impl Host {
+impl ConnectorContext {
     /// The host of a process that provides nothing, with the rights of its user.
     pub fn of_user() -> Self {
         let (files, reach) = (Files::of_user(), Reach::everything());
@@ -60,9 +60,12 @@ impl Host {
     }
 }
 
-impl fmt::Debug for Host {
+impl fmt::Debug for ConnectorContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Host").field("mqtt", &self.mqtt.is_some()).field("query", &self.query).finish_non_exhaustive()
+        f.debug_struct("ConnectorContext")
+            .field("mqtt", &self.mqtt.is_some())
+            .field("query", &self.query)
+            .finish_non_exhaustive()
     }
 }
 
@@ -86,7 +89,7 @@ pub struct SourceSpec {
     /// Options by name, as text.
     pub options: Vec<(String, String)>,
     /// What the process provides.
-    pub host: Host,
+    pub host: ConnectorContext,
     /// Where its partitions go on, as they stated it themselves ([`rivulet_dataflow::Source::position`]). One source is
     /// opened for each, in this order; sources for new partitions may follow.
     pub resume: Option<Vec<Option<String>>>,
@@ -142,7 +145,7 @@ pub struct SinkSpec {
     /// Options by name, as text.
     pub options: Vec<(String, String)>,
     /// What the process provides.
-    pub host: Host,
+    pub host: ConnectorContext,
     /// `Some` if checkpoints are made, so that written rows become final with them. It has what the instances of the
     /// sink stated for the checkpoint from which the query goes on ([`rivulet_dataflow::TransactionalSink::prepare`]);
     /// empty if the query begins anew.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
-use rivulet_connectors::connector::{Connectors, Host, SourceSpec, infer_file};
+use rivulet_connectors::connector::{ConnectorContext, Connectors, SourceSpec, infer_file};
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals};
 
@@ -76,7 +76,7 @@ fn run(bytes: &[u8]) {
         event_time_column: None,
         has_computed_time: false,
         options,
-        host: Host::of_user(),
+        host: ConnectorContext::of_user(),
         resume: None,
     };
     let Ok(partitions) = Connectors::OWN.open_source(&spec, 1 + usize::from(choice >> 2 & 1)) else { return };

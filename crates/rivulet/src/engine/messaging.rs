@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rivulet_connectors::connector::{Host, MqttHost};
+use rivulet_connectors::connector::{ConnectorContext, MqttConnection};
 use rivulet_connectors::http_server::Hosts;
 use rivulet_connectors::mqtt::{
     Broker, BrokerAddress, BrokerError, BrokerOptions, BrokerStats, Client, ClientOptions, ClientStatus, Listener,
@@ -102,7 +102,7 @@ struct CommonConnection {
     side: Arc<Side>,
 }
 
-impl MqttHost for CommonConnection {
+impl MqttConnection for CommonConnection {
     fn router(&self) -> &Arc<Router> {
         &self.router
     }
@@ -296,9 +296,9 @@ impl Messaging {
     }
 
     /// What sources and sinks of big queries use of it.
-    pub(super) fn host(&self) -> Host {
+    pub(super) fn host(&self) -> ConnectorContext {
         let common = CommonConnection { router: self.router.clone(), side: self.side.clone() };
-        Host { mqtt: Some(Arc::new(common)), ..Host::default() }
+        ConnectorContext { mqtt: Some(Arc::new(common)), ..ConnectorContext::default() }
     }
 
     /// The options for publishing results.

@@ -234,7 +234,7 @@ mod tests {
 
     use arrow::array::RecordBatch;
     use arrow::datatypes::Schema;
-    use rivulet_connectors::connector::{Host, SinkSpec};
+    use rivulet_connectors::connector::{ConnectorContext, SinkSpec};
     use rivulet_dataflow::Batch;
 
     use super::*;
@@ -253,7 +253,7 @@ mod tests {
             changes: false,
             key: None,
             options: Vec::new(),
-            host: Host::default(),
+            host: ConnectorContext::default(),
             checkpoints: None,
             output: None,
         }

@@ -2,8 +2,9 @@
 //!
 //! Also the topics of applications, which belong to tenants where clients have to log in.
 //!
-//! What must hold: every [`Host`] that the engine gives to a connector is made here, so no statement has more rights
-//! than its tenant. Tenants other than the default one share no folder unless the configuration names one for all.
+//! What must hold: every [`ConnectorContext`] that the engine gives to a connector is made here, so no statement has more
+//! rights than its tenant. Tenants other than the default one share no folder unless the configuration names one for
+//! all.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use rivulet_connectors::connector::{self, Host};
+use rivulet_connectors::connector::{self, ConnectorContext};
 use rivulet_connectors::files::Files;
 use rivulet_connectors::reach::{AllowedHosts, KEY_OF_LISTENERS, Reach};
 
@@ -66,10 +67,15 @@ impl Permitted {
     }
 
     /// What connectors find in this process for a tenant.
-    pub(super) fn host(&self, tenant: &Tenant) -> Host {
+    pub(super) fn host(&self, tenant: &Tenant) -> ConnectorContext {
         let (own, of) = (self.secrets.clone(), tenant.clone());
         let secrets = connector::Secrets::found_by(move |name| own.value(&of.named(name)));
-        Host { files: self.files(tenant), reach: self.reach(tenant), secrets, ..Host::default() }
+        ConnectorContext {
+            files: self.files(tenant),
+            reach: self.reach(tenant),
+            secrets,
+            ..ConnectorContext::default()
+        }
     }
 
     /// Checks that an application of a tenant reads and writes topics of the tenant. Statements are checked before; but

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 
 use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
-use rivulet_connectors::connector::{ConnectorError, Host, OutputRows, SinkSpec, publish_options};
+use rivulet_connectors::connector::{ConnectorContext, ConnectorError, OutputRows, SinkSpec, publish_options};
 use rivulet_connectors::feed::FeedLayout;
 use rivulet_connectors::formats::{Format, FormatError, InputFormat, Times, several_inputs};
 use rivulet_connectors::mqtt::PublishOptions;
@@ -176,8 +176,8 @@ impl Preparation {
 
     /// What outputs that are not topics find in this process. The broker is not part of it, because they are behind its
     /// routes.
-    fn host_of(&self, tenant: &Tenant, application: &Application) -> Host {
-        Host {
+    fn host_of(&self, tenant: &Tenant, application: &Application) -> ConnectorContext {
+        ConnectorContext {
             server: self.server_id.clone(),
             query: format!("application {}", tenant.named(&application.name).in_log()),
             ..self.permitted.host(tenant)
@@ -262,7 +262,7 @@ fn placed(error: &ConnectorError, output: &Output) -> ServiceError {
 }
 
 /// The address of an output that is not a topic, checked by its connector.
-fn sink_address(output: &Output, names: &[&str], host: &Host) -> Result<SinkAddress, ServiceError> {
+fn sink_address(output: &Output, names: &[&str], host: &ConnectorContext) -> Result<SinkAddress, ServiceError> {
     let Output { address, format, schema, .. } = output;
     let by_row = CONNECTORS.by_row(&address.connector);
     let has_addresses = address.parameters().next().is_some();
@@ -297,7 +297,7 @@ fn refuse_replaced(Output { address, .. }: &Output, sink: &SinkAddress) -> Resul
 ///
 /// # Errors
 /// One of them is invalid.
-pub(crate) fn check_outputs(application: &Application, host: &Host) -> Result<(), ServiceError> {
+pub(crate) fn check_outputs(application: &Application, host: &ConnectorContext) -> Result<(), ServiceError> {
     let names: Vec<&str> = application.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
     let mut sinks = application.outputs.iter().filter(|output| output.address.connector != "mqtt");
     sinks.try_for_each(|output| sink_address(output, &names, host).map(drop))
@@ -332,7 +332,7 @@ pub(crate) struct TrialInput {
 /// # Errors
 /// An address or a format is invalid.
 pub(crate) fn trial_inputs(application: &Application) -> Result<Vec<TrialInput>, ServiceError> {
-    let sink = |output: &Output, names: &[&str]| sink_address(output, names, &Host::of_user());
+    let sink = |output: &Output, names: &[&str]| sink_address(output, names, &ConnectorContext::of_user());
     let topics = Topics::new(application, &Tenant::of_operator().named(&application.name), |_| false, sink)?;
     let inputs = application.inputs.iter().zip(topics.inputs).map(|(input, topics)| {
         Ok(TrialInput { rows: input_format(input, &topics)?, filter: topics.filter, source: topics.source })

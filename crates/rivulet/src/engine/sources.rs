@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use rivulet_connectors::connector::{Health, Host, SourceSpec};
+use rivulet_connectors::connector::{ConnectorContext, Health, SourceSpec};
 use rivulet_connectors::feed::{Feed, FeedLayout, LoggedPlace, Noted};
 use rivulet_connectors::mqtt::{Received, Router};
 use rivulet_operators::application::{Application, Input, SourceInput};
@@ -50,7 +50,7 @@ pub(super) struct Sources {
 ///
 /// # Errors
 /// It cannot. The error says why, with the position in the text.
-pub(super) fn check(input: &Input, host: &Host) -> Result<(), ServiceError> {
+pub(super) fn check(input: &Input, host: &ConnectorContext) -> Result<(), ServiceError> {
     let Some(source) = &input.source else { return Ok(()) };
     let place_of = |option: &str| source.options.iter().find(|(name, ..)| name == option).map(|(.., place)| *place);
     Feed::check(CONNECTORS, spec_of(input, source, host))
@@ -58,7 +58,7 @@ pub(super) fn check(input: &Input, host: &Host) -> Result<(), ServiceError> {
         .map_err(|error| placed_at(&error, input.address.position, None, place_of))
 }
 
-fn spec_of(input: &Input, source: &SourceInput, host: &Host) -> SourceSpec {
+fn spec_of(input: &Input, source: &SourceInput, host: &ConnectorContext) -> SourceSpec {
     let options = source.options.iter().map(|(name, value, _)| (name.clone(), option_text(value)));
     SourceSpec {
         connector: input.address.connector.clone(),
@@ -220,7 +220,7 @@ impl Sources {
         let name = running.full_name();
         let title = format!("source of the input '{}' of the application '{}'", input.name, name.in_log());
         let health = Arc::new(Health::new(title));
-        let host = Host {
+        let host = ConnectorContext {
             query: format!("{}-{}", name.in_log(), input.name),
             confirms: is_logged,
             health: health.clone(),

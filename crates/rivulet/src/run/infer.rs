@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use rivulet_connectors::connector::{ConnectorError, Host, InferredFile, infer_file};
+use rivulet_connectors::connector::{ConnectorContext, ConnectorError, InferredFile, infer_file};
 use rivulet_connectors::files::Files;
 use rivulet_sql::{BigQuery, Position, Scope, Statement, declared_type_name, name_in_sql, parse_script};
 
@@ -67,7 +67,7 @@ fn name_of(path: &str) -> String {
 ///
 /// # Errors
 /// As with [`create_source`].
-pub(crate) fn with_files(query: &BigQuery, scope: &Scope, host: &Host) -> Result<Scope, ServiceError> {
+pub(crate) fn with_files(query: &BigQuery, scope: &Scope, host: &ConnectorContext) -> Result<Scope, ServiceError> {
     let mut scope = scope.clone();
     for (path, position) in query.files() {
         // A declared name comes first.

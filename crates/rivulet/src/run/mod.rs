@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rivulet_connectors::clock::SystemClock;
-use rivulet_connectors::connector::{Direction, FinalUpTo, Health, Host};
+use rivulet_connectors::connector::{ConnectorContext, Direction, FinalUpTo, Health};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{Sink, Snapshot, Source};
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, FlowReport, Tap, WorkerSettings, WorkerStatus, Workers};
@@ -113,7 +113,7 @@ impl Runner {
     /// A source or sink cannot be opened.
     pub fn start(
         &self,
-        host: &Host,
+        host: &ConnectorContext,
         plan: &QueryPlan,
         name: &str,
         results: Option<Box<dyn Results>>,
@@ -145,7 +145,7 @@ impl Opened {
     /// and may make checkpoints. This waits for the world outside.
     pub(crate) fn open(
         options: RunOptions,
-        host: &Host,
+        host: &ConnectorContext,
         plan: &QueryPlan,
         name: &str,
         results: Option<Box<dyn Results>>,
@@ -154,7 +154,7 @@ impl Opened {
     ) -> Result<Self, ServiceError> {
         let parallelism = options.parallelism;
         let holds_up = Arc::<AtomicBool>::default();
-        let host = &Host { query: name.to_owned(), holds_up: holds_up.clone(), ..host.clone() };
+        let host = &ConnectorContext { query: name.to_owned(), holds_up: holds_up.clone(), ..host.clone() };
         let snapshot = checkpoints.as_ref().and_then(Option::as_ref);
         let was_at = |place: usize| {
             let snapshot = snapshot.filter(|snapshot| !snapshot.begins.contains(&place))?;
@@ -171,7 +171,7 @@ impl Opened {
         });
         let mut sources = sources.collect::<Result<Vec<_>, _>>()?;
         let comes_again = sources.iter_mut().flatten().all(|partition| partition.source.position().is_some());
-        let host = &Host { comes_again, ..host.clone() };
+        let host = &ConnectorContext { comes_again, ..host.clone() };
         let is_bounded = sources.iter().flatten().all(|partition| partition.source.is_bounded());
         let mut results = results;
         if let Some(results) = &mut results {
@@ -247,7 +247,11 @@ impl Opened {
 }
 
 /// Up to where the results of a query are final, whose newest checkpoint this is.
-pub(crate) fn final_up_to(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) -> Result<FinalUpTo, ServiceError> {
+pub(crate) fn final_up_to(
+    plan: &QueryPlan,
+    host: &ConnectorContext,
+    snapshot: &Snapshot,
+) -> Result<FinalUpTo, ServiceError> {
     let Some(sink) = &plan.output.sink else { return Ok(FinalUpTo::Any) };
     let prepared = snapshot.sinks.first().cloned().unwrap_or_default();
     // The positions in its errors refer to another script.
@@ -263,7 +267,7 @@ pub(crate) fn final_up_to(plan: &QueryPlan, host: &Host, snapshot: &Snapshot) ->
 pub(crate) fn finish_sinks(
     plan: &QueryPlan,
     places: &[usize],
-    host: &Host,
+    host: &ConnectorContext,
     snapshot: &Snapshot,
 ) -> Result<(), ServiceError> {
     /// The most time that a device may take.
@@ -302,7 +306,7 @@ fn open_sink(
     output: &PlannedOutput,
     results: Option<&Arc<SharedResults>>,
     instances: usize,
-    host: &Host,
+    host: &ConnectorContext,
     prepared: Option<Vec<String>>,
 ) -> Result<Vec<Box<dyn Sink>>, ServiceError> {
     match (&output.sink, results) {

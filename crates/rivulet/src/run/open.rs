@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use rivulet_connectors::connector::{
-    ConnectorError, Connectors, Direction, EVENT_TIME_KEY, FinalUpTo, Health, Host, SinkSpec, SourceSpec, secret_named,
+    ConnectorContext, ConnectorError, Connectors, Direction, EVENT_TIME_KEY, FinalUpTo, Health, SinkSpec, SourceSpec,
+    secret_named,
 };
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{PartitionState, Sink, Source};
@@ -37,7 +38,7 @@ pub struct End {
 }
 
 /// The specification of a source with these columns, for its connector.
-fn source_spec(declaration: &SourceDeclaration, columns: Vec<usize>, host: &Host) -> SourceSpec {
+fn source_spec(declaration: &SourceDeclaration, columns: Vec<usize>, host: &ConnectorContext) -> SourceSpec {
     let declared = declaration.declared.fields().len();
     SourceSpec {
         connector: declaration.connector(),
@@ -54,7 +55,7 @@ fn source_spec(declaration: &SourceDeclaration, columns: Vec<usize>, host: &Host
 }
 
 /// The specification of a sink for rows with this schema, for its connector.
-fn sink_spec(declaration: &SinkDeclaration, schema: SchemaRef, host: &Host) -> SinkSpec {
+fn sink_spec(declaration: &SinkDeclaration, schema: SchemaRef, host: &ConnectorContext) -> SinkSpec {
     SinkSpec {
         connector: declaration.connector(),
         address: declaration.rest().to_owned(),
@@ -70,7 +71,7 @@ fn sink_spec(declaration: &SinkDeclaration, schema: SchemaRef, host: &Host) -> S
 }
 
 /// Fails if it is already evident that a source cannot be opened as it is declared.
-pub(crate) fn check_source(declaration: &SourceDeclaration, host: &Host) -> Result<(), ServiceError> {
+pub(crate) fn check_source(declaration: &SourceDeclaration, host: &ConnectorContext) -> Result<(), ServiceError> {
     let columns = (0..declaration.declared.fields().len()).collect();
     CONNECTORS.check_source(&source_spec(declaration, columns, host)).map_err(|error| {
         placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
@@ -78,7 +79,7 @@ pub(crate) fn check_source(declaration: &SourceDeclaration, host: &Host) -> Resu
 }
 
 /// Fails if it is already evident that a sink cannot be opened as it is declared.
-pub(crate) fn check_sink(declaration: &SinkDeclaration, host: &Host) -> Result<(), ServiceError> {
+pub(crate) fn check_sink(declaration: &SinkDeclaration, host: &ConnectorContext) -> Result<(), ServiceError> {
     let schema = declaration.schema.clone().unwrap_or_else(|| Arc::new(Schema::empty()));
     CONNECTORS.check_sink(&sink_spec(declaration, schema, host)).map_err(|error| {
         placed(&error, declaration.address_position, declaration.format.as_ref(), &declaration.options)
@@ -86,7 +87,7 @@ pub(crate) fn check_sink(declaration: &SinkDeclaration, host: &Host) -> Result<(
 }
 
 /// The one file that the result of a query into this sink replaces when the query ends; `None` for other sinks.
-pub(crate) fn replaced_file(declaration: &SinkDeclaration, host: &Host) -> Option<PathBuf> {
+pub(crate) fn replaced_file(declaration: &SinkDeclaration, host: &ConnectorContext) -> Option<PathBuf> {
     CONNECTORS.replaced_file(&sink_spec(declaration, Arc::new(Schema::empty()), host))
 }
 
@@ -110,7 +111,7 @@ pub(crate) fn own_columns(files: &Files) -> impl FnOnce(&str, &str) -> Option<Ow
 pub(super) fn source(
     planned: &PlannedSource,
     partitions_wanted: usize,
-    host: &Host,
+    host: &ConnectorContext,
     was_at: Option<&[PartitionState]>,
 ) -> Result<Vec<Partition>, ServiceError> {
     // If all partitions have ended, there is nothing to open.
@@ -149,13 +150,13 @@ pub(super) fn partition(source: Box<dyn Source>, planned: &PlannedSource, newest
 }
 
 /// A source or sink of a query, and a host of its own that is used to open it and gets its health.
-pub(super) fn end(name: &Name, direction: Direction, host: &Host) -> (End, Host) {
+pub(super) fn end(name: &Name, direction: Direction, host: &ConnectorContext) -> (End, ConnectorContext) {
     let title = match host.query.as_str() {
         "" => format!("{direction} '{name}'"),
         query => format!("{direction} '{name}' of the query '{query}'"),
     };
     let health = Arc::new(Health::new(title));
-    let host = Host { health: health.clone(), ..host.clone() };
+    let host = ConnectorContext { health: health.clone(), ..host.clone() };
     (End { name: name.text.clone(), direction, health }, host)
 }
 
@@ -164,7 +165,7 @@ pub(super) fn sink(
     declaration: &SinkDeclaration,
     output: &PlannedOutput,
     instances: usize,
-    host: &Host,
+    host: &ConnectorContext,
     prepared: Option<Vec<String>>,
 ) -> Result<Vec<Box<dyn Sink>>, ServiceError> {
     let spec = SinkSpec {
@@ -179,15 +180,15 @@ pub(super) fn sink(
 }
 
 /// The host of a sink of refused rows: its output has another name than the results of the query.
-pub(super) fn of_letters(declaration: &SinkDeclaration, host: Host) -> Host {
-    Host { query: format!("{}/{}", host.query, declaration.name), ..host }
+pub(super) fn of_letters(declaration: &SinkDeclaration, host: ConnectorContext) -> ConnectorContext {
+    ConnectorContext { query: format!("{}/{}", host.query, declaration.name), ..host }
 }
 
 /// All instances of a sink of refused rows, with a host from [`of_letters`].
 pub(super) fn letters(
     declaration: &SinkDeclaration,
     instances: usize,
-    host: &Host,
+    host: &ConnectorContext,
     prepared: Option<Vec<String>>,
 ) -> Result<Vec<Box<dyn Sink>>, ServiceError> {
     let spec = SinkSpec { checkpoints: prepared, ..sink_spec(declaration, letter_schema(), host) };
@@ -213,7 +214,7 @@ pub(super) fn letters(
 pub(super) fn final_up_to(
     declaration: &SinkDeclaration,
     output: &PlannedOutput,
-    host: &Host,
+    host: &ConnectorContext,
     prepared: Vec<String>,
 ) -> Result<FinalUpTo, ServiceError> {
     let spec = SinkSpec { checkpoints: Some(prepared), ..sink_spec(declaration, output.schema.clone(), host) };

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rivulet_connectors::connector::{Host, Secrets};
+use rivulet_connectors::connector::{ConnectorContext, Secrets};
 use rivulet_connectors::mqtt::{Pending, Received};
 use rivulet_dataflow::{ManualClock, Push, QueryId};
 use rivulet_operators::application::{Application, Durability};
@@ -150,7 +150,7 @@ impl Trial {
         }
         // Rows for other places are shown instead. The outputs are checked all the same, with any values of secrets.
         let secrets = Secrets::found_by(|_| Some("secret".to_owned()));
-        check_outputs(&application, &Host { secrets, ..Host::of_user() })?;
+        check_outputs(&application, &ConnectorContext { secrets, ..ConnectorContext::of_user() })?;
         application.outputs.iter_mut().for_each(event::to_messages);
         self.reader.add(&application)?;
         application.dataflow = watch::watched(&application.dataflow, self.applications.len(), &self.seen);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
 use rivulet::engine::Engine;
-use rivulet_connectors::connector::{Condition, Connectors, Host, SinkSpec};
+use rivulet_connectors::connector::{Condition, ConnectorContext, Connectors, SinkSpec};
 use rivulet_dataflow::Batch;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -185,7 +185,7 @@ pub(super) fn produce(broker: &str, topic: &str, messages: &[(String, i64, i64)]
         changes: false,
         key: None,
         options: vec![("key".into(), "device".into())],
-        host: Host::of_user(),
+        host: ConnectorContext::of_user(),
         checkpoints: None,
         output: None,
     };

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
-use rivulet_connectors::connector::{Connectors, Host, SinkSpec, SourceSpec};
+use rivulet_connectors::connector::{ConnectorContext, Connectors, SinkSpec, SourceSpec};
 use rivulet_dataflow::{Batch, Polled, Refusals};
 use tempfile::TempDir;
 
@@ -70,7 +70,7 @@ fn load(broker: &str, is_over: &AtomicBool) -> i64 {
         changes: false,
         key: None,
         options: vec![("key".into(), "device".into())],
-        host: Host::of_user(),
+        host: ConnectorContext::of_user(),
         checkpoints: None,
         output: None,
     };
@@ -107,7 +107,7 @@ fn source(broker: &str, topic: &str, numbers: &[&str]) -> SourceSpec {
         event_time_column: None,
         has_computed_time: false,
         options: vec![("bounded".into(), "true".into())],
-        host: Host::of_user(),
+        host: ConnectorContext::of_user(),
         resume: None,
     }
 }

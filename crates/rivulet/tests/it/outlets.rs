@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use rivulet::config::Config;
 use rivulet::engine::Engine;
 use rivulet::service::{Parameter, ParameterValue, QueryRequest};
-use rivulet_connectors::connector::{Condition, Connectors, Host, SourceSpec};
+use rivulet_connectors::connector::{Condition, ConnectorContext, Connectors, SourceSpec};
 use rivulet_connectors::reach::Reach;
 use rivulet_dataflow::{Polled, Refusals};
 use serde_json::Value;
@@ -450,7 +450,7 @@ pub(crate) fn in_topic(broker: &str, topic: &str) -> Vec<(String, i64)> {
         event_time_column: None,
         has_computed_time: false,
         options: vec![("bounded".into(), "true".into()), ("key_column".into(), "key".into())],
-        host: Host::of_user(),
+        host: ConnectorContext::of_user(),
         resume: None,
     };
     let mut rows = Vec::new();

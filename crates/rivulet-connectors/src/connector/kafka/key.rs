@@ -142,7 +142,7 @@ mod tests {
     use arrow::datatypes::Field;
 
     use super::*;
-    use crate::connector::{Direction, Host};
+    use crate::connector::{ConnectorContext, Direction};
 
     fn encoder(key: &str, changes: bool) -> Result<Option<KeyEncoder>, String> {
         let schema = Schema::new(vec![
@@ -158,7 +158,7 @@ mod tests {
             changes,
             key: changes.then(|| vec![0]),
             options: Vec::new(),
-            host: Host::default(),
+            host: ConnectorContext::default(),
             checkpoints: None,
             output: None,
         };

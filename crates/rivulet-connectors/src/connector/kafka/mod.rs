@@ -31,8 +31,8 @@ use super::description::{ByRow, Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::waiting;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, FinalUpTo, Guarantee, Host, MessagePlace, Messages,
-    OptionDescription, OptionKind, Options, SinkSpec, SourceSpec,
+    ConnectorContext, ConnectorDescription, ConnectorError, DirectionDescription, FinalUpTo, Guarantee, MessagePlace,
+    Messages, OptionDescription, OptionKind, Options, SinkSpec, SourceSpec,
 };
 use client::{NAME, Settings, config_problem};
 use producer::OpenError;
@@ -163,7 +163,7 @@ fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorErr
 }
 
 /// Fails if a broker may not be reached, as far as its name tells. Its address is checked when it is connected to.
-fn check_reach(brokers: &str, address: &str, host: &Host) -> Result<(), ConnectorError> {
+fn check_reach(brokers: &str, address: &str, host: &ConnectorContext) -> Result<(), ConnectorError> {
     let is_port = |end: &str| end.bytes().all(|byte| byte.is_ascii_digit());
     let mut hosts = brokers.split(',').map(str::trim).map(|broker| match broker.rsplit_once(':') {
         Some((host, port)) if is_port(port) && (!host.contains(':') || host.starts_with('[')) => host,

@@ -193,7 +193,7 @@ mod tests {
 
     use super::super::CONNECTOR;
     use super::*;
-    use crate::connector::{Direction, Host, SourceSpec};
+    use crate::connector::{ConnectorContext, Direction, SourceSpec};
     use crate::files::Files;
     use crate::formats::RowFormat;
 
@@ -214,7 +214,7 @@ mod tests {
             event_time_column: None,
             has_computed_time: false,
             options: given.clone(),
-            host: Host::default(),
+            host: ConnectorContext::default(),
             resume: None,
         };
         let options = CONNECTOR.check_options(Direction::Source, &given).unwrap();

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use super::host::MqttHost;
+use super::connection::MqttConnection;
 use crate::clock::SystemClock;
 use crate::mqtt::{Client, ClientOptions, Publisher, Router};
 
@@ -84,7 +84,7 @@ impl Link {
     }
 }
 
-impl MqttHost for Link {
+impl MqttConnection for Link {
     fn router(&self) -> &Arc<Router> {
         &self.router
     }

@@ -5,7 +5,7 @@
 //! - [`topic`]: columns that come from a topic; [`inbox`]: messages that wait; [`source`]: rows from messages;
 //! - [`sink`]: messages from rows.
 
-mod host;
+mod connection;
 mod inbox;
 mod link;
 mod sink;
@@ -20,12 +20,12 @@ use super::description::{Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::waiting;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, Host, OptionDescription, OptionKind,
-    Options, SinkSpec, SourceSpec, certificates,
+    ConnectorContext, ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription,
+    OptionKind, Options, SinkSpec, SourceSpec, certificates,
 };
 use crate::mqtt::{BrokerAddress, ClientOptions, PublishOptions};
 
-pub use host::MqttHost;
+pub use connection::MqttConnection;
 use inbox::{Overflow, Queue};
 use link::Link;
 use sink::{publish_of, qos};
@@ -181,7 +181,7 @@ fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> 
 }
 
 /// Fails if the broker has no address, or may not be reached, as far as its name tells.
-fn check_broker(options: &Options, host: &Host) -> Result<(), ConnectorError> {
+fn check_broker(options: &Options, host: &ConnectorContext) -> Result<(), ConnectorError> {
     let Some(broker) = broker_of(options)? else { return Ok(()) };
     host.reach.brokers.check_host(&broker.host).map_err(|error| {
         let problem = format!("is out of reach: {}", error.why);
@@ -227,7 +227,11 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
 }
 
 /// The connection of the process, or a separate one if a broker is named.
-fn host_of(host: &Host, address: &str, options: &Options) -> Result<Arc<dyn MqttHost>, ConnectorError> {
+fn host_of(
+    host: &ConnectorContext,
+    address: &str,
+    options: &Options,
+) -> Result<Arc<dyn MqttConnection>, ConnectorError> {
     let Some(broker) = broker_of(options)? else {
         return host.mqtt.clone().ok_or_else(|| {
             options.wrong("broker", "is missing", "name it, as in WITH (broker => 'mqtt://localhost:1883')")

@@ -12,7 +12,7 @@ use arrow::datatypes::SchemaRef;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 
-use super::host::MqttHost;
+use super::connection::MqttConnection;
 use super::topic::no_topic;
 use crate::connector::outgoing::Outgoing;
 use crate::connector::waiting::{self, WaitingMessage};
@@ -174,7 +174,7 @@ impl Rows {
 pub(super) struct MqttSink {
     /// Whether checkpoints get the messages that wait while there is no connection.
     hands_over: bool,
-    host: Arc<dyn MqttHost>,
+    host: Arc<dyn MqttConnection>,
     publisher: Arc<dyn Publisher>,
     rows: Rows,
     /// Empty between writes, kept so that the memory is reused.
@@ -201,7 +201,7 @@ struct OnTheirWay {
 impl MqttSink {
     /// A sink that first sends what `waits`, with the messages of a checkpoint; `None` if none are made.
     pub(super) fn new(
-        host: Arc<dyn MqttHost>,
+        host: Arc<dyn MqttConnection>,
         rows: Rows,
         waits: Option<Vec<WaitingMessage>>,
         health: Arc<Health>,

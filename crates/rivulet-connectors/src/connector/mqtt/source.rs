@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use rivulet_dataflow::{Decoder, Polled, Reason, Refusals, Source, SourceError};
 
-use super::host::MqttHost;
+use super::connection::MqttConnection;
 use super::inbox::{Messages, Queue, TopicInbox};
 use super::topic::{Layout, no_topic};
 use crate::connector::{ConnectorError, Health};
@@ -18,7 +18,7 @@ const IDLE: Duration = Duration::from_millis(2);
 
 /// The route of messages from the router to an inbox, until it is dropped.
 struct Tap {
-    host: Arc<dyn MqttHost>,
+    host: Arc<dyn MqttConnection>,
     filter: String,
     inbox: Arc<TopicInbox>,
     /// The router's number of the inbox, while messages come.
@@ -88,7 +88,7 @@ struct MqttSource {
 
 /// Begins to read the messages that match a filter.
 pub(super) fn open(
-    host: &Arc<dyn MqttHost>,
+    host: &Arc<dyn MqttConnection>,
     filter: &str,
     layout: Layout,
     partitions: usize,

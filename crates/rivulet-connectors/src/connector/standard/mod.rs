@@ -11,8 +11,8 @@ use super::description::{Check, Instance, Opening};
 use super::given_format::format_or_json;
 use super::lines::{LINE_BYTES_MAX, LINE_FORMATS, MULTILINE, Reading};
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, Host, OptionDescription, OptionKind,
-    Options, SinkSpec, SourceSpec,
+    ConnectorContext, ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription,
+    OptionKind, Options, SinkSpec, SourceSpec,
 };
 
 use sink::StandardSink;
@@ -99,7 +99,7 @@ fn check_sink(spec: &SinkSpec, _options: &Options) -> Result<(), ConnectorError>
 }
 
 /// Refuses a server, which has no standard streams for queries.
-fn check_process(connector: &'static str, host: &Host, address: &str) -> Result<(), ConnectorError> {
+fn check_process(connector: &'static str, host: &ConnectorContext, address: &str) -> Result<(), ConnectorError> {
     match host.has_standard_streams {
         true => Ok(()),
         false => Err(ConnectorError::Address {

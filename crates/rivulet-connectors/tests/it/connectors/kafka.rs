@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
-use rivulet_connectors::connector::{Condition, Connectors, FinalUpTo, Host, SinkSpec};
+use rivulet_connectors::connector::{Condition, ConnectorContext, Connectors, FinalUpTo, SinkSpec};
 use rivulet_dataflow::{Batch, Polled, Refusals, Sink, TransactionalSink, marked_as_array};
 
 use super::kafka_broker::Broker;
@@ -332,7 +332,7 @@ fn errors_surface(address: &str) {
 fn exactly_once(address: &str, prepared: &[String]) -> SinkSpec {
     SinkSpec {
         options: options(&[("delivery", "exactly_once")]),
-        host: Host { server: "one".into(), query: address.into(), ..Host::of_user() },
+        host: ConnectorContext { server: "one".into(), query: address.into(), ..ConnectorContext::of_user() },
         checkpoints: Some(prepared.to_vec()),
         ..sink(address, rows(0..1).columns.schema())
     }

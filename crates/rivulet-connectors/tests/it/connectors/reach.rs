@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array};
-use rivulet_connectors::connector::{Connectors, Host};
+use rivulet_connectors::connector::{ConnectorContext, Connectors};
 use rivulet_connectors::reach::{AllowedHosts, KEY, Reach};
 use rivulet_dataflow::Batch;
 
@@ -18,14 +18,17 @@ fn rows() -> Batch {
     batch(vec![("n", Arc::new(Int64Array::from_iter_values(0..3)) as ArrayRef)])
 }
 
-fn allowing(list: &str) -> Host {
+fn allowing(list: &str) -> ConnectorContext {
     let hosts = AllowedHosts::listed(list, KEY).unwrap();
-    Host { reach: Reach { posts: hosts.clone(), brokers: hosts, ..Reach::default() }, ..Host::of_user() }
+    ConnectorContext {
+        reach: Reach { posts: hosts.clone(), brokers: hosts, ..Reach::default() },
+        ..ConnectorContext::of_user()
+    }
 }
 
 /// The default of a server that others can reach.
-fn not_this_machine() -> Host {
-    Host { reach: Reach::default(), ..Host::of_user() }
+fn not_this_machine() -> ConnectorContext {
+    ConnectorContext { reach: Reach::default(), ..ConnectorContext::of_user() }
 }
 
 fn listener() -> (TcpListener, u16) {
@@ -38,9 +41,9 @@ fn listener() -> (TcpListener, u16) {
 #[test]
 fn kafka_connects_to_no_address_that_may_not_be_reached() {
     let (listener, port) = listener();
-    let spec = |host: &str, allowed: Host| {
+    let spec = |host: &str, allowed: ConnectorContext| {
         let mut spec = sink(&format!("kafka:{host}:{port}/x"), rows().columns.schema());
-        spec.host = Host { health: Arc::default(), ..allowed };
+        spec.host = ConnectorContext { health: Arc::default(), ..allowed };
         spec
     };
     for host in ["127.0.0.1", "localhost", "[::1]", "example.org:9092,127.0.0.1"] {

@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use rivulet_connectors::connector::{
-    ConnectorError, Connectors, FormatText, Health, HealthReport, Host, SinkSpec, SourceSpec,
+    ConnectorContext, ConnectorError, Connectors, FormatText, Health, HealthReport, SinkSpec, SourceSpec,
 };
 use rivulet_dataflow::{Batch, Polled, Reason, Refusals, Sink, Source, SourceError};
 
@@ -56,7 +56,7 @@ pub(crate) fn source(address: &str, declared: &str) -> SourceSpec {
         event_time_column: None,
         has_computed_time: false,
         options: Vec::new(),
-        host: Host::of_user(),
+        host: ConnectorContext::of_user(),
         resume: None,
     }
 }
@@ -72,7 +72,7 @@ pub(crate) fn sink(address: &str, schema: SchemaRef) -> SinkSpec {
         changes: false,
         key: None,
         options: Vec::new(),
-        host: Host::of_user(),
+        host: ConnectorContext::of_user(),
         checkpoints: None,
         output: None,
     }

@@ -8,7 +8,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use rivulet_connectors::connector::{Direction, Host};
+use rivulet_connectors::connector::{ConnectorContext, Direction};
 use rivulet_connectors::files::Files;
 use rivulet_sql::{
     CreateBigQuery, CreateView, Name, Scope, SinkDeclaration, SourceDeclaration, SqlError, Statement, plan_query,
@@ -126,7 +126,7 @@ impl Ready {
     }
 
     /// Fails if it is evident that it cannot be opened, or not here.
-    fn check(&self, host: &Host) -> Result<(), ServiceError> {
+    fn check(&self, host: &ConnectorContext) -> Result<(), ServiceError> {
         match self {
             Self::Source(source) => check_source(source, host),
             Self::Sink(sink) => check_sink(sink, host),

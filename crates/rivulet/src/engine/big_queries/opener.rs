@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use rivulet_connectors::connector::Host;
+use rivulet_connectors::connector::ConnectorContext;
 use rivulet_dataflow::Snapshot;
 use rivulet_runtime::{Tap, Workers};
 use rivulet_sql::QueryPlan;
@@ -95,13 +95,13 @@ impl Opener {
 
     /// What a query finds in this process. To the world outside each tenant looks like a server of its own, so that
     /// queries of the same name do not use the same name there.
-    pub(super) fn host_of(&self, FullName { tenant, name }: &FullName) -> Host {
+    pub(super) fn host_of(&self, FullName { tenant, name }: &FullName) -> ConnectorContext {
         let server = match tenant.is_default() {
             true => self.server_id.clone(),
             false => format!("{:016x}", xxh3_64(format!("{}\0{tenant}", self.server_id).as_bytes())),
         };
-        let Host { mqtt, .. } = self.messaging.host();
-        Host { mqtt, server, query: name.clone(), ..self.permitted.host(tenant) }
+        let ConnectorContext { mqtt, .. } = self.messaging.host();
+        ConnectorContext { mqtt, server, query: name.clone(), ..self.permitted.host(tenant) }
     }
 
     /// Opens the sources and sinks of a query and starts it, from a snapshot or from the start. `tap` gets its results.
@@ -125,7 +125,7 @@ impl Opener {
         results: Box<dyn Results>,
         given: Box<Given>,
     ) -> Result<run::Running, ServiceError> {
-        let host = Host { only_looks: true, ..self.host_of(name) };
+        let host = ConnectorContext { only_looks: true, ..self.host_of(name) };
         let opened = self.open(plan, &name.name, host, Some((results, given)), None)?;
         opened.start(&self.workers).map_err(without_place)
     }
@@ -134,7 +134,7 @@ impl Opener {
         &self,
         plan: &Arc<QueryPlan>,
         name: &str,
-        host: Host,
+        host: ConnectorContext,
         look: Option<(Box<dyn Results>, Box<Given>)>,
         checkpoints: Option<Option<Snapshot>>,
     ) -> Result<Opened, ServiceError> {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use rivulet_connectors::connector::Host;
+use rivulet_connectors::connector::ConnectorContext;
 use rivulet_dataflow::Snapshot;
 use rivulet_sql::{
     CreateBigQuery, QueryMigration, QueryPlan, StateWish, Statement, name_in_sql, plan_query, query_migration,
@@ -448,7 +448,7 @@ fn has_no_checkpoints(name: &str) -> ServiceError {
 }
 
 /// Refuses rows of another form after rows that are already in a file: a reader applies the file's header to all rows.
-fn check_file(name: &str, before: &QueryPlan, after: &QueryPlan, host: &Host) -> Result<(), ServiceError> {
+fn check_file(name: &str, before: &QueryPlan, after: &QueryPlan, host: &ConnectorContext) -> Result<(), ServiceError> {
     let (one, other) = (&before.output, &after.output);
     let Some(file) = one.sink.as_ref().and_then(|sink| run::replaced_file(sink, host)) else { return Ok(()) };
     let given = one.sink.as_ref().and_then(|sink| sink.format.as_ref()).map(|format| format.name.as_str());

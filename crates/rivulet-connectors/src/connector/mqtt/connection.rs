@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::mqtt::{Publisher, Router};
 
 /// Messages in and out, for sources and sinks of big queries.
-pub trait MqttHost: Send + Sync {
+pub trait MqttConnection: Send + Sync {
     /// The routes of received messages.
     fn router(&self) -> &Arc<Router>;
 
@@ -23,7 +23,7 @@ pub trait MqttHost: Send + Sync {
     }
 
     /// Subscribes to a filter at the broker. Filters are counted: each call is taken back by one of
-    /// [`MqttHost::unsubscribe`].
+    /// [`MqttConnection::unsubscribe`].
     fn subscribe(&self, filter: &str);
 
     /// Takes back a subscription.
