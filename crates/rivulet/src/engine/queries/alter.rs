@@ -3,40 +3,34 @@
 //! The steps are those of an [`Upgrade`](crate::engine::upgrade::Upgrade), for some queries and not for all of a group.
 //! First comes everything that can be refused. Then the group of the query is suspended, the catalog gets the values,
 //! and at last the query gets them, with the part of its state that does not depend on what has changed
-//! ([`application::alteration`]).
+//! ([`alteration`](rivulet_operators::application::alteration)).
 //!
 //! What must hold: an event that was received before the change is processed with the values before, and one that was
 //! received after it with the new values. This holds also where the log is replayed after a crash. So the catalog has
 //! the position of the change, and no event waits for the query when the change is made: where events wait, the group
 //! closes its intake until they are processed. A replay makes the change at the same position
-//! ([`Queries::make_changes`]).
+//! ([`replayed_changes`](super::replayed_changes)).
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use arrow::array::{BooleanArray, RecordBatch};
-use arrow::compute::kernels::cmp::distinct;
+use arrow::array::RecordBatch;
 use foldhash::fast::RandomState;
 use rivulet_dataflow::{LogPosition, QueryId, Slot};
-use rivulet_operators::application::{self, Application};
-use rivulet_runtime::Alter;
+use rivulet_operators::application::Application;
 use rivulet_sql::ParameterRows;
 
-use super::checked::{Checked, Chunk, LOAD_BATCH, ReplayedChange, bind_error, check_label, param_value};
-use super::lifecycle_log::behind;
+use super::change::{Change, Effect, for_each_changed};
+use super::checked::{Checked, Chunk, bind_error, check_label, param_value};
 use super::nulls::{compared_with, silence};
 use super::{Queries, State};
-use crate::catalog::{Alteration as StoredAlteration, AlteredQuery, ApplicationNumber, StoredRecords, StoredValues};
-use crate::engine::checkpoints::SavedStates;
+use crate::catalog::{AlteredQuery, ApplicationNumber, StoredRecords, StoredValues};
 use crate::engine::lifecycle::Lifecycle;
 use crate::engine::resting::Resting;
-use crate::engine::running::{Running, topics_of};
-use crate::service::{
-    Alteration, AlterationEffect, ErrorKind, Parameter, ParameterValue, QueryChange, ServiceError, Tenant,
-};
+use crate::engine::running::Running;
+use crate::service::{Alteration, ErrorKind, Parameter, ParameterValue, QueryChange, ServiceError, Tenant};
 
 /// How long a call waits, in total, for events that are to be processed before queries get other values. All calls
 /// about queries wait with it.
@@ -66,17 +60,6 @@ struct Wanted<'c> {
     label: Option<&'c str>,
 }
 
-/// What a change of certain parameters does to a query.
-struct Effect {
-    told: Arc<AlterationEffect>,
-    state: application::Alteration,
-    /// Whether the query reads other topics afterwards, or is found by another key.
-    reads_else: bool,
-    /// Whether the query computes something else, so that it can no longer share a slot with the queries it was equal
-    /// to.
-    computes_else: bool,
-}
-
 /// Queries of one application whose new values were checked.
 struct Altered {
     checked: Checked<usize>,
@@ -90,15 +73,6 @@ struct Altered {
     /// The position of the log from which on the new values count.
     position: LogPosition,
     _resting: Option<Resting>,
-}
-
-/// A change that is to be made.
-struct Change<'a> {
-    query: QueryId,
-    slot: Slot,
-    row: usize,
-    effect: &'a Effect,
-    number: u64,
 }
 
 /// How long a call may still wait.
@@ -433,265 +407,6 @@ impl Queries {
         self.make(state, running, rows, inputs, &changes, true);
         Ok(())
     }
-
-    /// Gives queries their values, and routes the events for these values to them. Their group is suspended; routes
-    /// that they get may be open already.
-    fn make(
-        &self,
-        state: &State,
-        running: &Running,
-        rows: &RecordBatch,
-        inputs: &[Vec<String>],
-        changes: &[Change<'_>],
-        are_routes_open: bool,
-    ) {
-        let is_replayed_paused = |change: &&Change<'_>| state.replayed_paused.contains(&change.query);
-        let is_routed = |change: &&Change<'_>| {
-            let life = state.registry.get(change.query).map(|entry| &entry.life);
-            matches!(life, Some(Lifecycle::Running(_))) || is_replayed_paused(change)
-        };
-        let routed: Vec<&Change<'_>> =
-            changes.iter().filter(|change| change.effect.reads_else).filter(is_routed).collect();
-        let slots: Vec<Slot> = routed.iter().map(|change| change.slot).collect();
-        let topics: Vec<Vec<String>> = routed.iter().map(|change| inputs[change.row].clone()).collect();
-        let queries: Vec<QueryId> = routed.iter().map(|change| change.query).collect();
-        let alters = changes.iter().map(|change| Alter {
-            slot: change.slot,
-            query: change.query,
-            row: change.row,
-            map: change.effect.state.map.as_ref(),
-            number: change.number,
-        });
-        let alters: Vec<Alter<'_>> = alters.collect();
-        let alter = || {
-            if let Err(error) = running.group.alter(&alters, rows) {
-                let application = &running.application.name;
-                tracing::error!(application, "queries with other values begin anew, for their state is lost: {error}");
-            }
-        };
-        if slots.is_empty() {
-            alter();
-        } else {
-            self.companion_ends(&queries);
-            if !are_routes_open {
-                self.routing.open_routes(running, &slots, &topics);
-            }
-            self.routing.change_routes(running, &slots, &topics, alter);
-            self.companion_begins(&queries, &topics);
-            let log_only = routed.iter().filter(|change| is_replayed_paused(change)).map(|change| change.slot);
-            self.routing.route_log_only(running, &log_only.collect::<Vec<_>>());
-        }
-    }
-
-    /// Gives a slot of their own to queries that shared one and are no longer equal. Their routes may change at once.
-    pub(in crate::engine) fn part(
-        &self,
-        state: &mut State,
-        running: &Running,
-        queries: &[(Slot, QueryId)],
-        routes_change: bool,
-    ) -> Result<(), ServiceError> {
-        let (parted, done) = running.group.part_all(queries);
-        for (&(_, query), parted) in queries.iter().zip(parted).filter(|((slot, _), parted)| slot != parted) {
-            if let Some(entry) = state.registry.get_mut(query) {
-                entry.life.move_to(parted);
-            }
-            let topics = topics_of(running, &[parted]);
-            match routes_change {
-                true => self.routing.add_routes_to_change(running, &[parted], &topics),
-                false => _ = self.routing.add_routes(running, &[parted], &topics),
-            }
-        }
-        done.map_err(|error| {
-            let message = format!("'{}' stays as it was: {error}", running.application.name);
-            ServiceError::from_text(ErrorKind::Unavailable, &message)
-        })
-    }
-}
-
-/// The saved state is older than some changes: these changes are made again.
-impl Queries {
-    /// Prepares the changes of values that are newer than the saved state: queries get these values again at their
-    /// positions of the log. Until then the queries have the values of the saved state, and that state. Changes before
-    /// the position that a replay has reached, and changes of queries that read no log, are made at once.
-    pub(super) fn expect_changes(
-        &self,
-        state: &mut State,
-        saved: &SavedStates<'_>,
-        alterations: &BTreeMap<QueryId, Vec<StoredAlteration>>,
-    ) -> Result<(), ServiceError> {
-        let mut changes = self.changes_behind(state, saved, alterations)?;
-        // The changes that wait already are of other queries. Groups of these queries take no events in meanwhile.
-        let next = self.event_log.next();
-        let later = changes.split_off(changes.partition_point(|change| change.position <= next));
-        self.make_at_once(state, changes);
-        self.await_topics(state, &later);
-        let replayed = &mut state.replayed_changes;
-        replayed.extend(later);
-        replayed.make_contiguous().sort_by_key(|change| (change.position, change.number));
-        self.note_next_change(state);
-        Ok(())
-    }
-
-    /// Has what comes on topics that these changes lead to wait in the log: nobody may read them yet, or while others
-    /// are made.
-    fn await_topics(&self, state: &mut State, changes: &VecDeque<ReplayedChange>) {
-        let mut by_application: BTreeMap<ApplicationNumber, Vec<&ReplayedChange>> = BTreeMap::new();
-        for change in changes {
-            by_application.entry(change.checked.running.number).or_default().push(change);
-        }
-        let topics = |change: &ReplayedChange| change.checked.inputs[change.row].clone();
-        for changes in by_application.into_values() {
-            let running = changes[0].checked.running.clone();
-            let slot_of = |change: &ReplayedChange| state.registry.get(change.query)?.life.slot();
-            let (slots, mut changes): (Vec<Slot>, Vec<&ReplayedChange>) =
-                changes.into_iter().filter_map(|change| Some((slot_of(change)?, change))).unzip();
-            let moves = changes.iter().zip(topics_of(&running, &slots));
-            let moves = moves.filter(|(change, now)| change.checked.inputs[change.row] != *now);
-            let moving: HashSet<QueryId, RandomState> = moves.map(|(change, _)| change.query).collect();
-            changes.retain(|change| moving.contains(&change.query));
-            if !changes.is_empty() {
-                let awaited: Vec<Vec<String>> = changes.into_iter().map(topics).collect();
-                self.routing.await_routes(&running, &awaited, true);
-                state.awaited_topics.push((running, awaited));
-            }
-        }
-    }
-
-    /// The log is replayed: makes the remaining changes at once.
-    pub(super) fn make_changes_left(&self, state: &mut State) {
-        let left = std::mem::take(&mut state.replayed_changes);
-        self.make_at_once(state, left);
-        self.note_next_change(state);
-        for (running, topics) in std::mem::take(&mut state.awaited_topics) {
-            self.routing.await_routes(&running, &topics, false);
-        }
-    }
-
-    /// The changes of queries that are newer than the saved state, by position. Their values are bound to the version
-    /// that runs.
-    fn changes_behind(
-        &self,
-        state: &State,
-        saved: &SavedStates<'_>,
-        alterations: &BTreeMap<QueryId, Vec<StoredAlteration>>,
-    ) -> Result<VecDeque<ReplayedChange>, ServiceError> {
-        let end = self.event_log.end();
-        let mut chunks: BTreeMap<ApplicationNumber, Chunk<(QueryId, u64, LogPosition)>> = BTreeMap::new();
-        let mut changes = Vec::new();
-        for (&query, of_query) in alterations {
-            let entry = state.registry.get(query).filter(|entry| entry.life.slot().is_some());
-            let running = entry.and_then(|entry| self.applications.numbered(entry.application));
-            let Some(running) = running else { continue };
-            let pending = behind(of_query, saved.altered(&running, query));
-            if pending.is_empty() {
-                continue;
-            }
-            let last = self.catalog.read_records([query])?;
-            let Some(last) = last.values().next().flatten() else { continue };
-            let values = pending.iter().skip(1).map(|one| &one.before).chain([&last.parameters]);
-            let chunk = chunks.entry(running.number).or_insert_with(|| Chunk::new(running.clone()));
-            for (one, values) in pending.iter().zip(values) {
-                let position = if running.reads_log() { one.position.min(end) } else { 0 };
-                let values = values.iter().map(|(name, value)| (name.as_ref(), param_value(value)));
-                match chunk.values.push(values) {
-                    Ok(()) => chunk.queries.push((query, one.number, position)),
-                    // These are values between two versions of the application.
-                    Err(error) => tracing::warn!(query, "a change of its values is not replayed: {error}"),
-                }
-            }
-            if chunk.queries.len() >= LOAD_BATCH {
-                take_changes(chunk, &mut changes);
-            }
-        }
-        chunks.values_mut().for_each(|chunk| take_changes(chunk, &mut changes));
-        changes.sort_by_key(|change| (change.position, change.number));
-        Ok(changes.into())
-    }
-
-    /// Makes the changes up to a position of the log, before the event at that position is handed over, if all events
-    /// before it are processed. Returns the position of the first change that is yet to be made, or the highest
-    /// position there can be.
-    pub(in crate::engine) fn make_changes(&self, position: LogPosition) -> LogPosition {
-        let next = self.next_change.load(Ordering::Acquire);
-        if next > position {
-            return next;
-        }
-        let state = &mut *self.state.lock();
-        self.make_changes_now(state, position);
-        self.next_change.load(Ordering::Acquire)
-    }
-
-    /// Whether there are changes that are yet to be made again.
-    pub(in crate::engine) fn has_changes_to_make(&self) -> bool {
-        self.next_change.load(Ordering::Acquire) < LogPosition::MAX
-    }
-
-    fn make_changes_now(&self, state: &mut State, position: LogPosition) {
-        while let Some(first) = state.replayed_changes.front().filter(|change| change.position <= position) {
-            let running = self.applications.numbered(first.checked.running.number);
-            if running.as_ref().is_some_and(|running| !self.routing.is_idle(running)) {
-                return;
-            }
-            let _suspended = running.as_ref().map(|running| running.group.suspended());
-            // Checked once more, now that no activation is under way.
-            if running.as_ref().is_some_and(|running| !self.routing.is_idle(running)) {
-                return;
-            }
-            let together = take_together(&mut state.replayed_changes, position);
-            self.make_together(state, &together);
-            self.note_next_change(state);
-        }
-    }
-
-    /// Makes changes for which no earlier event is replayed. Groups of these queries take no events in meanwhile.
-    fn make_at_once(&self, state: &State, mut changes: VecDeque<ReplayedChange>) {
-        while !changes.is_empty() {
-            let together = take_together(&mut changes, LogPosition::MAX);
-            self.make_together(state, &together);
-        }
-    }
-
-    /// Makes changes that were checked together, unless the application was dropped.
-    fn make_together(&self, state: &State, changes: &[ReplayedChange]) {
-        let Some(batch) = changes.first().map(|first| &first.checked) else { return };
-        if let Some(running) = self.applications.numbered(batch.running.number) {
-            let _suspended = running.group.suspended();
-            self.make_replayed(state, &running, batch, changes);
-        }
-    }
-
-    fn make_replayed(
-        &self,
-        state: &State,
-        running: &Running,
-        batch: &Checked<(QueryId, u64, LogPosition)>,
-        changes: &[ReplayedChange],
-    ) {
-        let slot_of = |change: &ReplayedChange| state.registry.get(change.query)?.life.slot();
-        let placed: Vec<(Slot, &ReplayedChange)> =
-            changes.iter().filter_map(|change| Some((slot_of(change)?, change))).collect();
-        let places: Vec<(Slot, QueryId)> = placed.iter().map(|(slot, change)| (*slot, change.query)).collect();
-        let before = running.group.with_each(&places, |table, row| table.parameters(&[row]));
-        let effects = placed.iter().zip(before).map(|((_, change), before)| {
-            let mut effect = None;
-            for_each_changed(&before?, &batch.rows.slice(change.row, 1), |changed| {
-                effect = Some(Effect::new(running, changed));
-            });
-            effect
-        });
-        let effects: Vec<Option<Effect>> = effects.collect();
-        let made = placed.iter().zip(&effects).filter_map(|((slot, change), effect)| {
-            let ReplayedChange { query, row, number, .. } = **change;
-            Some(Change { query, slot: *slot, row, effect: effect.as_ref()?, number })
-        });
-        self.make(state, running, &batch.rows, &batch.inputs, &made.collect::<Vec<_>>(), false);
-    }
-
-    fn note_next_change(&self, state: &State) {
-        let next = state.replayed_changes.front().map_or(LogPosition::MAX, |change| change.position);
-        self.next_change.store(next, Ordering::Release);
-    }
 }
 
 impl Altered {
@@ -717,33 +432,6 @@ pub(super) fn check_not_replaced(running: &Running) -> Result<(), ServiceError> 
     Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint("try again in a moment"))
 }
 
-/// Takes out the first of some changes, and the changes after it that belong with it, each query once.
-fn take_together(changes: &mut VecDeque<ReplayedChange>, position: LogPosition) -> Vec<ReplayedChange> {
-    let Some(first) = changes.front() else { return Vec::new() };
-    let mut queries: HashSet<QueryId, RandomState> = HashSet::default();
-    let comes_too = |change: &&ReplayedChange| {
-        let is_meant = change.position <= position && Arc::ptr_eq(&change.checked, &first.checked);
-        is_meant && queries.insert(change.query)
-    };
-    let count = changes.iter().take_while(comes_too).count();
-    changes.drain(..count).collect()
-}
-
-/// Takes changes whose values were bound out of a chunk.
-fn take_changes(chunk: &mut Chunk<(QueryId, u64, LogPosition)>, changes: &mut Vec<ReplayedChange>) {
-    let checked = Arc::new(chunk.take_checked(|(query, ..), error| {
-        tracing::warn!(query, "a change of its values is not replayed: {error}");
-    }));
-    let of_rows = checked.queries.iter().enumerate();
-    changes.extend(of_rows.map(|(row, &(query, number, position))| ReplayedChange {
-        position,
-        number,
-        query,
-        checked: checked.clone(),
-        row,
-    }));
-}
-
 impl Wanted<'_> {
     /// A warning if a condition compares with parameters that have become null.
     fn silence(&self, application: &Application) -> Option<String> {
@@ -761,44 +449,9 @@ impl Wanted<'_> {
     }
 }
 
-impl Effect {
-    fn new(running: &Running, changed: &[usize]) -> Self {
-        let application = &running.application;
-        let state = application::alteration(application, changed);
-        let names = |places: &[usize]| places.iter().map(|&one| application.parameters[one].name.clone()).collect();
-        let told = AlterationEffect {
-            state_kept: names(&state.kept),
-            state_reset: names(&state.reset),
-            begun_anew: state.lost.clone(),
-        };
-        let in_input =
-            |one: &usize| application.inputs.iter().any(|input| input.address_parameters().any(|other| other == *one));
-        let is_key = |one: &usize| application.matching.is_some_and(|matching| matching.parameter == *one);
-        Self {
-            told: Arc::new(told),
-            state,
-            reads_else: changed.iter().any(|one| in_input(one) || is_key(one)),
-            computes_else: changed.iter().any(|one| application.deciding_parameters.contains(one)),
-        }
-    }
-}
-
 /// The number of bytes that values take.
 fn value_bytes(rows: &RecordBatch) -> usize {
     rows.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0)).sum()
-}
-
-/// Calls `each` for each row, in order, with the columns that differ.
-fn for_each_changed(before: &RecordBatch, after: &RecordBatch, mut each: impl FnMut(&[usize])) {
-    let columns = before.columns().iter().zip(after.columns());
-    let differ = columns.map(|(before, after)| distinct(before, after).expect("both have the type of the parameter"));
-    let differ: Vec<BooleanArray> = differ.collect();
-    let mut changed = Vec::with_capacity(differ.len());
-    for row in 0..after.num_rows() {
-        changed.clear();
-        changed.extend((0..differ.len()).filter(|&place| differ[place].value(row)));
-        each(&changed);
-    }
 }
 
 /// The values before, each replaced by the given one of that name. Further given values come after them.

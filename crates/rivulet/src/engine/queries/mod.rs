@@ -7,10 +7,13 @@
 //! other wait for anything outside the process.
 //!
 //! In reading order: [`submit`] (queries are created, paused, resumed and dropped), [`alter`] (they get other values),
-//! [`checked`] (values are bound and checked for both), [`lifecycle_log`] (what each gets of the log after a restart),
-//! [`list`] (how they are shown), [`activity`] and [`why`] (what becomes of the events of one).
+//! [`replayed_changes`] (and get them again after a restart), [`change`] (what that does to them), [`checked`] (values
+//! are bound and checked), [`lifecycle_log`] (what each gets of the log after a restart), [`list`] (how they are
+//! shown), [`activity`] and [`why`] (what becomes of the events of one).
 
 mod alter;
+mod replayed_changes;
+mod change;
 pub(super) mod checked;
 pub(super) mod lifecycle_log;
 mod activity;
