@@ -149,9 +149,9 @@ impl Routing {
         self.add_routes_and(true, running, slots, topics)
     }
 
-    /// Like [`Routing::add_routes`], for slots whose routes [change](Routing::change_routes) at once. It makes no
-    /// further topic shared: the group that decodes shared topics would then take in events that find no reader after
-    /// the change.
+    /// Like [`Routing::add_routes`], for slots whose routes [change](Routing::change_routes) at once, or whose keys do.
+    /// It makes no further topic shared: the group that decodes shared topics would then take in events that find no
+    /// reader after the change, or would find the reader by its key of before.
     pub(super) fn add_routes_to_change(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
         self.add_routes_and(false, running, slots, topics);
     }
@@ -184,6 +184,19 @@ impl Routing {
         self.messaging.router().remove(&without(own, &stay));
         drop(shared);
         self.messaging.unsubscribe(own_topics(running, topics));
+    }
+
+    /// For each query, given its topics, whether it shares one with others.
+    pub(super) fn are_shared(&self, running: &Running, topics: &[Vec<String>]) -> Vec<bool> {
+        self.shared.lock().are_shared(running, topics)
+    }
+
+    /// Makes those of these topics shared that many queries read by now, which
+    /// [`add_routes_to_change`](Routing::add_routes_to_change) leaves out.
+    pub(super) fn share_crowded(&self, running: &Running, topics: &[Vec<String>]) {
+        if let Some(shape) = &running.shape {
+            self.shared.lock().share_crowded(shape, topics.iter().flatten().map(String::as_str));
+        }
     }
 
     fn add_own(&self, running: &Running, routes: &[Route<'_>]) -> LogPosition {

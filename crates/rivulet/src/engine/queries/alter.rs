@@ -65,6 +65,10 @@ struct Altered {
     checked: Checked<usize>,
     /// For each row what changes; `None` if only the notation of values changes, or the label.
     effects: Vec<Option<Arc<Effect>>>,
+    /// For each row whether its routes change; known once the group rests.
+    reroutes: Vec<bool>,
+    /// Whether queries have left slots that they shared.
+    has_parted: bool,
     /// Changes of these queries that later changes of the same call replace. They are made or refused together with the
     /// later ones.
     overtaken: Vec<(usize, Option<Arc<Effect>>)>,
@@ -72,7 +76,8 @@ struct Altered {
     grows_by: usize,
     /// The position of the log from which on the new values count.
     position: LogPosition,
-    _resting: Option<Resting>,
+    /// Its group rests until the change is made.
+    resting: Option<Resting>,
 }
 
 /// How long a call may still wait.
@@ -152,9 +157,9 @@ impl Queries {
             if wanted.is_empty() {
                 return Ok(());
             }
-            let altered = self.check(chunk, &wanted, answers);
+            let mut altered = self.check(chunk, &wanted, answers);
             self.admit(&altered)?;
-            let altered = self.bring_to_rest(state, altered, &wanted, patience)?;
+            self.bring_to_rest(state, &mut altered, &wanted, patience)?;
             self.store_and_make(state, &altered, &wanted, answers)
         });
         if let Err(error) = made {
@@ -281,7 +286,8 @@ impl Queries {
         let (effects, grows_by) = effects_of(&mut checked);
         let of_overtaken = if overtaken.queries.is_empty() { Vec::new() } else { effects_of(&mut overtaken).0 };
         let overtaken = overtaken.queries.into_iter().zip(of_overtaken).collect();
-        Altered { checked, effects, overtaken, grows_by, position: 0, _resting: None }
+        let (reroutes, position) = (Vec::new(), 0);
+        Altered { checked, effects, reroutes, has_parted: false, overtaken, grows_by, position, resting: None }
     }
 
     /// Fails if there is no memory for the values.
@@ -294,24 +300,13 @@ impl Queries {
     fn bring_to_rest(
         &self,
         state: &mut State,
-        altered: Altered,
+        altered: &mut Altered,
         wanted: &[Wanted<'_>],
         patience: &mut Patience,
-    ) -> Result<Altered, ServiceError> {
+    ) -> Result<(), ServiceError> {
         if altered.effects.iter().all(Option::is_none) {
-            return Ok(altered);
+            return Ok(());
         }
-        let (position, resting) = self.rest(state, &altered, wanted, patience)?;
-        Ok(Altered { position, _resting: Some(resting), ..altered })
-    }
-
-    fn rest(
-        &self,
-        state: &mut State,
-        altered: &Altered,
-        wanted: &[Wanted<'_>],
-        patience: &mut Patience,
-    ) -> Result<(LogPosition, Resting), ServiceError> {
         let running = &altered.checked.running;
         check_not_replaced(running)?;
         self.check_replayed(running)?;
@@ -326,29 +321,36 @@ impl Queries {
         let mut resting = Resting::new(running.group.clone());
         running.group.suspend();
         // Events with a lower position are in the inboxes then, if they are not processed yet.
-        let mut position = self.event_log.end();
+        altered.position = self.event_log.end();
         self.routing.await_routing();
-        let reads_else = queries.iter().any(|(_, effect)| effect.reads_else);
+        // Which topics are shared stays as it is until the change is made: only code that holds this lock changes it.
+        let are_shared = self.routing.are_shared(running, &altered.checked.inputs);
+        let reroutes = altered.effects.iter().zip(are_shared);
+        let reroutes = reroutes.map(|(effect, is_shared)| effect.as_ref().is_some_and(|one| one.reroutes(is_shared)));
+        altered.reroutes = reroutes.collect();
+        let reroutes = altered.reroutes.contains(&true);
+        let have_other_keys = queries.iter().any(|(_, effect)| effect.has_other_key);
         // Where routes change, or a slot that a query gets for itself needs one, no event may come before that is done.
-        let gets_routes = reads_else || (!parted.is_empty() && running.group.further_queries() > 0);
+        let gets_routes = reroutes || (!parted.is_empty() && running.group.further_queries() > 0);
         if gets_routes || !self.routing.is_at_rest(running, &slots) {
             // Waiting events are processed first: rows that were decoded for many queries would find no room in a
             // suspended group.
             running.group.close_intake();
             patience.wait(|wait_max| self.routing.let_rest(running, &mut resting, wait_max))?;
             running.group.quiesce();
-            position = self.event_log.end();
+            altered.position = self.event_log.end();
         }
-        self.part(state, running, &parted, reads_else)?;
-        if reads_else {
+        altered.has_parted = self.part(state, running, &parted, reroutes || have_other_keys)?;
+        if reroutes {
             // An event of a topic that the queries read afterwards counts for them if its position is not lower. So
             // from that position on each event finds a route, and is refused until the group continues.
             let (slots, topics) = altered.moved(state, wanted);
             self.routing.open_routes(running, &slots, &topics);
             self.routing.await_routing();
-            position = self.event_log.end();
+            altered.position = self.event_log.end();
         }
-        Ok((position, resting))
+        altered.resting = Some(resting);
+        Ok(())
     }
 
     /// Writes the values to the catalog, and then gives them to the queries.
@@ -400,21 +402,23 @@ impl Queries {
             let slot = state.registry.get(*id).and_then(|entry| entry.life.slot());
             if let Some((effect, slot)) = effect.as_deref().zip(slot) {
                 let number = if is_noted { number } else { 0 };
-                changes.push(Change { query: *id, slot, row, effect, number });
+                changes.push(Change { query: *id, slot, row, effect, number, reroutes: altered.reroutes[row] });
             }
             number += u64::from(is_noted);
         }
         self.make(state, running, rows, inputs, &changes, true);
+        if altered.has_parted {
+            self.routing.share_crowded(running, inputs);
+        }
         Ok(())
     }
 }
 
 impl Altered {
-    /// The slots of queries that get events and read other topics afterwards, and those topics.
+    /// The slots of queries that get events and whose routes change, and the topics that they read afterwards.
     fn moved(&self, state: &State, wanted: &[Wanted<'_>]) -> (Vec<Slot>, Vec<Vec<String>>) {
         let Checked { queries, inputs, .. } = &self.checked;
-        let moved = queries.iter().zip(inputs).zip(&self.effects);
-        let moved = moved.filter(|(_, effect)| matches!(effect, Some(effect) if effect.reads_else));
+        let moved = queries.iter().zip(inputs).zip(&self.reroutes).filter(|(_, reroutes)| **reroutes);
         let slot_of = |place: usize| match state.registry.get(wanted[place].id)?.life {
             Lifecycle::Running(slot) => Some(slot),
             _ => None,

@@ -20,8 +20,10 @@ use crate::service::{AlterationEffect, ErrorKind, ServiceError};
 pub(super) struct Effect {
     pub(super) told: Arc<AlterationEffect>,
     pub(super) state: application::Alteration,
-    /// Whether the query reads other topics afterwards, or is found by another key.
-    pub(super) reads_else: bool,
+    /// Whether the query reads other topics afterwards.
+    reads_else: bool,
+    /// Whether the query has another key afterwards, by which it is found among the queries that share its topic.
+    pub(super) has_other_key: bool,
     /// Whether the query computes something else, so that it can no longer share a slot with the queries it was equal
     /// to.
     pub(super) computes_else: bool,
@@ -34,6 +36,8 @@ pub(super) struct Change<'a> {
     pub(super) row: usize,
     pub(super) effect: &'a Effect,
     pub(super) number: u64,
+    /// Whether its routes change.
+    pub(super) reroutes: bool,
 }
 
 impl Queries {
@@ -53,8 +57,7 @@ impl Queries {
             let life = state.registry.get(change.query).map(|entry| &entry.life);
             matches!(life, Some(Lifecycle::Running(_))) || is_replayed_paused(change)
         };
-        let routed: Vec<&Change<'_>> =
-            changes.iter().filter(|change| change.effect.reads_else).filter(is_routed).collect();
+        let routed: Vec<&Change<'_>> = changes.iter().filter(|change| change.reroutes).filter(is_routed).collect();
         let slots: Vec<Slot> = routed.iter().map(|change| change.slot).collect();
         let topics: Vec<Vec<String>> = routed.iter().map(|change| inputs[change.row].clone()).collect();
         let queries: Vec<QueryId> = routed.iter().map(|change| change.query).collect();
@@ -86,16 +89,20 @@ impl Queries {
         }
     }
 
-    /// Gives a slot of their own to queries that shared one and are no longer equal. Their routes may change at once.
+    /// Gives a slot of their own to queries that shared one and are no longer equal. If their routes or their keys
+    /// change at once, no topic becomes shared by that: its readers would be found by the keys of before. Returns
+    /// whether any query has got a slot.
     pub(in crate::engine) fn part(
         &self,
         state: &mut State,
         running: &Running,
         queries: &[(Slot, QueryId)],
         routes_change: bool,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<bool, ServiceError> {
         let (parted, done) = running.group.part_all(queries);
+        let mut has_any = false;
         for (&(_, query), parted) in queries.iter().zip(parted).filter(|((slot, _), parted)| slot != parted) {
+            has_any = true;
             if let Some(entry) = state.registry.get_mut(query) {
                 entry.life.move_to(parted);
             }
@@ -105,7 +112,7 @@ impl Queries {
                 false => _ = self.routing.add_routes(running, &[parted], &topics),
             }
         }
-        done.map_err(|error| {
+        done.map(|()| has_any).map_err(|error| {
             let message = format!("'{}' stays as it was: {error}", running.application.name);
             ServiceError::from_text(ErrorKind::Unavailable, &message)
         })
@@ -113,6 +120,12 @@ impl Queries {
 }
 
 impl Effect {
+    /// Whether routes of a query change, given whether it shares its topic: they stay where it reads no other topic,
+    /// and is not found by a key.
+    pub(super) fn reroutes(&self, shares_topic: bool) -> bool {
+        self.reads_else || (self.has_other_key && shares_topic)
+    }
+
     pub(super) fn new(running: &Running, changed: &[usize]) -> Self {
         let application = &running.application;
         let state = application::alteration(application, changed);
@@ -128,7 +141,8 @@ impl Effect {
         Self {
             told: Arc::new(told),
             state,
-            reads_else: changed.iter().any(|one| in_input(one) || is_key(one)),
+            reads_else: changed.iter().any(in_input),
+            has_other_key: changed.iter().any(is_key),
             computes_else: changed.iter().any(|one| application.deciding_parameters.contains(one)),
         }
     }

@@ -190,9 +190,11 @@ impl Queries {
             effect
         });
         let effects: Vec<Option<Effect>> = effects.collect();
+        let are_shared = self.routing.are_shared(running, &batch.inputs);
         let made = placed.iter().zip(&effects).filter_map(|((slot, change), effect)| {
             let ReplayedChange { query, row, number, .. } = **change;
-            Some(Change { query, slot: *slot, row, effect: effect.as_ref()?, number })
+            let effect = effect.as_ref()?;
+            Some(Change { query, slot: *slot, row, effect, number, reroutes: effect.reroutes(are_shared[row]) })
         });
         self.make(state, running, &batch.rows, &batch.inputs, &made.collect::<Vec<_>>(), false);
     }

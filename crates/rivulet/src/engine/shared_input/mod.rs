@@ -186,6 +186,14 @@ impl SharedInputs {
         (own, shared)
     }
 
+    /// For each query of an application, given its topics, whether it shares one.
+    pub(super) fn are_shared(&self, running: &Running, topics: &[Vec<String>]) -> Vec<bool> {
+        let input = running.shape.as_ref().and_then(|shape| self.inputs.get(&shape.signature));
+        // Only an application with one input has a shape, and so can share topics.
+        let is_shared = |topics: &Vec<String>| input.is_some_and(|input| input.topic(&topics[0]).is_some());
+        topics.iter().map(is_shared).collect()
+    }
+
     /// The group that decodes shared topics for an application, if any of its queries may read one.
     pub(super) fn group_of(&self, running: &Running) -> Option<Arc<Group>> {
         self.inputs.get(&running.shape.as_ref()?.signature).map(|input| input.group.clone())

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use super::{copy, replay, run, run_tasks, start};
 use crate::engine::Engine;
-use crate::service::{Caller, ErrorKind, Parameter, ParameterValue, QueryRequest, SUBMIT_BATCH_MAX};
+use crate::service::{Caller, ErrorKind, Parameter, ParameterValue, QueryChange, QueryRequest, SUBMIT_BATCH_MAX};
 use crate::trial::network::Results;
 
 const APPLICATION: &str = "CREATE APPLICATION echoes (device TEXT, low BIGINT, name TEXT)
@@ -116,6 +116,20 @@ impl Busy {
         run(&self.engine, "CHECKPOINT");
         self.taken.extend(self.results.take());
         self.saved = by_query(self.taken.clone()).into_iter().map(|(query, all)| (query, all.len())).collect();
+    }
+
+    /// Gives queries other bounds with one call, unless events that wait cannot be processed in time for it.
+    fn try_to_alter(&self, lows: &[(&str, i64)]) {
+        let parameters: Vec<[Parameter<'_>; 1]> =
+            lows.iter().map(|(_, low)| [("low".into(), ParameterValue::Int(*low))]).collect();
+        let changes = lows.iter().zip(&parameters);
+        let changes: Vec<QueryChange<'_>> = changes
+            .map(|((name, _), parameters)| QueryChange { name, parameters, label: None, whole_of: None })
+            .collect();
+        for answer in self.engine.session(Caller::local_operator()).alter(&changes) {
+            let refused = answer.err().filter(|error| error.kind != ErrorKind::Unavailable);
+            assert!(refused.is_none(), "{refused:?}");
+        }
     }
 
     /// Carries out a statement, unless events that wait cannot be processed in time for it.
@@ -246,6 +260,58 @@ fn queries_that_are_altered_and_saved_have_their_events() {
         busy.try_to_run(&format!("RESUME QUERY {other}"));
     }
     busy.end();
+}
+
+#[test]
+fn queries_that_are_altered_in_bulk_have_their_events() {
+    const SILENT: i64 = 1 << 40;
+    let mut busy = Busy::new();
+    // About as many slots at each topic as share its decoding: queries that are not silent are equal, and share one.
+    let names: Vec<String> = (0..3 * (CROWD + 2)).map(|query| format!("q{query}")).collect();
+    let queries = names.iter().enumerate().map(|(place, name)| (place % 3, SILENT + place as i64, name.clone()));
+    create(&busy.engine, &queries.collect::<Vec<_>>());
+    busy.begin(3);
+    for round in 0..24_usize {
+        // In no order; the first ones are equal at times, and silent at others.
+        let places = (0..names.len()).map(|place| place * 7 % names.len()).filter(|place| place % 5 == round % 5);
+        let lows = places.map(|place| match (place + round / 5).is_multiple_of(3) {
+            true => (names[place].as_str(), SILENT + (round * names.len() + place) as i64),
+            false => (names[place].as_str(), 0),
+        });
+        busy.try_to_alter(&lows.collect::<Vec<_>>());
+        if round % 8 == 7 {
+            busy.checkpoint();
+        }
+    }
+    busy.end();
+}
+
+#[test]
+fn a_query_that_makes_its_topic_shared_when_it_gets_a_slot_for_itself_is_found_by_its_new_key() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir(folder.path().join("before")).expect("a folder");
+    let (engine, results) = start(&folder.path().join("before"), folder.path());
+    replay(&engine);
+    run(&engine, APPLICATION);
+    // One slot less than share a topic; two equal queries are in the first.
+    let crowd = (0..CROWD - 1).map(|query| (0, 100 + query as i64, format!("crowd{query}")));
+    create(&engine, &crowd.chain([(0, 100, "equal".to_owned())]).collect::<Vec<_>>());
+    assert_eq!(engine.queries.routing.shared_counts().0, 0);
+    run(&engine, "ALTER QUERY equal SET (low => 0)");
+    assert_eq!(engine.queries.routing.shared_counts(), (1, CROWD));
+    for n in [50, 200] {
+        assert!(send(&engine, &mut Pending::default(), 0, n));
+        run_tasks(&engine);
+    }
+    let given = by_query(results.take());
+    assert_eq!(given["equal"], ["{\"n\":50}", "{\"n\":200}"]);
+    assert_eq!(given["crowd0"], ["{\"n\":200}"]);
+    engine.commit_log();
+    copy(&folder.path().join("before"), &folder.path().join("after"));
+    let (engine, again) = start(&folder.path().join("after"), folder.path());
+    replay(&engine);
+    run_until_idle(&engine);
+    assert_eq!(by_query(again.take()), given);
 }
 
 #[test]
