@@ -145,6 +145,13 @@ pub enum Step {
         /// Its bound from now on.
         low: i32,
     },
+    /// All queries of an application get another bound, with one call.
+    AlterAll {
+        /// One of its queries.
+        query: usize,
+        /// Their bound from now on.
+        low: i32,
+    },
     /// The engine reads a message of a client while it writes the next change of its queries to the catalog.
     Meanwhile {
         /// Which client.
@@ -274,7 +281,8 @@ impl Step {
             100..102 => Self::Create { query: random.random_range(0..queries) },
             102..104 => Self::Pause { query: random.random_range(0..queries), is_paused: true },
             104..106 => Self::Pause { query: random.random_range(0..queries), is_paused: false },
-            106..110 => Self::Alter { query: random.random_range(0..queries), low: random.random_range(0..50) },
+            106..109 => Self::Alter { query: random.random_range(0..queries), low: random.random_range(0..50) },
+            109 => Self::AlterAll { query: random.random_range(0..queries), low: random.random_range(0..50) },
             110..114 => Self::Meanwhile { client },
             _ => Self::Commit,
         }

@@ -24,7 +24,7 @@ use rivulet::catalog::Catalog;
 use rivulet::config::{CheckpointConfig, Config, DurabilityConfig, Sources};
 use rivulet::engine::Engine;
 use rivulet::engine::stepped::Environment;
-use rivulet::service::{Caller, ErrorKind, QueryState, Service, ServiceError};
+use rivulet::service::{Caller, ErrorKind, ParameterValue, QueryChange, QueryState, Service, ServiceError};
 use rivulet_dataflow::{Clock, LogPosition, ManualClock};
 use rivulet_sql::Durability;
 use rivulet_storage::log::LogSettings;
@@ -451,7 +451,8 @@ impl World {
             Step::Receivers { are_away } => self.side.keep_away(are_away),
             Step::Create { query } => self.create_query(&engine, query)?,
             Step::Pause { query, is_paused } => self.pause(&engine, query, is_paused)?,
-            Step::Alter { query, low } => self.alter(&engine, query, low)?,
+            Step::Alter { query, low } => self.alter(&engine, query, low, false)?,
+            Step::AlterAll { query, low } => self.alter(&engine, query, low, true)?,
             Step::Meanwhile { client } => self.meanwhile = Some(client),
             Step::Drop { query } => self.drop_query(&engine, query)?,
             Step::Crash { crash, operations } => {
@@ -735,10 +736,20 @@ impl World {
         Ok(())
     }
 
-    fn alter(&mut self, engine: &Arc<Engine>, query: usize, low: i32) -> Result<(), Failure> {
+    /// Gives a query another bound, or `all` queries of its application with one call.
+    fn alter(&mut self, engine: &Arc<Engine>, query: usize, low: i32, all: bool) -> Result<(), Failure> {
         let Some(place) = self.place(query, Life::Lives) else { return Ok(()) };
-        let Reads::Device(device) = self.watched[place].plan.reads else { return Ok(()) };
-        if self.watched[place].unclear_low.is_some() || self.watched[place].low() == low || self.side.is_away() {
+        let kind = self.watched[place].plan.kind;
+        let altered = self.watched.iter().enumerate().filter(|(_, one)| {
+            let is_meant = one.plan.number == query || (all && one.plan.kind == kind && one.life == Life::Lives);
+            is_meant && one.unclear_low.is_none() && one.low() != low
+        });
+        let altered = altered.filter_map(|(place, one)| match one.plan.reads {
+            Reads::Device(device) => Some((place, (self.devices[device].received(), low))),
+            Reads::Query(_) => None,
+        });
+        let altered: Vec<(usize, (usize, i32))> = altered.collect();
+        if altered.is_empty() || self.side.is_away() {
             return Ok(());
         }
         // The statement waits until earlier events are processed, and nothing else processes them here.
@@ -750,22 +761,32 @@ impl World {
                 return Err("tasks are ready for ever".into());
             }
         }
-        let change = (self.devices[device].received(), low);
-        let statement = format!("ALTER QUERY {} SET (low => {low}.0)", self.watched[place].name);
+        let names: Vec<String> = altered.iter().map(|(place, _)| self.watched[*place].name.clone()).collect();
         // What comes while the catalog is written waits for the new bound.
-        let altered = self.change(engine, |engine| execute(engine, &statement));
+        let answers: Vec<Result<(), ServiceError>> = self.change(engine, |engine| {
+            let session = engine.session(Caller::local_operator());
+            if !all {
+                return vec![execute(engine, &format!("ALTER QUERY {} SET (low => {low}.0)", names[0]))];
+            }
+            let parameters = [("low".into(), ParameterValue::Float(low.into()))];
+            let change = |name| QueryChange { name, parameters: &parameters, label: None, whole_of: None };
+            let changes: Vec<QueryChange<'_>> = names.iter().map(|name| change(name.as_str())).collect();
+            session.alter(&changes).into_iter().map(|answer| answer.map(drop)).collect()
+        });
         let is_unwell = self.disk.is_sick() || self.disk.is_off();
-        let watched = &mut self.watched[place];
-        match altered {
-            Ok(()) => watched.lows.push(change),
-            // This is refused until the log is replayed and waiting events are processed.
-            Err(error) if ["replayed", "not processed"].iter().any(|why| error.message.contains(why)) => return Ok(()),
-            Err(_) if is_unwell => watched.unclear_low = Some(change),
-            Err(error) => return Err(format!("{} cannot be altered: {error}", watched.name)),
+        for ((place, change), answer) in altered.into_iter().zip(answers) {
+            let watched = &mut self.watched[place];
+            match answer {
+                Ok(()) => watched.lows.push(change),
+                // This is refused until the log is replayed and waiting events are processed.
+                Err(error) if ["replayed", "not processed"].iter().any(|why| error.message.contains(why)) => continue,
+                Err(_) if is_unwell => watched.unclear_low = Some(change),
+                Err(error) => return Err(format!("{} cannot be altered: {error}", watched.name)),
+            }
+            let line = format!("{} has the bound {low}", watched.name);
+            self.counts.changes += 1;
+            self.note(&line);
         }
-        let line = format!("{} has the bound {low}", watched.name);
-        self.counts.changes += 1;
-        self.note(&line);
         self.expect();
         Ok(())
     }
