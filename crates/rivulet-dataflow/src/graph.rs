@@ -28,6 +28,13 @@ pub trait OperatorFactory: Send + Sync {
         false
     }
 
+    /// Whether all that the operator remembers and that depends on this parameter are decisions: conditions that were
+    /// true or not. When the parameter changes, its own state stays valid: what was decided stays decided.
+    fn only_decides_by(&self, parameter: &str) -> bool {
+        let _ = parameter;
+        false
+    }
+
     /// The key columns of a frame that an instance has exported, in the order of the operator's keys. `None` if the
     /// operator has no state by key, or the frame belongs to another operator.
     fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {

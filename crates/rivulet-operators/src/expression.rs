@@ -134,6 +134,14 @@ impl Expressions {
         used.into_iter().map(|index| self.schema.field(index).name().clone()).collect()
     }
 
+    /// Whether the expression at an index uses the parameter of this name.
+    pub(crate) fn uses_parameter(&self, place: usize, name: &str) -> bool {
+        let is_it = |index: usize| {
+            index >= self.input_columns && self.schema.field(index).name().strip_prefix('$') == Some(name)
+        };
+        collect_columns(&self.expressions[place]).iter().any(|column| is_it(column.index()))
+    }
+
     /// Evaluates every expression over every row. Returns one array for each expression, with one value for each row
     /// that is left.
     ///

@@ -109,11 +109,9 @@ impl Model {
         Self { kind, low, before: None, level: None, is_high: false, window: Vec::new() }
     }
 
-    /// Gives the query another bound. State that depends on the previous bound begins anew; earlier results stay.
+    /// Gives the query another bound. What was decided with the previous one stays decided, and earlier results stay.
     pub fn alter(&mut self, low: f64) {
-        if low != self.low {
-            (self.low, self.is_high) = (low, false);
-        }
+        self.low = low;
     }
 
     /// Processes an event; returns its result, if there is one.

@@ -52,7 +52,8 @@ pub struct Alteration {
 /// depends on a parameter in the address of an input, because then the state is of other events. It does not depend on
 /// a parameter that is only compared
 /// ([`OperatorFactory::only_compares`](rivulet_dataflow::OperatorFactory::only_compares)): a condition in WHERE may
-/// change before a window.
+/// change before a window. Nor does it depend on one by which an operator has decided what it remembers
+/// ([`OperatorFactory::only_decides_by`](rivulet_dataflow::OperatorFactory::only_decides_by)).
 pub fn alteration(application: &Application, changed: &[usize]) -> Alteration {
     let factories = application.dataflow.operators();
     let is_of_input = |&parameter: &usize| {
@@ -73,8 +74,10 @@ pub fn alteration(application: &Application, changed: &[usize]) -> Alteration {
             application.code.steps(place).iter().any(|part| names_parameter(part, name))
         };
         let own = changed.iter().copied().filter(stands_in);
-        let new: Vec<usize> = own.filter(|one| !before.contains(one)).collect();
-        before.extend(new);
+        let new = own.filter(|one| !before.contains(one)).collect::<Vec<usize>>().into_iter();
+        let (decided, computed): (Vec<_>, Vec<_>) =
+            new.partition(|&one| factory.only_decides_by(&application.parameters[one].name));
+        before.extend(computed);
         match signature {
             Some(signature) if !before.is_empty() => {
                 lost.push(signature.task.text());
@@ -82,6 +85,8 @@ pub fn alteration(application: &Application, changed: &[usize]) -> Alteration {
             }
             _ => from[place] = Some(place),
         }
+        // The operators behind this one read the columns that it computes.
+        before.extend(decided);
     }
     reset.sort_unstable();
     let kept = changed.iter().copied().filter(|one| !reset.contains(one)).collect();

@@ -247,4 +247,17 @@ impl OperatorFactory for History {
     fn is_stateful(&self) -> bool {
         true
     }
+
+    fn only_decides_by(&self, parameter: &str) -> bool {
+        let plan = &self.plan;
+        let keys = plan.key_types.len();
+        let of_overs = keys + plan.targets.len()..plan.expressions.len();
+        // A truth value is a decision, and so is what hysteresis remembers, whose limits are not kept.
+        let values = plan.columns.iter().filter(|column| match column.kind {
+            Kind::Lag(_) | Kind::Changed => plan.targets[column.argument] != Storage::Boolean,
+            Kind::Hysteresis | Kind::Over(_) => false,
+        });
+        let mut kept = (0..keys).chain(values.map(|column| keys + column.argument)).chain(of_overs);
+        !kept.any(|place| plan.expressions.uses_parameter(place, parameter))
+    }
 }

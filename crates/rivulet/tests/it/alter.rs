@@ -529,3 +529,63 @@ fn values_change_over_http_one_by_one_and_in_bulk_and_from_the_command_line() {
     let listed = rivulet().args(list).output().expect("it runs");
     assert_eq!(names(&serde_json::from_slice(&listed.stdout).expect("JSON")), ["home_8", "home_9"]);
 }
+
+/// The recipe, with two limits: what was told is not told again, and is over by the new limit.
+#[test]
+fn a_decision_stays_when_the_limit_by_which_it_was_made_changes() {
+    let folder = TempDir::new().expect("a folder");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let recipe = std::fs::read_to_string(root.join("examples/recipes/over_limit.sql")).expect("the recipe");
+    let ended = |listener: &mut Publisher| {
+        let (topic, told) = listener.next_json();
+        (topic, told["value"].as_f64().expect("a value"), told["alarm"].as_bool().expect("whether"))
+    };
+    let reading = |value: f64| format!("{{\"ts\": 1763712000000, \"value\": {value}}}");
+    let topic = || "device/boiler/limit".to_owned();
+    {
+        let engine = open(folder.path());
+        run(&engine, &recipe).expect("an application");
+        // `lag` of a value and what `changed` remembers of one depend on a parameter that makes them.
+        run(
+            &engine,
+            "CREATE APPLICATION steps (device TEXT, factor DOUBLE, most DOUBLE)
+             INPUT readings (value DOUBLE) FROM 'mqtt:device/{device}/reading' FORMAT JSON
+             OUTPUT 'mqtt:steps/{device}' FORMAT JSON
+             AS SELECT value - lag(value) AS step, changed(value * $factor > $most) AS other FROM readings
+                QUALIFY hysteresis(value, $most, $most) OR changed(round(value * $factor))",
+        )
+        .expect("an application");
+        run(&engine, "CREATE QUERY boiler FROM APPLICATION over_limit WITH (device => 'boiler', most => 60)")
+            .expect("a query");
+        run(&engine, "CREATE QUERY step FROM APPLICATION steps WITH (device => 'b', factor => 2, most => 5)")
+            .expect("a query");
+        let said = run(&engine, "ALTER QUERY step SET (most => 7)").expect("altered");
+        assert_eq!(said, "query step altered; state is kept: most");
+        let said = run(&engine, "ALTER QUERY step SET (factor => 3)").expect("altered");
+        assert!(said.starts_with("query step altered; state begins anew: factor (history"), "{said}");
+
+        let broker = engine.embedded_broker_address().expect("a broker");
+        let (mut listener, mut publisher) = (Publisher::connect(broker), Publisher::connect(broker));
+        listener.subscribe("device/+/limit");
+        let mut send = |value| publisher.publish("device/boiler/reading", &reading(value));
+        send(50.0);
+        send(65.0);
+        assert_eq!(ended(&mut listener), (topic(), 65.0, true), "50 was not worth a word");
+        let said = run(&engine, "ALTER QUERY boiler SET (most => 62)").expect("altered");
+        assert_eq!(said, "query boiler altered; state is kept: most");
+        send(66.0);
+        send(61.0);
+        assert_eq!(ended(&mut listener), (topic(), 61.0, false), "66 is over both limits, and was told");
+        run(&engine, "ALTER QUERY boiler SET (most => 60)").expect("altered");
+        send(61.5);
+        assert_eq!(ended(&mut listener), (topic(), 61.5, true));
+        engine.shutdown();
+    }
+    let engine = open(folder.path());
+    run(&engine, "ALTER QUERY boiler SET (most => 62)").expect("altered");
+    let broker = engine.embedded_broker_address().expect("a broker");
+    let (mut listener, mut publisher) = (Publisher::connect(broker), Publisher::connect(broker));
+    listener.subscribe("device/+/limit");
+    publisher.publish("device/boiler/reading", &reading(61.5));
+    assert_eq!(ended(&mut listener), (topic(), 61.5, false), "also behind a restart");
+}
