@@ -98,7 +98,7 @@ impl Refused {
 /// Prints the rows of a SELECT, a JSON object each, until its input ends or Ctrl-C.
 fn select(client: &Client, script: &str) -> Result<(), CliError> {
     if io::stderr().is_terminal() {
-        eprintln!("rows are shown as they come; Ctrl-C ends it");
+        eprintln!("rows are shown until all sources have ended; Ctrl-C ends it");
     }
     let mut refused = Refused::default();
     let shown = client.select(script, |event| match event {

@@ -136,6 +136,19 @@ impl Taps {
         }
     }
 
+    /// Hands over the first rows of a batch, as many as its reader takes now, and returns how many these are; without a
+    /// reader all. It does not wait.
+    pub(super) fn send_some(&self, query: &Watched, batch: &Batch) -> usize {
+        for row in 0..batch.rows() {
+            match self.takes_more(query) {
+                None => return batch.rows(),
+                Some(false) => return row,
+                Some(true) => self.send(query, || encode_row_as_json(batch, row)),
+            }
+        }
+        batch.rows()
+    }
+
     /// Hands over the rows of a result that is complete, as fast as its reader takes them. It waits for the reader, so
     /// it is for a thread of that result alone. It ends when the reader goes.
     pub(super) fn send_whole(&self, query: &Watched, batch: &Batch) {

@@ -29,6 +29,11 @@ pub trait Results: Send {
     /// They cannot be kept or shown.
     fn write(&mut self, batch: &Batch) -> Result<(), String>;
 
+    /// Whether more rows may come now. If not, none is asked for, and the query waits.
+    fn has_room(&self) -> bool {
+        true
+    }
+
     /// Whether no more rows are wanted.
     fn has_enough(&self) -> bool {
         false
@@ -48,11 +53,13 @@ pub trait Results: Send {
 pub(super) struct SharedResults {
     results: Mutex<Box<dyn Results>>,
     has_enough: AtomicBool,
+    has_room: AtomicBool,
 }
 
 impl SharedResults {
     pub(super) fn new(results: Box<dyn Results>) -> Arc<Self> {
-        Arc::new(Self { results: Mutex::new(results), has_enough: AtomicBool::new(false) })
+        let (has_enough, has_room) = (AtomicBool::new(false), AtomicBool::new(true));
+        Arc::new(Self { results: Mutex::new(results), has_enough, has_room })
     }
 
     pub(super) fn instance(self: &Arc<Self>) -> ResultSink {
@@ -64,7 +71,9 @@ impl SharedResults {
     }
 
     pub(super) fn look(&self) {
-        self.results.lock().look();
+        let mut results = self.results.lock();
+        results.look();
+        self.has_room.store(results.has_room(), Ordering::Release);
     }
 
     pub(super) fn finish(&self) -> Result<(), String> {
@@ -80,9 +89,17 @@ impl Sink for ResultSink {
         let mut results = self.0.results.lock();
         results.write(batch).map_err(SinkError)?;
         self.0.has_enough.store(results.has_enough(), Ordering::Release);
+        self.0.has_room.store(results.has_room(), Ordering::Release);
         Ok(())
     }
+
+    fn has_room(&self) -> bool {
+        self.0.has_room.load(Ordering::Acquire)
+    }
 }
+
+/// What remembering a row takes besides its values.
+const ROW_BYTES: usize = 32;
 
 /// The rows at the end, without retracted ones.
 #[derive(Debug)]
@@ -92,6 +109,8 @@ pub struct FinalRows {
     /// How often each row exists. A count is below zero while a retraction has overtaken its row (rows of the instances
     /// of one sink come in any order), and where a source of changes takes back a row that never came.
     counts: HashMap<Box<[u8]>, i64>,
+    /// The bytes of the rows that exist.
+    bytes: usize,
 }
 
 impl FinalRows {
@@ -101,7 +120,7 @@ impl FinalRows {
     /// A column has a type that cannot be compared.
     pub fn new(schema: SchemaRef) -> Result<Self, ArrowError> {
         let fields = schema.fields().iter().map(|field| SortField::new(field.data_type().clone())).collect();
-        Ok(Self { converter: RowConverter::new(fields)?, schema, counts: HashMap::new() })
+        Ok(Self { converter: RowConverter::new(fields)?, schema, counts: HashMap::new(), bytes: 0 })
     }
 
     /// Adds rows, or takes retracted ones away.
@@ -115,14 +134,21 @@ impl FinalRows {
             match self.counts.get_mut(row.as_ref()) {
                 Some(count) if *count + change == 0 => {
                     self.counts.remove(row.as_ref());
+                    self.bytes -= row.as_ref().len() + ROW_BYTES;
                 }
                 Some(count) => *count += change,
                 None => {
                     self.counts.insert(row.as_ref().into(), change);
+                    self.bytes += row.as_ref().len() + ROW_BYTES;
                 }
             }
         }
         Ok(())
+    }
+
+    /// About how many bytes it takes to remember the rows.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// The rows, in the order and number that the query asks for; without an order, in the order of their values.

@@ -176,6 +176,40 @@ fn a_select_over_tables_alone_is_complete() {
 }
 
 #[test]
+fn a_select_over_input_that_ends_is_complete() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    let server = TestServer::start(engine.clone());
+    let client = server.client();
+    // Many times as many rows as wait for a reader, and as may wait for a slow one.
+    const ROWS: usize = 40_000;
+    let lines: String = (0..ROWS).map(|n| format!("{{\"n\":{n}}}\n")).collect();
+    declare(&engine, folder.path(), &lines);
+    let rows = |sql: &str| {
+        let (rows, end) = select(&client, sql).unwrap_or_else(|error| panic!("{sql}: {error}"));
+        assert_eq!(end, "ended", "{sql}");
+        rows
+    };
+    for (sql, expected) in [
+        ("SELECT count(*) AS rows, max(n) AS most FROM few", &["{\"rows\":40000,\"most\":39999}"][..]),
+        (
+            "SELECT n % 3 AS part, count(*) AS rows FROM few GROUP BY n % 3 ORDER BY part DESC LIMIT 2",
+            &["{\"part\":2,\"rows\":13333}", "{\"part\":1,\"rows\":13333}"],
+        ),
+        ("SELECT n FROM few ORDER BY n DESC LIMIT 1 OFFSET 1", &["{\"n\":39998}"]),
+    ] {
+        assert_eq!(rows(sql), expected, "{sql}");
+    }
+    let all = rows("SELECT n FROM few");
+    let last = format!("{{\"n\":{}}}", ROWS - 1);
+    assert_eq!((all.len(), all.last()), (ROWS, Some(&last)), "none is skipped");
+    assert_eq!(rows("SELECT n FROM few WHERE n > 100 LIMIT 3").len(), 3);
+    let path = folder.path().join("in.jsonl");
+    let file = rows(&format!("SELECT sum(n) AS n FROM '{}'", path.display()));
+    assert_eq!(file, ["{\"n\":799980000}"], "of a file that is not declared");
+}
+
+#[test]
 fn what_is_no_select_that_can_be_watched_is_refused() {
     let folder = TempDir::new().unwrap();
     let engine = open(folder.path());
@@ -183,7 +217,11 @@ fn what_is_no_select_that_can_be_watched_is_refused() {
     let refused = |sql: &str| engine.select(sql).map(|_| ()).unwrap_err();
     let error = refused("SELECT n FROM numbers\nINTO nowhere");
     assert_eq!((error.line, error.column), (Some(2), Some(6)), "{error:?}");
-    assert!(refused("SELECT n FROM few ORDER BY n").hint.is_some_and(|hint| hint.contains("rivulet run")));
+    for sql in ["SELECT n FROM numbers ORDER BY n", "SELECT sum(n) AS n FROM numbers LIMIT 1"] {
+        let error = refused(sql);
+        assert!(error.message.contains("this one has no end"), "{error:?}");
+        assert!(error.hint.is_some_and(|hint| hint.contains("bounded => true")), "{sql}");
+    }
     assert!(refused("SHOW QUERIES").message.contains("expected one SELECT"));
     assert!(refused("SELECT n FROM few; SELECT n FROM few").message.contains("expected one SELECT"));
     assert!(refused("SELECT n FROM fwe").line.is_some());

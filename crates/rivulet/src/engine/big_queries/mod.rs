@@ -8,9 +8,10 @@
 //! `declared`: sources, sinks and views; this file: queries, from their creation to their end; `saved` and `note`: what
 //! outlives the process; `ends`: the sources and sinks of a flow; `life`: the states of a query; `begin`: where a query
 //! continues; `load`: start and end of the server; `replace`: another version of a query continues where the query was;
-//! `info` and `health`: what is shown of queries; `select`, `looked_at` and `whole`: readers that watch rows as they
-//! come, which rows they may watch, and tables; `watch`: what is done about queries that fail or do not start; `starts`
-//! and `crash`: about queries with which the process dies; `memory`: about queries that need more memory than allowed.
+//! `info` and `health`: what is shown of queries; `select`, `select_rows`, `looked_at` and `whole`: readers that watch
+//! rows, how they get them, which rows they may watch, and tables; `watch`: what is done about queries that fail or do
+//! not start; `starts` and `crash`: about queries with which the process dies; `memory`: about queries that need more
+//! memory than allowed.
 
 mod begin;
 mod claim;
@@ -28,6 +29,7 @@ mod opener;
 mod replace;
 pub(crate) mod saved;
 mod select;
+mod select_rows;
 mod selects;
 mod starts;
 mod watch;

@@ -2,8 +2,8 @@
 //! SELECT that runs for one reader alone.
 //!
 //! What must hold: a SELECT ends with its reader. The queues for readers are bounded ([`Taps`]), and rows that a reader
-//! misses are counted for that reader alone: no query waits for a reader. A SELECT takes no rows away from others that
-//! read the same source. It writes nowhere, so rows that it refuses do not go to the sinks of its sources either.
+//! misses are counted for that reader alone: no other query waits for a reader. A SELECT takes no rows away from others
+//! that read the same source. It writes nowhere, so rows that it refuses do not go to the sinks of its sources either.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,18 +12,17 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rivulet_dataflow::{Batch, Reason};
+use rivulet_dataflow::Reason;
 use rivulet_runtime::Tap;
 use rivulet_sql::{Position, QueryPlan, Statement, plan_look};
 use serde_json::json;
 
 use super::BigQueries;
+use super::select_rows::SelectRows;
 use super::selects::Select;
-use super::whole::May;
-use super::whole::{WholeRows, WholeTables};
+use super::whole::{May, WholeTables};
 use crate::engine::taps::{Taps, Watched};
 use crate::engine::texts::only_statement;
-use crate::run::results::Results;
 use crate::run::{Running, create_source, with_files};
 use crate::service::{ErrorKind, FullName, Selection, ServiceError, Tenant};
 
@@ -35,6 +34,9 @@ const SELECTS_OF_TENANT_MAX: usize = 4;
 
 /// How often a thread checks whether its SELECT has ended.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
+/// How often the thread of one whose input ends asks whether its reader takes more rows.
+const PACED_PERIOD: Duration = Duration::from_millis(5);
 
 /// The least time between two notes to a reader about refused rows.
 const NOTE_PERIOD: Duration = Duration::from_secs(1);
@@ -74,36 +76,6 @@ impl Drop for Place {
             Some(of_tenant) if *of_tenant > 1 => *of_tenant -= 1,
             _ => _ = running.remove(&self.0),
         }
-    }
-}
-
-/// The rows of a SELECT, for its reader.
-struct LiveRows {
-    taps: Arc<Taps>,
-    watched: Watched,
-    changes: bool,
-    /// How many rows are still to be skipped.
-    skip: usize,
-    /// How many rows are still wanted.
-    left: Option<usize>,
-}
-
-impl Results for LiveRows {
-    fn write(&mut self, batch: &Batch) -> Result<(), String> {
-        let skipped = batch.rows().min(self.skip);
-        self.skip -= skipped;
-        let rows = (batch.rows() - skipped).min(self.left.unwrap_or(usize::MAX));
-        self.taps.send_rows(&self.watched, &batch.slice(skipped, rows), self.changes);
-        self.left = self.left.map(|left| left - rows);
-        Ok(())
-    }
-
-    fn has_enough(&self) -> bool {
-        self.left == Some(0)
-    }
-
-    fn finish(&mut self) -> Result<(), String> {
-        Ok(())
     }
 }
 
@@ -184,31 +156,12 @@ impl BigQueries {
         let tables = WholeTables::of(&query, &mut scope, may)?;
         let plan = plan_look(&query, &scope).map_err(|error| self.refused_look(tenant, &query, error.into()))?;
         let plan = Arc::new(plan);
-        let is_whole = tables.are_all();
-        if !is_whole && !plan.output.order.is_empty() {
-            let message = "ORDER BY is of a result that is complete, and rows are shown as they come";
-            return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));
-        }
-        if !is_whole && plan.output.changes && (plan.output.limit.is_some() || plan.output.offset > 0) {
-            let said = if plan.output.limit.is_some() { "LIMIT" } else { "OFFSET" };
-            let message = format!("{said} is of a result that is complete, and this one changes as rows come");
-            return Err(ServiceError::invalid(message).with_hint("leave it out, or run it with `rivulet run`"));
-        }
         self.memory.admit(1, 0)?;
         let place = Place::take(tenant)?;
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (taps, watched) = (self.queries.taps.clone(), Watched::Select(number));
         let rows = taps.watch(watched.clone());
-        let results: Box<dyn Results> = match is_whole {
-            true => Box::new(WholeRows::new(taps.clone(), watched.clone(), &plan.output)?),
-            false => Box::new(LiveRows {
-                taps: taps.clone(),
-                watched: watched.clone(),
-                changes: plan.output.changes,
-                skip: plan.output.offset,
-                left: plan.output.limit,
-            }),
-        };
+        let results = Box::new(SelectRows::new(taps.clone(), watched.clone(), &plan.output));
         let name = tenant.named(format!("select {number}"));
         let started = self.opener.start_select(&plan, &name, results, self.given_to_select(tenant, tables));
         let running = started.map(Arc::new).inspect_err(|_| taps.forget(&watched))?;
@@ -222,8 +175,9 @@ impl BigQueries {
         let wait = move || {
             let _place = place;
             let mut refused = Told::default();
+            let period = if running.is_bounded() { PACED_PERIOD } else { LOOK_PERIOD };
             let ended = loop {
-                let ended = running.wait(LOOK_PERIOD);
+                let ended = running.wait(period);
                 refused.tell(&running, &taps, &watched, ended.is_some());
                 if let Some(ended) = ended {
                     break ended;

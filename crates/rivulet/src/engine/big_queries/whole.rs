@@ -1,18 +1,12 @@
-//! A SELECT over reference tables alone: its input has an end, so its result is complete, with ORDER BY, LIMIT and
-//! aggregates as they are in the end. Beside a source, a table is looked up.
-//!
-//! What must hold: the reader gets every row, as fast as it takes them. A thread of the SELECT waits for the reader,
-//! and no worker does. What is collected for it has a bound.
+//! A SELECT over reference tables alone reads their rows, which have an end. Beside a source, a table is looked up.
 
 use std::sync::Arc;
 
-use arrow::array::{Array, RecordBatch};
-use rivulet_dataflow::{Batch, Polled, Refusals, Source, SourceError};
+use arrow::array::RecordBatch;
+use rivulet_dataflow::{Polled, Refusals, Source, SourceError};
 use rivulet_operators::Table;
-use rivulet_sql::{BigQuery, Name, PlannedOutput, PlannedSource, Scope, SourceDeclaration, relations_of};
+use rivulet_sql::{BigQuery, Name, PlannedSource, Scope, SourceDeclaration, relations_of};
 
-use crate::engine::taps::{Taps, Watched};
-use crate::run::results::{FinalRows, Results};
 use crate::service::{ErrorKind, ResourceKind, ServiceError};
 
 /// Whether the reader may subscribe to a resource of this name.
@@ -20,9 +14,6 @@ pub(in crate::engine) type May<'a> = &'a dyn Fn(ResourceKind, &str) -> Result<()
 
 /// The beginning of the address of a table's rows. No statement can name it: it is not a connector.
 const TABLE: &str = "table:";
-
-/// The most bytes of rows that are collected for a reader.
-const COLLECTED_BYTES_MAX: usize = 64 << 20;
 
 /// The tables that a SELECT reads as they are.
 #[derive(Clone, Default)]
@@ -57,11 +48,6 @@ impl WholeTables {
         Ok(Self(tables.into_iter().map(|(_, table)| table).collect()))
     }
 
-    /// Whether a SELECT reads nothing else.
-    pub(super) fn are_all(&self) -> bool {
-        !self.0.is_empty()
-    }
-
     /// The rows of a table that the SELECT reads, as they are now.
     pub(super) fn open(&self, planned: &PlannedSource) -> Option<Result<Box<dyn Source>, ServiceError>> {
         let name = planned.declaration.address.strip_prefix(TABLE)?;
@@ -92,84 +78,5 @@ impl Source for TableSource {
 
     fn progress(&self) -> Option<(u64, u64)> {
         Some((self.read as u64, self.rows.num_rows() as u64))
-    }
-}
-
-/// The rows of a SELECT whose input has an end, for its reader.
-pub(super) struct WholeRows {
-    taps: Arc<Taps>,
-    watched: Watched,
-    output: PlannedOutput,
-    collected: Collected,
-    rows: usize,
-    bytes: usize,
-}
-
-enum Collected {
-    /// Rows in the order in which they come.
-    AsTheyCome(Vec<Batch>),
-    /// Rows of which some are retracted, or that are ordered.
-    Final(FinalRows),
-}
-
-impl WholeRows {
-    /// Without rows yet.
-    pub(super) fn new(taps: Arc<Taps>, watched: Watched, output: &PlannedOutput) -> Result<Self, ServiceError> {
-        let collected = match output.changes || !output.order.is_empty() {
-            false => Collected::AsTheyCome(Vec::new()),
-            true => Collected::Final(
-                FinalRows::new(output.schema.clone())
-                    .map_err(|error| ServiceError::new(ErrorKind::Internal, error.to_string()))?,
-            ),
-        };
-        Ok(Self { taps, watched, output: output.clone(), collected, rows: 0, bytes: 0 })
-    }
-}
-
-impl Results for WholeRows {
-    fn write(&mut self, batch: &Batch) -> Result<(), String> {
-        let bytes = batch.columns.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0));
-        self.bytes += bytes.sum::<usize>();
-        if self.bytes > COLLECTED_BYTES_MAX {
-            return Err(format!(
-                "the result has more than {} MiB; select fewer rows with WHERE or LIMIT",
-                COLLECTED_BYTES_MAX >> 20
-            ));
-        }
-        self.rows += batch.rows();
-        match &mut self.collected {
-            Collected::AsTheyCome(batches) => {
-                batches.push(batch.clone());
-                Ok(())
-            }
-            Collected::Final(rows) => rows.add(batch).map_err(|error| error.to_string()),
-        }
-    }
-
-    fn has_enough(&self) -> bool {
-        let wanted = self.output.limit.map(|limit| limit.saturating_add(self.output.offset));
-        matches!(self.collected, Collected::AsTheyCome(_)) && wanted.is_some_and(|wanted| self.rows >= wanted)
-    }
-
-    fn finish(&mut self) -> Result<(), String> {
-        match &mut self.collected {
-            Collected::AsTheyCome(batches) => {
-                let (mut skipped, mut left) = (self.output.offset, self.output.limit.unwrap_or(usize::MAX));
-                for batch in std::mem::take(batches) {
-                    let from = skipped.min(batch.rows());
-                    let rows = left.min(batch.rows() - from);
-                    (skipped, left) = (skipped - from, left - rows);
-                    self.taps.send_whole(&self.watched, &batch.slice(from, rows));
-                }
-            }
-            Collected::Final(rows) => {
-                let rows = rows.rows(&self.output).map_err(|error| error.to_string())?;
-                let zeros = vec![0; rows.num_rows()];
-                let slots: Vec<u32> = vec![0; rows.num_rows()];
-                let batch = Batch::new(slots.into(), zeros.clone().into(), zeros.into(), rows);
-                self.taps.send_whole(&self.watched, &batch);
-            }
-        }
-        Ok(())
     }
 }
