@@ -28,7 +28,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::service::{Alteration, ErrorKind, QueryChange, QueryRequest, ServiceError, Session, generated_name};
+use crate::service::{Alteration, AlterationEffect, ErrorKind, QueryChange, QueryRequest, ServiceError, Session, generated_name};
 
 use super::call::{Api, Authenticated};
 use super::error::ApiError;
@@ -59,7 +59,8 @@ const BATCH_WAIT: Duration = Duration::from_millis(5);
 ///
 /// With `replace_existing` a query whose name exists gets the values and the label of the line, as if it had been
 /// submitted with them, and goes on with what state it can; each answer then says as its `outcome` whether the query
-/// was `created`, `changed`, or `unchanged` because it had these values.
+/// was `created`, `changed`, or `unchanged` because it had these values. If state has begun anew, `state_reset` names
+/// the parameters because of which, and `begun_anew` says which operators.
 ///
 /// A client that sends less than 1 KiB in `http.body_timeout_s` is answered with an error of kind `timeout` and the
 /// first line that was not read. The time in which it waits for answers does not count.
@@ -272,10 +273,10 @@ fn answer_batch(session: &Session<'_>, batch: &LineBatch, replaces_existing: boo
             label: submission.label.as_deref(),
         })
         .collect();
-    let answers: Vec<Done> = match replaces_existing {
+    let answers: Vec<Answer> = match replaces_existing {
         _ if requests.is_empty() => Vec::new(),
         true => submit_or_alter(session, &requests),
-        false => session.submit(&requests).into_iter().map(|answer| answer.map(|id| (id, None))).collect(),
+        false => session.submit(&requests).into_iter().map(|answer| answer.map(Done::new)).collect(),
     };
     let mut answers = answers.into_iter();
     let mut text = Vec::with_capacity(64 * parsed.len());
@@ -283,13 +284,13 @@ fn answer_batch(session: &Session<'_>, batch: &LineBatch, replaces_existing: boo
         let answer = match submission {
             Err(error) => Err(error.clone()),
             Ok(submission) => match answers.next() {
-                Some(Ok((id, outcome))) => Ok((id, submission.name.as_deref(), outcome)),
+                Some(Ok(done)) => Ok((done, submission.name.as_deref())),
                 Some(Err(error)) => Err(ErrorDetail::from(error)),
                 None => Err(ApiError::internal("the query was not answered").detail),
             },
         };
         match answer {
-            Ok((id, name, outcome)) => write_created(&mut text, *number, id, name, outcome),
+            Ok((done, name)) => write_done(&mut text, *number, name, &done),
             Err(error) => text.extend(answer_line(Some(*number), error)),
         }
     }
@@ -297,15 +298,34 @@ fn answer_batch(session: &Session<'_>, batch: &LineBatch, replaces_existing: boo
 }
 
 /// What became of a query whose line is right.
-type Done = Result<(u64, Option<BulkOutcome>), ServiceError>;
+struct Done {
+    id: u64,
+    /// If queries that exist are given the values of their lines.
+    outcome: Option<BulkOutcome>,
+    effect: Option<Arc<AlterationEffect>>,
+    warning: Option<String>,
+}
+
+impl Done {
+    fn new(id: u64) -> Self {
+        Self { id, outcome: None, effect: None, warning: None }
+    }
+
+    fn altered(Alteration { id, effect, warning }: Alteration) -> Self {
+        let outcome = if effect.is_some() { BulkOutcome::Changed } else { BulkOutcome::Unchanged };
+        Self { id, outcome: Some(outcome), effect, warning }
+    }
+}
+
+type Answer = Result<Done, ServiceError>;
 
 /// Gives those queries the values of their lines that exist, and submits the others.
-fn submit_or_alter(session: &Session, requests: &[QueryRequest<'_>]) -> Vec<Done> {
-    let mut answers: Vec<Option<Done>> = requests.iter().map(|_| None).collect();
-    let unanswered = |answers: &[Option<Done>]| -> Vec<usize> {
+fn submit_or_alter(session: &Session, requests: &[QueryRequest<'_>]) -> Vec<Answer> {
+    let mut answers: Vec<Option<Answer>> = requests.iter().map(|_| None).collect();
+    let unanswered = |answers: &[Option<Answer>]| -> Vec<usize> {
         answers.iter().enumerate().filter(|(_, answer)| answer.is_none()).map(|(place, _)| place).collect()
     };
-    let alter = |answers: &mut [Option<Done>]| {
+    let alter = |answers: &mut [Option<Answer>]| {
         let mut places = unanswered(answers);
         let mut changes = Vec::with_capacity(places.len());
         places.retain(|&place| {
@@ -317,8 +337,7 @@ fn submit_or_alter(session: &Session, requests: &[QueryRequest<'_>]) -> Vec<Done
         let altered = if changes.is_empty() { Vec::new() } else { session.alter(&changes) };
         for (place, altered) in places.into_iter().zip(altered) {
             answers[place] = match altered {
-                Ok(Alteration { id, effect: Some(_), .. }) => Some(Ok((id, Some(BulkOutcome::Changed)))),
-                Ok(Alteration { id, effect: None, .. }) => Some(Ok((id, Some(BulkOutcome::Unchanged)))),
+                Ok(altered) => Some(Ok(Done::altered(altered))),
                 // It is submitted.
                 Err(error) if error.kind == ErrorKind::NotFound => None,
                 Err(error) => Some(Err(error)),
@@ -332,7 +351,7 @@ fn submit_or_alter(session: &Session, requests: &[QueryRequest<'_>]) -> Vec<Done
     let mut comes_twice = false;
     for (place, submitted) in places.into_iter().zip(submitted) {
         answers[place] = match submitted {
-            Ok(id) => Some(Ok((id, Some(BulkOutcome::Created)))),
+            Ok(id) => Some(Ok(Done { outcome: Some(BulkOutcome::Created), ..Done::new(id) })),
             // By a line before it.
             Err(error) if error.kind == ErrorKind::AlreadyExists => {
                 comes_twice = true;
@@ -350,26 +369,36 @@ fn submit_or_alter(session: &Session, requests: &[QueryRequest<'_>]) -> Vec<Done
 }
 
 /// Writes `{"line":1,"id":7,"name":"kims_ac"}`, without a detour over types: this is the hot path.
-fn write_created(text: &mut Vec<u8>, line: u64, id: u64, name: Option<&str>, outcome: Option<BulkOutcome>) {
+fn write_done(text: &mut Vec<u8>, line: u64, name: Option<&str>, done: &Done) {
     // Writing to memory does not fail.
-    let _ = write!(text, "{{\"line\":{line},\"id\":{id},\"name\":");
+    let _ = write!(text, "{{\"line\":{line},\"id\":{},\"name\":", done.id);
     let _ = match name {
         Some(name) => serde_json::to_writer(&mut *text, name),
-        None => serde_json::to_writer(&mut *text, &generated_name(id)),
+        None => serde_json::to_writer(&mut *text, &generated_name(done.id)),
     };
-    text.extend_from_slice(match outcome {
+    text.extend_from_slice(match done.outcome {
         None => b"",
         Some(BulkOutcome::Created) => br#","outcome":"created""#.as_slice(),
         Some(BulkOutcome::Changed) => br#","outcome":"changed""#,
         Some(BulkOutcome::Unchanged) => br#","outcome":"unchanged""#,
     });
+    let effect = done.effect.as_deref();
+    let lists = effect.map(|effect| [("state_reset", &effect.state_reset), ("begun_anew", &effect.begun_anew)]);
+    for (field, list) in lists.into_iter().flatten().filter(|(_, list)| !list.is_empty()) {
+        let _ = write!(text, ",\"{field}\":");
+        let _ = serde_json::to_writer(&mut *text, list);
+    }
+    if let Some(warning) = &done.warning {
+        text.extend_from_slice(br#","warning":"#);
+        let _ = serde_json::to_writer(&mut *text, warning);
+    }
     text.extend_from_slice(b"}\n");
 }
 
 /// The answer to a line that failed; without a number, to the rest of the lines.
 fn answer_line(line: Option<u64>, error: ErrorDetail) -> Vec<u8> {
     let mut text = match line {
-        Some(line) => serde_json::to_vec(&BulkAnswer { line, id: None, name: None, outcome: None, error: Some(error) }),
+        Some(line) => serde_json::to_vec(&BulkAnswer { line, error: Some(error), ..BulkAnswer::default() }),
         None => serde_json::to_vec(&ErrorAnswer { error }),
     }
     .unwrap_or_default();

@@ -191,7 +191,7 @@ pub enum BulkOutcome {
 }
 
 /// The answer to one line of a bulk submission: an id and a name, or an error.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct BulkAnswer {
     /// Number of the line, from 1; empty lines count.
     pub line: u64,
@@ -204,6 +204,16 @@ pub struct BulkAnswer {
     /// What became of it, if queries that exist are given the values of the line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<BulkOutcome>,
+    /// The parameters with other values on which state depends, which has begun anew; left out if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(example = json!(["width"]))]
+    pub state_reset: Vec<String>,
+    /// The operators that have begun anew, in words; left out if there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub begun_anew: Vec<String>,
+    /// Why it is likely to give nothing from now on, if so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warning: Option<String>,
     /// Why there is no query.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<ErrorDetail>,

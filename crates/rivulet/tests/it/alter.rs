@@ -498,6 +498,31 @@ fn values_change_over_http_one_by_one_and_in_bulk_and_from_the_command_line() {
     let shown: Value = client.get("/api/v1/queries/home_7", &[]).expect("a query");
     assert_eq!(shown["parameters"]["low"], json!(7));
 
+    // Which of them begin anew, and why.
+    let sized = |home: usize, low: i64| line(home, low).replace("\"low\"", "\"size\":5,\"low\"");
+    let lines = sized(10, 1) + &sized(11, 1) + &line(12, 9) + &line(13, 1).replace("\"home\":\"13\"", "\"home\":\"x\"");
+    let file = folder.path().join("lines.ndjson");
+    std::fs::write(&file, lines + &line(14, 1).replace(":1}", ":null}")).expect("written");
+    let bulk_of = |arguments: &[&str]| {
+        let bulk = ["query", "bulk", "--replace-existing", "--server", &server.url(), &file.display().to_string()];
+        let output = rivulet().args(bulk).args(arguments).output().expect("it runs");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        (String::from_utf8_lossy(&output.stdout).into_owned(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (answers, _) = bulk_of(&["--json"]);
+    let answers: Vec<Value> = answers.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let of = |field: &str| answers.iter().map(|answer| answer[field].clone()).collect::<Vec<Value>>();
+    assert_eq!(of("state_reset"), [json!(["size"]), json!(["size"]), Value::Null, json!(["home"]), Value::Null]);
+    assert!(answers[0]["begun_anew"][0].as_str().is_some_and(|what| what.starts_with("window")), "{}", answers[0]);
+    assert!(answers[4]["warning"].as_str().is_some_and(|what| what.contains("NULL")), "{}", answers[4]);
+    std::fs::write(&file, (10..14).map(|home| line(home, 3)).collect::<String>()).expect("written");
+    let (_, said) = bulk_of(&[]);
+    let told: Vec<&str> = said.lines().collect();
+    assert!(told[0].starts_with("0 queries created, 4 changed, 0 unchanged, 0 refused"), "{said}");
+    let why: Vec<&str> = told[1..].iter().map(|line| line.split(" (").next().expect("text")).collect();
+    assert_eq!(why, ["state begins anew because of home, low", "state begins anew because of size"], "{said}");
+    assert!(told[1].ends_with("): 1 query") && told[2].ends_with("): 2 queries"), "{said}");
+
     let set = |arguments: &[&str]| {
         let output = rivulet().args(["query", "set"]).args(arguments).args(["--server", &server.url()]).output();
         let output = output.expect("it runs");

@@ -1,5 +1,6 @@
 //! `rivulet query bulk`: many queries from a file.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::path::Path;
@@ -18,6 +19,9 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Refused lines that are shown; the others are only counted.
 const SHOWN_MAX: u64 = 10;
+
+/// Different things to tell of changed queries; further ones are counted together.
+const TOLD_MAX: usize = 16;
 
 /// What becomes of a line whose name exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +62,7 @@ pub(super) fn run(
         unchanged: 0,
         skipped: 0,
         refused: 0,
+        told: BTreeMap::new(),
     };
     let sent = client.submit_bulk(input, existing == Existing::Replace, |answer| bulk.take(answer));
     // What was answered is told even if the rest failed.
@@ -82,6 +87,8 @@ struct Bulk<W: Write> {
     unchanged: u64,
     skipped: u64,
     refused: u64,
+    /// What changed queries are to be told of, with how many of them.
+    told: BTreeMap<String, u64>,
 }
 
 impl<W: Write> Bulk<W> {
@@ -109,7 +116,12 @@ impl<W: Write> Bulk<W> {
                     eprintln!("more lines were refused; --json shows every answer");
                 }
             }
-            (None, _) if answer.outcome == Some(BulkOutcome::Changed) => self.changed += 1,
+            (None, _) if answer.outcome == Some(BulkOutcome::Changed) => {
+                self.changed += 1;
+                let reset = (!answer.state_reset.is_empty()).then(|| reset(&answer.state_reset, &answer.begun_anew));
+                let warning = answer.warning.map(|warning| format!("warning: {warning}"));
+                reset.into_iter().chain(warning).for_each(|what| self.tell(what));
+            }
             (None, _) if answer.outcome == Some(BulkOutcome::Unchanged) => self.unchanged += 1,
             (None, name) => {
                 self.created += 1;
@@ -131,8 +143,20 @@ impl<W: Write> Bulk<W> {
         self.clear_progress();
         if !self.json {
             eprintln!("{}", self.summary());
+            for (what, queries) in &self.told {
+                eprintln!("{what}: {}", counted(*queries, "query"));
+            }
         }
         Ok(())
+    }
+
+    /// Counts a query of which this is to be told.
+    fn tell(&mut self, what: String) {
+        let what = match self.told.len() < TOLD_MAX || self.told.contains_key(&what) {
+            true => what,
+            false => "state begins anew, or a warning, for other reasons; --json shows every answer".to_owned(),
+        };
+        *self.told.entry(what).or_default() += 1;
     }
 
     fn clear_progress(&self) {
@@ -165,5 +189,14 @@ impl<W: Write> Bulk<W> {
         let created = self.created + self.skipped;
         let verb = if created == 1 { "is" } else { "are" };
         format!("{created} {verb} created; when the server runs again, run this again with --skip-existing")
+    }
+}
+
+/// What has begun anew because of these parameters.
+fn reset(parameters: &[String], operators: &[String]) -> String {
+    let parameters = parameters.join(", ");
+    match operators.is_empty() {
+        true => format!("reads other events because of {parameters}"),
+        false => format!("state begins anew because of {parameters} ({})", operators.join("; ")),
     }
 }
