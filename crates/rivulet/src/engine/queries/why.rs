@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use rivulet_connectors::connector::Condition;
 use rivulet_dataflow::Seconds;
+use rivulet_dataflow::suggest::nearest;
 use rivulet_operators::application::{Application, Input};
 
 use super::nulls::{sentence, silence};
@@ -21,6 +22,9 @@ const ALIKE_MAX: usize = 3;
 const CLOCK_DIFFERS_US: i64 = 3_600_000_000;
 
 const SECOND_US: i64 = 1_000_000;
+
+/// Counting that is no older has begun with the question.
+const FIRST_US: i64 = SECOND_US;
 
 /// What is known of the server.
 pub(in crate::engine) struct ServerFacts {
@@ -147,6 +151,14 @@ impl Sentences<'_> {
             let events = counted(events, "event");
             return format!("{events} came on {topic}, and WHERE lets none of them through for this query");
         }
+        if self.is_first_question() {
+            let mut text = format!(
+                "its events are counted from this question on, for its application has many queries: what came on \
+                 {topic} before is not known"
+            );
+            text.push_str(&self.before());
+            return text;
+        }
         let since = self.since();
         let mut text = match self.activity.inputs.len() {
             1 => format!("no event has come on {topic} {since}"),
@@ -164,11 +176,25 @@ impl Sentences<'_> {
         if !alike.is_empty() {
             text.push_str(&format!("; messages that no query reads came on {}", alike.join(", ")));
         }
-        if self.activity.results_ever.is_some_and(|ever| ever > self.activity.results) {
-            let ever = counted(self.activity.results_ever.unwrap_or_default(), "result");
-            text.push_str(&format!("; the query has given {ever} before"));
-        }
+        text.push_str(&self.before());
         text
+    }
+
+    /// Whether nothing can have been counted yet.
+    fn is_first_question(&self) -> bool {
+        let activity = self.activity;
+        let is_counted = activity.is_from_start || activity.is_from_change;
+        !is_counted && activity.now_us.saturating_sub(activity.counted_since_us) < FIRST_US
+    }
+
+    /// The end of a sentence about a query that has given results before it was counted.
+    fn before(&self) -> String {
+        match self.activity.results_ever {
+            Some(ever) if ever > self.activity.results => {
+                format!("; the query has given {} before", counted(ever, "result"))
+            }
+            _ => String::new(),
+        }
     }
 
     fn refused(&self) -> Option<String> {
@@ -227,6 +253,10 @@ impl Sentences<'_> {
         match operator {
             _ if refused >= steps[place].rows => None,
             "filter" if is_of_outer => Some(format!("{rows} came from the inner SELECT, and the outer one kept none")),
+            "filter" if self.is_qualify(place) && window.is_none() => {
+                Some(format!("{} came, QUALIFY kept none", counted(steps[place].rows, "event")))
+            }
+            "filter" if self.is_qualify(place) => Some(format!("{rows} came to QUALIFY, which kept none")),
             "filter" if window.is_some() => Some(format!("{rows} came to HAVING, which kept none")),
             "filter" => Some(format!("{} came, WHERE kept none", counted(steps[place].rows, "event"))),
             "latest join" | "interval join" => self.unjoined(&rows),
@@ -237,6 +267,12 @@ impl Sentences<'_> {
             "lookup" => Some(format!("{rows} were looked up, and no row of the table belongs to any")),
             other => Some(format!("{rows} came to '{other}', and none has left it yet")),
         }
+    }
+
+    /// Whether the filter at this place is QUALIFY: it stands behind what compares rows, and is of the same SELECT.
+    fn is_qualify(&self, place: usize) -> bool {
+        let before = self.activity.steps[..place].last();
+        before.is_some_and(|step| ["history", "rank"].contains(&step.operator.as_str()))
     }
 
     /// Rows that have found no partner.
@@ -328,14 +364,34 @@ pub(in crate::engine) fn reasons(refused: &BTreeMap<String, u64>) -> String {
     refused.iter().map(|(reason, rows)| format!("{rows} {reason}")).collect::<Vec<_>>().join(", ")
 }
 
-/// The topics that have most levels in common with `topic`, at most three; none if no topic has any.
+/// The topics that were probably meant where `topic` stands, or the other way round, at most three: those with more or
+/// fewer levels at an end, and those with a level that is written a little differently. A topic with another number is
+/// that of another device, which is none of this query's business.
 fn alike<'t>(topic: &str, others: &'t [String]) -> Vec<&'t str> {
-    let common = |other: &str| topic.split('/').zip(other.split('/')).filter(|(one, other)| one == other).count();
-    let mut alike: Vec<(usize, &str)> = others.iter().map(|other| (common(other), other.as_str())).collect();
-    alike.retain(|(levels, _)| *levels > 0);
-    // The sort is stable: among topics that are equally alike the newest come first.
-    alike.sort_by_key(|(levels, _)| std::cmp::Reverse(*levels));
-    alike.into_iter().take(ALIKE_MAX).map(|(_, other)| other).collect()
+    let levels = |topic: &'_ str| topic.split('/').filter(|level| !level.is_empty()).map(str::to_owned).collect();
+    let own: Vec<String> = levels(topic);
+    let is_alike = |other: &&str| {
+        let other: Vec<String> = levels(other);
+        let (short, long) = if own.len() < other.len() { (&own, &other) } else { (&other, &own) };
+        match short.len() == long.len() {
+            true => {
+                let differing = own.iter().zip(&other).filter(|(own, other)| own != other);
+                differing.clone().count() <= 1 && differing.clone().all(|(own, other)| is_near(own, other))
+            }
+            false => !short.is_empty() && (long.starts_with(short) || long.ends_with(short)),
+        }
+    };
+    let others = others.iter().map(String::as_str).filter(|&other| other != topic);
+    others.filter(is_alike).take(ALIKE_MAX).collect()
+}
+
+/// Whether two levels of topics are probably meant to be the same.
+fn is_near(one: &str, other: &str) -> bool {
+    let digits = |level: &str| level.chars().filter(char::is_ascii_digit).collect::<String>();
+    let number = |level: &str| digits(level).trim_start_matches('0').to_owned();
+    let (shorter, longer) = if one.len() < other.len() { (one, other) } else { (other, one) };
+    number(one) == number(other)
+        && (nearest(one, [other]).is_some() || nearest(other, [one]).is_some() || longer.starts_with(shorter))
 }
 
 /// Why a big query gives its results or none.
@@ -389,11 +445,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn topics_with_levels_in_common_are_alike() {
-        let others = ["x/y", "home/07/temperature", "home/7/temp", "home/9", "home/7/temperature/raw"];
-        let others = others.map(str::to_owned);
-        let expected = ["home/7/temperature/raw", "home/07/temperature", "home/7/temp"];
-        assert_eq!(alike("home/7/temperature", &others), expected);
-        assert!(alike("office/1", &others).is_empty());
+    fn topics_that_were_probably_meant_are_alike_and_those_of_strangers_are_not() {
+        let topics = |topics: &[&str]| topics.iter().map(|&topic| topic.to_owned()).collect::<Vec<_>>();
+        for (other, expected) in [
+            ("home/7/temprature", true),
+            ("Home/7/Temperature", false),
+            ("home/7/Temperature", true),
+            ("home/07/temperature", true),
+            ("home/7/temp", true),
+            ("/home/7/temperature", true),
+            ("home/7/temperature/raw", true),
+            ("house/home/7/temperature", true),
+            ("home/8/temperature", false),
+            ("home/17/temperature", false),
+            ("home/7/humidity", false),
+            ("home/9", false),
+            ("x/y", false),
+        ] {
+            assert_eq!(!alike("home/7/temperature", &topics(&[other])).is_empty(), expected, "{other}");
+        }
+        assert_eq!(alike("a/b", &topics(&["a", "a/b/c", "z/a/b", "a/b/d"])), ["a", "a/b/c", "z/a/b"]);
     }
 }
