@@ -493,6 +493,7 @@ impl Engine {
         // Before numbers are passed over, below.
         unrestored.altered_next = self.catalog.alteration_next()?;
         self.tables.load()?;
+        self.queries.note_tables();
         let stored = self.applications.stored()?;
         if let Some(checkpoints) = &self.checkpoints {
             let sources = self.routing.sources();

@@ -4,8 +4,10 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
+use rivulet::catalog::Catalog;
 use rivulet::engine::Engine;
 use rivulet::http_client::{Client, ClientError, WatchEvent};
+use rivulet::service::Tenant;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -225,6 +227,58 @@ fn what_is_no_select_that_can_be_watched_is_refused() {
     assert!(refused("SHOW QUERIES").message.contains("expected one SELECT"));
     assert!(refused("SELECT n FROM few; SELECT n FROM few").message.contains("expected one SELECT"));
     assert!(refused("SELECT n FROM fwe").line.is_some());
+}
+
+#[test]
+fn a_name_in_from_is_of_one_thing() {
+    let folder = TempDir::new().unwrap();
+    {
+        let engine = open(folder.path());
+        declare(&engine, folder.path(), "{\"n\":1}\n");
+        said(&engine, "CREATE VIEW high AS SELECT n FROM few WHERE n > 10");
+        said(
+            &engine,
+            "CREATE APPLICATION plain (id TEXT) INPUT numbers (n BIGINT) FROM 'mqtt:in/{id}' FORMAT JSON
+             OUTPUT 'mqtt:out/{id}' FORMAT JSON AS SELECT n FROM numbers",
+        );
+        said(&engine, "CREATE QUERY small FROM APPLICATION plain WITH (id => '1')");
+        said(&engine, "CREATE QUERY big AS SELECT n FROM numbers INTO nowhere");
+        fs::write(folder.path().join("t.csv"), "1\n").unwrap();
+        let table = format!("(n BIGINT) FROM 'file:{}' FORMAT CSV", folder.path().join("t.csv").display());
+        said(&engine, &format!("CREATE TABLE limits {table}"));
+        let refused = |sql: &str| engine.execute(sql).pop().unwrap().expect_err(sql);
+        for (sql, message) in [
+            ("CREATE QUERY high FROM APPLICATION plain WITH (id => '2')", "a view 'high' exists, and FROM"),
+            ("CREATE QUERY few AS SELECT n FROM numbers INTO nowhere", "a source 'few' exists, and FROM"),
+            ("CREATE QUERY limits FROM APPLICATION plain WITH (id => '2')", "a table 'limits' exists, and FROM"),
+            ("CREATE VIEW small AS SELECT n FROM few", "a query 'small' exists, and FROM"),
+            ("CREATE SOURCE big (n BIGINT) FROM 'file:in.jsonl' FORMAT JSON", "a query 'big' exists, and FROM"),
+            (&format!("CREATE TABLE small {table}"), "a query 'small' exists, and FROM"),
+        ] {
+            let error = refused(sql);
+            assert!(error.message.starts_with(message), "{sql}: {error:?}");
+            assert!(error.hint.is_some_and(|hint| hint.contains("another name")), "{sql}");
+        }
+        // What is refused takes no name, and what is dropped gives its name back.
+        refused("CREATE VIEW other AS SELECT m FROM few");
+        said(&engine, "CREATE QUERY other FROM APPLICATION plain WITH (id => '3')");
+        said(&engine, "DROP VIEW high");
+        said(&engine, "DROP TABLE limits");
+        said(&engine, "CREATE QUERY high FROM APPLICATION plain WITH (id => '4')");
+        said(&engine, "CREATE QUERY limits FROM APPLICATION plain WITH (id => '4')");
+        engine.shutdown();
+    }
+    // A catalog of an earlier version may have both; the view is read, as it was.
+    let catalog = Catalog::open(&folder.path().join("data")).unwrap();
+    catalog.insert_statement(&Tenant::default(), "CREATE VIEW small AS SELECT n + 1 AS n FROM few").unwrap();
+    drop(catalog);
+    let engine = open(folder.path());
+    let server = TestServer::start(engine.clone());
+    assert_eq!(engine.query("small").unwrap().application, "plain");
+    assert_eq!(select(&server.client(), "SELECT n FROM small").unwrap().0, ["{\"n\":2}"]);
+    said(&engine, "DROP QUERY small");
+    let error = engine.execute("CREATE QUERY small FROM APPLICATION plain WITH (id => '1')").pop().unwrap();
+    assert!(error.unwrap_err().message.starts_with("a view 'small' exists"));
 }
 
 /// Rows of a SELECT on a server, once they come; `publish` is called until they do.

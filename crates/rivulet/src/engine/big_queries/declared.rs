@@ -92,9 +92,14 @@ impl Declared {
         }
     }
 
+    /// Whether a SELECT names it in FROM.
+    pub(super) fn is_read(self) -> bool {
+        self != Self::Sink
+    }
+
     /// Sources and views share their names; sinks have names of their own.
     fn shares_names_with(self, other: Self) -> bool {
-        (self == Self::Sink) == (other == Self::Sink)
+        self.is_read() == other.is_read()
     }
 
     pub(super) fn is_in(self, scope: &Scope, name: &str) -> bool {
@@ -141,6 +146,11 @@ impl Ready {
             Self::View(create) => scope.add_view(&create),
         }
     }
+}
+
+/// What a recorded statement declares, and its name.
+pub(super) fn declared_by(statement: &Statement) -> Option<(Declared, &str)> {
+    Declaration::of(statement).map(|one| (one.what, one.name.text.as_str()))
 }
 
 /// What a recorded statement creates, in words: `source 'bids'`.
@@ -293,8 +303,18 @@ impl BigQueries {
         }
         // Added to a copy first: errors are found before the statement is recorded.
         ready.clone().add(&mut self.scope(tenant))?;
+        let full_name = tenant.named(&name.text);
+        let is_new = what.is_read() && {
+            let taken = self.queries.state.lock().take_relation(&full_name, what.word());
+            taken.map_err(|error| error.at(name.position.line, name.position.column))?
+        };
         let done = format!("{} {name} created", what.word());
-        let number = self.catalog.insert_statement(tenant, text)?;
+        let recorded = self.catalog.insert_statement(tenant, text);
+        let number = recorded.inspect_err(|_| {
+            if is_new {
+                self.queries.state.lock().give_relation_back(&full_name);
+            }
+        })?;
         self.enter(tenant, ready)?;
         let remembered = Remembered { tenant: tenant.clone(), statement };
         self.known.lock().remembered.insert(number, remembered);
@@ -381,6 +401,9 @@ impl BigQueries {
             ..error
         })?;
         self.catalog.remove_statement(number)?;
+        if what.is_read() {
+            self.queries.state.lock().give_relation_back(&tenant.named(&name.text));
+        }
         let mut known = self.known.lock();
         known.remembered.remove(&number);
         let was_absent = known.absent.remove(&number).is_some();

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use rivulet_sql::{BigQuery, Statement, Stored, plan_query};
 
-use super::declared::title;
+use super::declared::{declared_by, title};
 use super::ends::waiting_rows;
 use super::life::Life;
 use super::starts::Verdict;
@@ -76,7 +76,11 @@ impl BigQueries {
                     self.queries.state.lock().big_query_names.insert(name.clone());
                     queries.push((name, create.clone(), stored.number, stored.paused, stored.failure));
                 }
-                _ => {
+                declaration => {
+                    if let Some((what, name)) = declared_by(declaration).filter(|(what, _)| what.is_read()) {
+                        let name = remembered.tenant.named(name);
+                        self.queries.state.lock().note_relation(&name, what.word());
+                    }
                     let is_tried_again = error.is_none();
                     let limit = self.opener.limit();
                     let entered = self.enter_remembered(stored.number, &remembered, is_tried_again, limit);

@@ -22,7 +22,7 @@ mod nulls;
 pub(super) mod submit;
 pub(super) mod why;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -71,6 +71,8 @@ pub(super) struct State {
     pub(super) registry: Registry,
     /// Names of big queries, which queries of applications may not have.
     pub(super) big_query_names: BTreeSet<FullName>,
+    /// What else a SELECT names in FROM, by tenant: sources, views and tables. No query may have such a name.
+    relations: HashMap<Tenant, HashMap<String, &'static str>>,
     /// Paused queries that get events of the log from before their pause, until the log is replayed.
     replayed_paused: BTreeSet<QueryId>,
     /// When queries were paused; until the log is replayed.
@@ -134,11 +136,26 @@ impl Queries {
     /// Creates a table, for which applications may have waited. Returns the number of its rows, or `None` if the table
     /// exists already.
     pub(super) fn create_table(&self, tenant: &Tenant, create: CreateTable) -> Result<Option<usize>, ServiceError> {
-        let rows = self.tables.create(tenant, create)?;
+        let name = tenant.named(&create.name.text);
+        let is_new = self.state.lock().take_relation(&name, "table")?;
+        let created = self.tables.create(tenant, create);
+        let rows = created.inspect_err(|_| {
+            if is_new {
+                self.state.lock().give_relation_back(&name);
+            }
+        })?;
         if rows.is_some() {
             self.start_again()?;
         }
         Ok(rows)
+    }
+
+    /// Notes the tables that are in the catalog.
+    pub(super) fn note_tables(&self) {
+        let mut state = self.state.lock();
+        for (tenant, tables) in self.tables.loaded_by_tenant() {
+            tables.keys().for_each(|name| state.note_relation(&tenant.named(name), "table"));
+        }
     }
 
     /// Loads a table again, for which applications may have waited. Returns the number of its rows.
@@ -152,8 +169,10 @@ impl Queries {
 
     /// Drops a table that neither `users` nor an application uses. No application is replaced meanwhile.
     pub(super) fn drop_table(&self, name: &FullName, users: Vec<String>) -> Result<(), ServiceError> {
-        let _state = self.state.lock();
-        self.applications.drop_table(name, users)
+        let mut state = self.state.lock();
+        self.applications.drop_table(name, users)?;
+        state.give_relation_back(name);
+        Ok(())
     }
 
     /// A receiver of the results of a query from now on.
@@ -180,10 +199,48 @@ impl State {
         self.registry.contains(&name.tenant, &name.name) || self.big_query_names.contains(name)
     }
 
+    /// Notes a source, view or table. Returns whether its name is new. A name that an earlier version gave to a query
+    /// too stays.
+    ///
+    /// # Errors
+    /// The name is new, and a query has it.
+    pub(super) fn take_relation(&mut self, name: &FullName, what: &'static str) -> Result<bool, ServiceError> {
+        let is_known = self.relation(&name.tenant, &name.name).is_some();
+        if !is_known && self.has_query(name) {
+            return Err(ambiguous(&format!("a query '{name}' exists"), what));
+        }
+        self.note_relation(name, what);
+        Ok(!is_known)
+    }
+
+    /// Notes a source, view or table that the catalog has.
+    pub(super) fn note_relation(&mut self, name: &FullName, what: &'static str) {
+        self.relations.entry(name.tenant.clone()).or_default().insert(name.name.clone(), what);
+    }
+
+    /// A source, view or table is gone, or was not created.
+    pub(super) fn give_relation_back(&mut self, name: &FullName) {
+        if let Some(of_tenant) = self.relations.get_mut(&name.tenant) {
+            of_tenant.remove(&name.name);
+        }
+    }
+
+    /// What a tenant's source, view or table of this name is; `None` if there is none.
+    fn relation(&self, tenant: &Tenant, name: &str) -> Option<&'static str> {
+        if self.relations.is_empty() { None } else { self.relations.get(tenant)?.get(name).copied() }
+    }
+
     /// A query by name.
     fn query(&self, name: &FullName) -> Result<QueryId, ServiceError> {
         self.registry.id_of(&name.tenant, &name.name).ok_or_else(|| {
             ServiceError::not_found(format!("there is no query '{name}'")).with_hint("SHOW QUERIES lists them")
         })
     }
+}
+
+/// The error where FROM with this name would mean two things.
+fn ambiguous(exists: &str, what: &str) -> ServiceError {
+    let message = format!("{exists}, and FROM with that name would mean either");
+    ServiceError::new(ErrorKind::Conflict, message)
+        .with_hint(format!("give the {what} another name: a SELECT reads sources, views, tables and queries by name"))
 }

@@ -15,7 +15,7 @@ use rivulet_sql::ParameterRows;
 use super::alter::check_not_replaced;
 use super::checked::{Checked, Chunk, LOAD_BATCH, bind_error, check_label, param_value};
 use super::lifecycle_log::{LifecycleLog, Loading, came_at};
-use super::{Queries, State};
+use super::{Queries, State, ambiguous};
 use crate::catalog::{ApplicationNumber, NewQuery, StoredQuery};
 use crate::engine::checkpoints::SavedStates;
 use crate::engine::lifecycle::Lifecycle;
@@ -549,7 +549,10 @@ pub(in crate::engine) fn check_free(state: &State, tenant: &Tenant, name: &str) 
     match (state.registry.contains(tenant, name), is_of_big) {
         (true, _) => Err(taken("query", name)),
         (_, true) => Err(taken("big query", name)),
-        _ => Ok(()),
+        _ => match state.relation(tenant, name) {
+            Some(what) => Err(ambiguous(&format!("a {what} '{name}' exists"), "query")),
+            None => Ok(()),
+        },
     }
 }
 
