@@ -38,6 +38,10 @@ fn statement(path: &str, file: &InferredFile) -> String {
         // Writing to a string does not fail.
         let _ = writeln!(text, "-- left out: {name}: {why}");
     }
+    for name in &file.perhaps_times {
+        let name = name_in_sql(name);
+        let _ = writeln!(text, "-- if {name} is a time in milliseconds since 1970, declare it as {name} TIMESTAMP");
+    }
     let _ = write!(
         text,
         "CREATE SOURCE {} (\n{}\n) FROM 'file:{}' FORMAT {};",
@@ -112,9 +116,11 @@ mod tests {
             format: "CSV (header => true)".into(),
             columns: vec![("select".into(), DataType::Int64), ("radio.rssi".into(), DataType::Decimal128(10, 2))],
             left_out: vec![("tags\n".into(), "it is an array")],
+            perhaps_times: vec!["select".into()],
         };
         let text = statement("it's/a.csv", &file);
-        let expected = "-- left out: tags: it is an array\nCREATE SOURCE a (\n  \"select\" BIGINT,\n  \"radio.rssi\" \
+        let expected = "-- left out: tags: it is an array\n-- if \"select\" is a time in milliseconds since 1970, \
+                        declare it as \"select\" TIMESTAMP\nCREATE SOURCE a (\n  \"select\" BIGINT,\n  \"radio.rssi\" \
                         DECIMAL(10, 2)\n) FROM 'file:it''s/a.csv' FORMAT CSV (header => true);";
         assert_eq!(text, expected);
         let Some((Statement::CreateSource(create), _)) = parse_script(&text).unwrap().pop() else { panic!("{text}") };

@@ -26,8 +26,15 @@ const COLUMNS_MAX: usize = 1000;
 /// The greatest depth to which objects are searched.
 const DEPTH_MAX: usize = 16;
 
+/// Whole numbers in this range, the years 2000 to 2100, may be times in milliseconds: so JSON has those of Rivulet.
+const TIMES_MS: std::ops::Range<i64> = 946_684_800_000..4_102_444_800_000;
+
+/// Names of columns whose numbers are times if they may be, and endings of such names.
+const NAMES_OF_TIMES: [&str; 7] = ["ts", "time", "timestamp", "datetime", "date_time", "window_start", "window_end"];
+const ENDINGS_OF_TIMES: [&str; 4] = ["_ts", "_time", "_timestamp", "_at"];
+
 /// A file as a source would declare it.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct InferredFile {
     /// The format with its options, as written behind FORMAT.
     pub format: String,
@@ -35,6 +42,8 @@ pub struct InferredFile {
     pub columns: Vec<(String, DataType)>,
     /// The names that become no column, and why.
     pub left_out: Vec<(String, &'static str)>,
+    /// The columns of whole numbers that may be times in milliseconds.
+    pub perhaps_times: Vec<String>,
 }
 
 /// Infers the file, or the first of the files, that `address` means: a path, a folder, or a pattern.
@@ -56,7 +65,7 @@ pub fn infer_file(address: &str, files: &Files) -> Result<InferredFile, Connecto
         Some("parquet") => {
             let schema = parquet::declared_columns(path, files).map_err(failed)?;
             let columns = schema.fields().iter().map(|field| (field.name().clone(), field.data_type().clone()));
-            Ok(InferredFile { format: "PARQUET".into(), columns: columns.collect(), left_out: Vec::new() })
+            Ok(InferredFile { format: "PARQUET".into(), columns: columns.collect(), ..InferredFile::default() })
         }
         _ => Err(failed("its ending is none of .jsonl, .ndjson, .json, .csv and .parquet".into())),
     }
@@ -84,6 +93,8 @@ enum Seen {
     Nothing,
     Boolean,
     Integer,
+    /// Whole numbers that may be times in milliseconds.
+    Millis,
     Number,
     Date,
     Time,
@@ -98,15 +109,20 @@ const MIXED: &str = "its values are of several types";
 impl Seen {
     /// The common type of both; `others` if there is none.
     fn with(self, other: Self, others: Self) -> Self {
-        use Seen::{Date, Integer, Nothing, Number, Text, Time};
+        use Seen::{Date, Integer, Millis, Nothing, Number, Text, Time};
         match (self, other) {
             (one, other) if one == other => one,
             (Nothing, one) | (one, Nothing) => one,
-            (Integer | Number, Integer | Number) => Number,
+            (Integer | Millis, Integer | Millis) => Integer,
+            (Integer | Millis | Number, Integer | Millis | Number) => Number,
             (Date | Time, Date | Time) => Time,
             (Date | Time | Text, Date | Time | Text) => Text,
             _ => others,
         }
+    }
+
+    fn of_integer(value: i64) -> Self {
+        if TIMES_MS.contains(&value) { Self::Millis } else { Self::Integer }
     }
 
     /// The type of a text, which may be more specific than text.
@@ -123,7 +139,7 @@ impl Seen {
     fn data_type(self) -> Result<DataType, &'static str> {
         Ok(match self {
             Self::Boolean => DataType::Boolean,
-            Self::Integer => DataType::Int64,
+            Self::Integer | Self::Millis => DataType::Int64,
             Self::Number => DataType::Float64,
             Self::Date => DataType::Date32,
             Self::Time => DataType::Timestamp(TimeUnit::Microsecond, None),
@@ -150,24 +166,34 @@ impl Columns {
     }
 
     fn into_file(self, format: String) -> Result<InferredFile, String> {
-        let (mut columns, mut left_out) = (Vec::new(), Vec::new());
+        let (mut columns, mut left_out, mut perhaps_times) = (Vec::new(), Vec::new(), Vec::new());
         let names: Vec<String> = self.0.iter().map(|(name, _)| name.to_lowercase()).collect();
         for (name, seen) in self.0 {
             // Names are found in any case, so the name is used that needs no quotes.
             let lower = name.to_lowercase();
             let is_only = names.iter().filter(|other| **other == lower).count() == 1;
+            let seen = if seen == Seen::Millis && is_name_of_time(&lower) { Seen::Time } else { seen };
             match seen.data_type() {
                 _ if !is_only => left_out.push((name, "another column has its name in another case")),
                 _ if is_reserved(&lower) => left_out.push((name, "no column may have its name")),
-                Ok(data_type) => columns.push((lower, data_type)),
+                Ok(data_type) => {
+                    perhaps_times.extend((seen == Seen::Millis).then(|| lower.clone()));
+                    columns.push((lower, data_type));
+                }
                 Err(why) => left_out.push((name, why)),
             }
         }
         match columns.is_empty() {
             true => Err("no column was found in it".into()),
-            false => Ok(InferredFile { format, columns, left_out }),
+            false => Ok(InferredFile { format, columns, left_out, perhaps_times }),
         }
     }
+}
+
+/// Whether numbers in a column of this name are times if they may be.
+fn is_name_of_time(name: &str) -> bool {
+    let own = name.rsplit('.').next().unwrap_or(name);
+    NAMES_OF_TIMES.contains(&own) || ENDINGS_OF_TIMES.iter().any(|ending| own.ends_with(ending))
 }
 
 /// Whether a source cannot declare a column of this name.
@@ -240,12 +266,15 @@ impl<'de> Visitor<'de> for JsonVisitor {
         Ok(Json::Value(Seen::Boolean))
     }
 
-    fn visit_i64<E>(self, _value: i64) -> Result<Json, E> {
-        Ok(Json::Value(Seen::Integer))
+    fn visit_i64<E>(self, value: i64) -> Result<Json, E> {
+        Ok(Json::Value(Seen::of_integer(value)))
     }
 
     fn visit_u64<E>(self, value: u64) -> Result<Json, E> {
-        Ok(Json::Value(if i64::try_from(value).is_ok() { Seen::Integer } else { Seen::Number }))
+        match i64::try_from(value) {
+            Ok(value) => Ok(Json::Value(Seen::of_integer(value))),
+            Err(_) => Ok(Json::Value(Seen::Number)),
+        }
     }
 
     fn visit_f64<E>(self, _value: f64) -> Result<Json, E> {
@@ -358,6 +387,22 @@ mod tests {
         let left_out: Vec<&str> = file.left_out.iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(left_out, ["n", "tags", "mixed", "a.b", "never", "N", "$x"]);
         assert_eq!(file.format, "JSON");
+    }
+
+    #[test]
+    fn numbers_that_are_times_are_told_by_their_names() {
+        let file = infer(
+            "a.jsonl",
+            r#"{"window_end": 1763712000000, "sent_at": 1763712000000, "ts": 1763712000000, "sum": 1763712000000, "id": 7}
+{"window_end": 1763712060000, "sent_at": null, "ts": 12, "sum": 1763712060000, "id": 1763712000000}
+"#,
+        )
+        .unwrap();
+        assert_eq!(
+            columns(&file),
+            "window_end Timestamp(µs), sent_at Timestamp(µs), ts Int64, sum Int64, id Int64"
+        );
+        assert_eq!(file.perhaps_times, ["sum"]);
     }
 
     #[test]
