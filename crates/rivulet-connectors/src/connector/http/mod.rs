@@ -113,6 +113,7 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
     }),
     sink: Some(SINK),
     example: "CREATE SOURCE readings (device TEXT, value DOUBLE) FROM 'http:127.0.0.1:8090/readings';\n\
+              -- A server posts to its own machine only if its configuration says so: hosts.allow = \"127.0.0.1\".\n\
               CREATE SINK alarms TO 'http://127.0.0.1:9000/hook' WITH (retry_for => '1 hour');",
     open: Opening {
         source: Some(open_source),
