@@ -48,6 +48,8 @@ pub(super) fn instead_of(aggregate: &str) -> Option<&'static str> {
         "every" => "bool_and is",
         "approx_median" => "median is",
         "approx_percentile_cont" | "percentile_disc" => "percentile_cont is",
+        "regr_avgx" | "regr_avgy" => "avg is: avg(x) FILTER (WHERE y IS NOT NULL)",
+        "regr_count" => "count is: count(*) FILTER (WHERE x IS NOT NULL AND y IS NOT NULL)",
         _ => return None,
     })
 }

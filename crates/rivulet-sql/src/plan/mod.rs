@@ -13,8 +13,8 @@
 //! bounds of a join, and what GROUP BY makes of rows; `declarations`: parameters, inputs, outputs; `check`: names and
 //! constructs, refused by name; `expression`: expressions and their errors; `time_constants`, `constants` and
 //! `arithmetic`: what is computed and refused when a query is planned, and how rows are; `functions`, `haversine`,
-//! `scalars` and `bounded`: the functions; `types`, `message`, `walk` and `call`: types of results, errors in our
-//! words, and the parts of an expression.
+//! `scalars` and `bounded`: the functions, `synonyms`: other names of functions; `types`, `message`, `walk` and `call`:
+//! types of results, errors in our words, and the parts of an expression.
 //!
 //! `query` has the same for big queries, over `source::computed` and what stands behind it.
 
@@ -52,6 +52,7 @@ mod scalar_tests;
 mod select;
 mod source;
 mod steps;
+mod synonyms;
 mod time_constants;
 mod types;
 mod unnest;

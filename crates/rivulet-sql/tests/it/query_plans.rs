@@ -322,6 +322,14 @@ fn what_is_wrong_is_said_where_it_stands() {
             "error at line 1, column 8: unknown function 'lowr'\nhint: did you mean 'lower'?",
         ),
         (
+            "SELECT average(price) AS a FROM bid",
+            "error at line 1, column 8: unknown function 'average'\nhint: write avg(x)",
+        ),
+        (
+            "SELECT listagg(channel) AS a FROM bid",
+            "error at line 1, column 8: the aggregate listagg is not supported yet\nhint: string_agg(name, ', ') is",
+        ),
+        (
             "SELECT price ^ 2 AS p FROM bid",
             "error at line 1, column 8: the operator '^' is not supported yet\nhint: use power(base, exponent)",
         ),

@@ -7,6 +7,7 @@ use super::{ARRIVAL_TIME, Place, Scope, WINDOW_END, WINDOW_START, exact, not_yet
 use crate::parse::name_of;
 use crate::plan::call::call_name;
 use crate::plan::functions::{CLOCK, Found, REGISTRY, UUID_OF_NOTHING, instead_of};
+use crate::plan::synonyms;
 use crate::plan::walk::inspect;
 use crate::statement::Name;
 use crate::{Position, SqlError};
@@ -85,9 +86,12 @@ impl Scope<'_> {
                 });
             }
             Found::Unknown => {
-                let hint = "the functions are those of Apache DataFusion, plus haversine_m";
+                let hint = "SHOW FUNCTIONS lists those that there are";
                 let error = SqlError::new(position, format!("unknown function '{name}'"));
-                return Err(error.suggest(&name.text, REGISTRY.names(), hint));
+                return Err(match synonyms::instead(&name.text) {
+                    Some(instead) => error.hint(instead),
+                    None => error.suggest(&name.text, REGISTRY.names(), hint),
+                });
             }
         }
         function.name = ast::ObjectName::from(vec![exact(&name)]);

@@ -3,9 +3,10 @@
 use rivulet_relational::calls::calls;
 use rivulet_relational::functions::{GROUPING, LAG, LEAD, RANKINGS};
 
-use crate::plan::functions::{Found, REGISTRY, UUID_OF_NOTHING};
+use crate::plan::functions::{Found, REGISTRY, UUID_OF_NOTHING, instead_of};
+use crate::plan::synonyms;
 use crate::statement::BigQuery;
-use crate::{Position, SqlError, suggest};
+use crate::{Position, SqlError};
 
 /// Functions of windows, which may only be called in their own places.
 const WINDOWS: [&str; 14] = [
@@ -81,7 +82,11 @@ pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
                 return Err(SqlError::new(position, format!("{name} {why}")).hint(instead));
             }
             Found::OtherAggregate => {
-                return Err(SqlError::new(position, format!("the aggregate {name} is not supported yet")));
+                let error = SqlError::new(position, format!("the aggregate {name} is not supported yet"));
+                return Err(match instead_of(name) {
+                    Some(instead) => error.hint(instead),
+                    None => error,
+                });
             }
             Found::Window => {
                 return Err(SqlError::new(position, format!("{name} is not supported yet in queries over sources"))
@@ -96,7 +101,10 @@ pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
             Found::Unknown => {
                 let names = REGISTRY.names().chain(WINDOWS).chain(RANKINGS).chain([LAG, LEAD]);
                 let error = SqlError::new(position, format!("unknown function '{name}'"));
-                return Err(error.did_you_mean(suggest::nearest(name, names)));
+                return Err(match synonyms::instead(name) {
+                    Some(instead) => error.hint(instead),
+                    None => error.suggest(name, names, "SHOW FUNCTIONS lists those that there are"),
+                });
             }
         }
     }
