@@ -134,7 +134,7 @@ fn options_of_an_output_that_are_none_are_refused_at_their_place() {
     let folder = TempDir::new().unwrap();
     let engine = open(folder.path());
     for (options, column, message, hint) in [
-        ("retian => true", 7, "'mqtt:' as a sink has no option 'retian'", "did you mean 'retain'?"),
+        ("retian => true", 7, "the option 'retian' of 'mqtt:' is unknown", "did you mean 'retain'?"),
         ("qos => 2", 7, "the option 'qos' of 'mqtt:' cannot be '2'", "it is a whole number from 0 to 1"),
         ("qos => 1, retain => 7", 17, "the option 'retain' of 'mqtt:' cannot be '7'", "it is true or false"),
         ("expiry => 'soon'", 7, "the option 'expiry' of 'mqtt:' cannot be 'soon'", "it is a time span"),

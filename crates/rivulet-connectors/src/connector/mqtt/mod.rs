@@ -14,6 +14,7 @@ mod topic;
 
 use std::sync::Arc;
 
+use rivulet_dataflow::suggest::nearest;
 use rivulet_dataflow::{Sink, Source};
 
 use super::description::{Check, Instance, Opening};
@@ -267,12 +268,19 @@ const OF_OUTPUTS: [&str; 3] = ["qos", "retain", "expiry"];
 /// # Errors
 /// There is no such option, or only sinks of big queries have it; or a value is invalid.
 pub fn publish_options(given: &[(String, String)], default: PublishOptions) -> Result<PublishOptions, ConnectorError> {
-    let options = CONNECTOR.check_options(super::Direction::Sink, given)?;
     let is_given = |wanted: &str| given.iter().any(|(name, _)| name == wanted);
     if let Some((name, _)) = given.iter().find(|(name, _)| !OF_OUTPUTS.contains(&name.as_str())) {
-        let hint = "outputs of applications have qos, retain and expiry";
-        return Err(options.wrong(name, "is one of sinks of big queries", hint));
+        // The options of sinks are not those of outputs: none of them may be in the hint.
+        let is_of_sinks = CONNECTOR.sink.iter().flat_map(|sink| sink.options).any(|option| option.name == *name);
+        let problem = if is_of_sinks { "is one of sinks of big queries" } else { "is unknown" };
+        let hint = match nearest(name, OF_OUTPUTS).filter(|_| !is_of_sinks) {
+            Some(near) => format!("did you mean '{near}'?"),
+            None => "outputs of applications have qos, retain and expiry".to_owned(),
+        };
+        let (option, problem) = (name.clone(), problem.to_owned());
+        return Err(ConnectorError::Option { connector: NAME, option, problem, hint });
     }
+    let options = CONNECTOR.check_options(super::Direction::Sink, given)?;
     let own = publish_of(&options)?;
     Ok(PublishOptions {
         qos: if is_given("qos") { own.qos } else { default.qos },
@@ -294,6 +302,19 @@ fn refused(address: &str, problem: String) -> ConnectorError {
 mod tests {
     use super::*;
     use crate::connector::Direction;
+
+    #[test]
+    fn hints_for_outputs_name_their_own_options() {
+        let problem = |name: &str| {
+            let given = [(name.to_owned(), "1".to_owned())];
+            publish_options(&given, PublishOptions::default()).unwrap_err().to_string()
+        };
+        assert_eq!(problem("retian"), "the option 'retian' of 'mqtt:' is unknown\nhint: did you mean 'retain'?");
+        let hint = "outputs of applications have qos, retain and expiry";
+        assert_eq!(problem("colour"), format!("the option 'colour' of 'mqtt:' is unknown\nhint: {hint}"));
+        let of_sinks = format!("the option 'broker' of 'mqtt:' is one of sinks of big queries\nhint: {hint}");
+        assert_eq!(problem("broker"), of_sinks);
+    }
 
     #[test]
     fn a_password_stands_in_the_address_or_in_its_own_option() {
