@@ -5,6 +5,7 @@ mod account;
 mod create;
 mod cursor;
 mod from;
+mod intervals;
 mod lookup;
 mod names;
 mod pattern;
@@ -50,6 +51,7 @@ pub fn statements(script: &str) -> impl Iterator<Item = Result<(Statement, Posit
         let statement = if has_failed { None } else { tokens.next() }?;
         let parsed = statement.and_then(|statement| {
             let position = statement.tokens.first().map_or_else(Position::default, |token| token.span.into());
+            intervals::check(&statement.tokens)?;
             Ok((parse_statement(&statement)?, position))
         });
         has_failed = parsed.is_err();
