@@ -46,8 +46,8 @@ pub(super) fn silence(compared: &[String]) -> Option<String> {
 /// The most fields of a payload that are named.
 const FIELDS_MAX: usize = 16;
 
-/// The declared columns that were null in all decoded rows, and that a condition or an aggregate reads. `operators` are
-/// the names of the operators.
+/// The declared columns that were null in all decoded rows, and that a condition or an aggregate reads; or that are
+/// selected, where payloads have a field of another name instead. `operators` are the names of the operators.
 pub(super) fn null_columns(application: &Application, tally: &Tally, operators: &[String]) -> Vec<NullColumn> {
     let (inputs, values) = (&application.inputs, &tally.values);
     // Rows of several inputs have the number of their input first, and all columns side by side.
@@ -57,7 +57,7 @@ pub(super) fn null_columns(application: &Application, tally: &Tally, operators: 
         return Vec::new();
     }
     let times = operators.iter().position(|name| name.starts_with("assign time")).unwrap_or(0);
-    // What is only selected may always be null. Computed columns stand before the times.
+    // What is only selected may be null, unless its name is wrong. Computed columns stand before the times.
     let reads = operators.iter().enumerate().filter(|(step, name)| *step < times || *name != "project");
     let texts: Vec<&String> = reads.flat_map(|(step, _)| application.code.steps(step)).collect();
     let mut found = Vec::new();
@@ -69,9 +69,12 @@ pub(super) fn null_columns(application: &Application, tally: &Tally, operators: 
         for field in input.schema.fields() {
             let is_null = !values.seen[place];
             place += 1;
-            if came > 0 && is_null && texts.iter().any(|text| names(text, field.name())) {
-                let instead =
-                    if inputs.len() == 1 { fields_instead(input, field.name(), &values.payload) } else { None };
+            if came == 0 || !is_null {
+                continue;
+            }
+            let instead = if inputs.len() == 1 { fields_instead(input, field.name(), &values.payload) } else { None };
+            let is_renamed = || instead.iter().flatten().any(|field| !is_declared(input, field));
+            if texts.iter().any(|text| names(text, field.name())) || is_renamed() {
                 found.push(NullColumn { name: field.name().clone(), rows: came, instead: instead.unwrap_or_default() });
             }
         }
@@ -86,6 +89,12 @@ fn names(step: &str, column: &str) -> bool {
         let behind = &step[start + found.len()..];
         !step[..start].ends_with(is_part) && !behind.starts_with(is_part)
     })
+}
+
+/// Whether a field of payloads, or a part of it, is a column.
+fn is_declared(input: &Input, field: &str) -> bool {
+    let first = |name: &str| name.split('.').next().unwrap_or(name).to_lowercase();
+    input.schema.fields().iter().any(|column| first(column.name()) == field.to_lowercase())
 }
 
 /// The fields of a payload that does not have the field of a column; `None` if it has, or if that is not known.
