@@ -74,6 +74,7 @@ pub use check::check_expression;
 pub use error::{KnownColumn, Problem, RelationalError};
 pub use expression::ExpressionPlanner;
 pub use matches::{Matches, RowPattern};
+pub use names::written;
 pub use planning::{Planned, PlannedView, SortColumn, plan, plan_view};
 pub use spelling::spell_out_times;
 pub use subscripts::{member_of, row_of_parts};

@@ -1,7 +1,8 @@
-//! Names for computed columns that would have one name: `SELECT count(*), count(*)`, `SELECT v, CAST(v AS TEXT)`.
+//! Names of computed columns without AS.
 //!
-//! DataFusion's planner names a column without AS by its expression without casts, and refuses two columns of one name.
-//! The later ones get a number: `count(*)_1`, `v_1`. A query that the planner accepts keeps its names.
+//! DataFusion's planner names such a column by its planned expression without casts (`t.v + Int64(1)`), and refuses two
+//! columns of one name: `SELECT count(*), count(*)`, `SELECT v, CAST(v AS TEXT)`. The later ones get a number:
+//! `count(*)_1`, `v_1`. Inside of a query all others keep the names of the planner; a result has those of the text.
 
 use std::collections::HashSet;
 
@@ -66,6 +67,61 @@ fn given(item: &SelectItem) -> Option<String> {
 
 fn is_column(expression: &ast::Expr) -> bool {
     matches!(expression, ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_))
+}
+
+/// The names by which the text of a query calls its first `columns` columns, where it computes them and does not name
+/// them.
+pub fn written(query: &ast::Query, columns: usize) -> Vec<Option<String>> {
+    let mut names = vec![None; columns];
+    let Some(items) = first_items(&query.body) else { return names };
+    let is_one = |item: &SelectItem| matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. });
+    let name = |item: &SelectItem| match item {
+        SelectItem::UnnamedExpr(expression) if !is_column(expression) => Some(as_written(expression)),
+        _ => None,
+    };
+    // What stands behind a `*` is counted from the end.
+    let before = items.iter().take_while(|item| is_one(item)).count();
+    let behind = if before == items.len() { 0 } else { items.iter().rev().take_while(|item| is_one(item)).count() };
+    if before + behind > columns || (before == items.len() && before != columns) {
+        return names;
+    }
+    for (place, item) in items[..before].iter().enumerate() {
+        names[place] = name(item);
+    }
+    for (place, item) in items[items.len() - behind..].iter().enumerate() {
+        names[columns - behind + place] = name(item);
+    }
+    names
+}
+
+/// The columns of the first SELECT of a query, which names the columns of all.
+fn first_items(body: &ast::SetExpr) -> Option<&[SelectItem]> {
+    match body {
+        ast::SetExpr::Select(select) => Some(&select.projection),
+        ast::SetExpr::SetOperation { left, .. } => first_items(left),
+        ast::SetExpr::Query(query) => first_items(&query.body),
+        _ => None,
+    }
+}
+
+/// An expression as it was written, but for casts.
+fn as_written(expression: &ast::Expr) -> String {
+    let mut bare = expression.clone();
+    change_expression(&mut bare, &mut |node, _| {
+        if let NodeMut::Expr(part) = node
+            && let ast::Expr::Cast { expr: inner, .. } = part
+        {
+            *part = (**inner).clone();
+        }
+    });
+    while let ast::Expr::Nested(inner) = bare {
+        bare = *inner;
+    }
+    match &bare {
+        ast::Expr::Identifier(column) => folded(column),
+        ast::Expr::CompoundIdentifier(parts) => parts.last().map(folded).unwrap_or_default(),
+        other => other.to_string(),
+    }
 }
 
 /// The name of a column without AS: that of a column alone, or the text without casts.

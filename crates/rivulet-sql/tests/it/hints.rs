@@ -192,12 +192,14 @@ fn computed_columns_that_would_have_one_name_get_numbers() {
     for (items, names) in [
         ("id, CAST(id AS TEXT)", &["id", "id_1"][..]),
         ("CAST(id AS TEXT), a.id, CAST(a.id AS DOUBLE)", &["id_1", "id", "id_2"]),
-        ("CAST(k AS TEXT), CAST(k AS DOUBLE), k AS k_1", &["a.k", "k_2", "k_1"]),
-        ("k + 1, CAST(k AS BIGINT) + 1", &["a.k + Int64(1)", "k + 1_1"]),
+        ("CAST(k AS TEXT), CAST(k AS DOUBLE), k AS k_1", &["k", "k_2", "k_1"]),
+        ("k + 1, CAST(k AS BIGINT) + 1", &["k + 1", "k + 1_1"]),
+        ("'v', 1, (k + 1) * 2, upper(a.id)", &["'v'", "1", "(k + 1) * 2", "upper(a.id)"]),
+        ("'v', a.*, ts + INTERVAL '1' DAY", &["'v'", "id", "k", "ts", "ts + INTERVAL '1' DAY"]),
         ("count(*), count(*), count(*)", &["count(*)", "count(*)_1", "count(*)_2"]),
         (
             "k, max(id), 1 + max(id), MAX(id) FROM a GROUP BY k UNION ALL SELECT 1, 2, 3, 4",
-            &["k", "max(a.id)", "Int64(1) + max(a.id)", "MAX(id)_1"],
+            &["k", "max(id)", "1 + max(id)", "MAX(id)_1"],
         ),
     ] {
         let from = if items.contains("FROM") { "" } else { "FROM a" };

@@ -89,7 +89,8 @@ fn plan_here(query: &BigQuery, scope: &Scope, has_letters: bool) -> Result<Query
     let mut lowering = Lowering::new(&planned.plan, query.position, query.state_ttl_us)?;
     let stream = lowering.lower(&planned.plan, &Lowering::all(&planned.plan));
     let stream = stream.map_err(|error| at_its_join(error, query))?;
-    let output = lowering.finish(stream, &planned, sink)?;
+    let written = rivulet_relational::written(query.query()?, planned.selected);
+    let output = lowering.finish(stream, &planned, &written, sink)?;
     let Builder { mut dataflow, identities, changes, .. } = lowering.builder;
     let letters = match has_letters {
         true => letters::add(&mut dataflow, &lowering.sources, query.sink.as_ref(), scope)?,

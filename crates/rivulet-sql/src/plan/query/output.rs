@@ -22,11 +22,13 @@ use crate::statement::Name;
 use crate::value::{column_type_name, declared_type_name, type_name};
 
 impl Lowering {
-    /// Adds the last projection and the sink.
+    /// Adds the last projection and the sink. `written` are the names of columns that the text computes and does not
+    /// name.
     pub(super) fn finish(
         &mut self,
         stream: Stream,
         planned: &Planned,
+        written: &[Option<String>],
         sink: Option<(&Name, Arc<SinkDeclaration>)>,
     ) -> Result<PlannedOutput, SqlError> {
         let Planned { plan, order, selected, limit, offset } = planned;
@@ -66,7 +68,15 @@ impl Lowering {
         }
         let names = match wanted {
             Some((_, schema)) => schema.fields().iter().map(|field| field.name().clone()).collect(),
-            None => different(fields.iter().map(|field| field.name().as_str())),
+            None => different(fields.iter().enumerate().map(|(place, field)| {
+                let written = written.get(place).and_then(Option::as_deref);
+                // Names of functions may be written in any case; a column that got a number keeps it.
+                let is_other = |written: &&str| {
+                    let (written, name) = (written.to_lowercase(), field.name().to_lowercase());
+                    !name.starts_with(&written)
+                };
+                written.filter(is_other).unwrap_or(field.name())
+            })),
         };
         let mut columns = Vec::with_capacity(fields.len());
         let mut places = Vec::with_capacity(fields.len());
