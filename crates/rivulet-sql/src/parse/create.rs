@@ -128,6 +128,14 @@ pub(super) fn state_wish(cursor: &mut Cursor<'_>) -> Result<StateWish, SqlError>
     Ok(wish)
 }
 
+/// Reads the word FORMAT, which follows an address.
+fn format_word(cursor: &mut Cursor<'_>) -> Result<(), SqlError> {
+    cursor.expect_word("FORMAT").map_err(|error| match error.hint {
+        Some(_) => error,
+        None => error.hint("a format stands behind the address: FORMAT JSON, for example"),
+    })
+}
+
 /// Reads what follows `CREATE TABLE`. `tokens` and `text` are those of the statement.
 pub(super) fn table(cursor: &mut Cursor<'_>, tokens: &[TokenWithSpan], text: &str) -> Result<CreateTable, SqlError> {
     let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
@@ -144,7 +152,7 @@ pub(super) fn table(cursor: &mut Cursor<'_>, tokens: &[TokenWithSpan], text: &st
         return Err(cursor.expected("FROM").hint("a table is read from a file: FROM 'file:data/rooms.csv' FORMAT CSV"));
     }
     let (address, address_position) = cursor.string("an address in single quotes")?;
-    cursor.expect_word("FORMAT")?;
+    format_word(cursor)?;
     let format = format(cursor)?;
     let fields = columns.iter().map(ColumnDeclaration::field);
     Ok(CreateTable {
@@ -180,7 +188,7 @@ fn outputs(cursor: &mut Cursor<'_>) -> Result<(Vec<OutputDeclaration>, Vec<Optio
             true => None,
             false => Some(cursor.string("an address in single quotes, or FORMAT")?),
         };
-        cursor.expect_word("FORMAT")?;
+        format_word(cursor)?;
         let format = format(cursor)?;
         let options = match cursor.eat_word("with") {
             true => cursor.options()?,
@@ -271,7 +279,7 @@ fn input(cursor: &mut Cursor<'_>) -> Result<(InputDeclaration, Vec<ComputedColum
     let mut computed = Vec::new();
     let columns = some_columns(cursor, "input", Some(&mut computed))?;
     let address = if cursor.eat_word("from") { Some(cursor.string("an address in single quotes")?) } else { None };
-    cursor.expect_word("FORMAT")?;
+    format_word(cursor)?;
     let format = format(cursor)?;
     let from = cursor.position();
     let (options, to) = match cursor.eat_word("with") {

@@ -407,7 +407,8 @@ impl<'a> Cursor<'a> {
 
     fn values(&mut self, what: &str, may_be_secret: bool) -> Result<Vec<(Name, Literal, Position)>, SqlError> {
         let mut values: Vec<(Name, Literal, Position)> = Vec::new();
-        self.expect(&Token::LParen)?;
+        let in_parentheses = "values stand in parentheses, each behind its name: (name => 5, other => 'text')";
+        self.expect(&Token::LParen).map_err(|error| error.hint(in_parentheses))?;
         if self.eat(&Token::RParen) {
             return Ok(values);
         }

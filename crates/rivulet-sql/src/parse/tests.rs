@@ -166,7 +166,10 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
             "error at line 1, column 56: a value has no zero byte\nhint: leave the character out",
         ),
         ("ALTER QUERY q", "error at line 1, column 14: expected SET or LABEL, found the end of the statement"),
-        ("ALTER QUERY q SET limit => 3", "error at line 1, column 19: expected '(', found 'limit'"),
+        (
+            "ALTER QUERY q SET limit => 3",
+            "error at line 1, column 19: expected '(', found 'limit'\nhint: values stand in parentheses, each behind its name: (name => 5, other => 'text')",
+        ),
         (
             "ALTER QUERY q SETT (a => 3)",
             "error at line 1, column 15: expected SET or LABEL, found 'SETT'\nhint: did you mean 'SET'?",
@@ -318,7 +321,7 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "CREATE APPLICATION a INPUT t (v DOUBLE) FORMAT JSON INPUT u (v DOUBLE)",
-            "error at line 1, column 71: expected FORMAT, found the end of the statement",
+            "error at line 1, column 71: expected FORMAT, found the end of the statement\nhint: a format stands behind the address: FORMAT JSON, for example",
         ),
         (
             "CREATE APPLICATION a INPUT t (v DOUBLE) FORMAT JSON OUTPUT FORMAT JSON WHEN AS SELECT v FROM t",
