@@ -6,7 +6,8 @@
 //! - [`feed`]: what applications read that is not MQTT, into the router;
 //! - [`http_server`]: an HTTP/1.1 server with bounds, for the REST API and for sources that receive posts;
 //!   [`descriptors`]: the number of connections that the limit of open files allows;
-//! - [`tls`]: certificates of listeners, and of clients;
+//! - [`tls`]: certificates of listeners, and of clients; [`rates`]: what the clients of one owner may send and get a
+//!   second;
 //! - [`files`]: the files that statements may name; [`reach`]: the hosts that statements may post to; [`clock`]: the
 //!   machine's clock.
 
@@ -20,6 +21,7 @@ pub mod descriptors;
 pub mod tls;
 mod notices;
 pub mod logins;
+pub mod rates;
 pub mod files;
 pub mod reach;
 pub mod clock;

@@ -26,6 +26,7 @@ use super::seats::Seat;
 use super::shared::Shared;
 use super::system::SYSTEM;
 use super::turn::{ClientTurn, End};
+use crate::rates::{Allowed, Rates, Turn};
 
 /// The time limit for writing the last bytes to a client. It also limits delivering the client's last messages if
 /// another connection needs its place.
@@ -85,8 +86,9 @@ pub(super) async fn serve(
         answers.answer(saved_at, |out| packet_ids.iter().for_each(|id| codec::encode_pubrel(*id, true, out)));
     }
     let ended = rights.clone().map(ClientRights::ended);
+    let rates = rights.as_ref().and_then(|rights| rights.rates());
     let mut reader = Reader::new(shared, &login, key, (&outbox, &answers), buffer, (dedup_window.clone(), rights));
-    let mut writer = std::pin::pin!(write(shared, key, &outbox, write_half));
+    let mut writer = std::pin::pin!(write(shared, key, (&outbox, rates.as_deref()), write_half));
     let ended = catch_panic(async {
         tokio::select! {
             end = reader.run(&mut read_half, seat) => Some(end),
@@ -284,6 +286,8 @@ struct Reader<'a> {
     expiry_s: u32,
     silence_max: Option<Duration>,
     rights: Rights,
+    /// What the client may send, together with others.
+    rates: Option<Arc<Rates>>,
     dedup_window: Option<Arc<DedupWindow>>,
 }
 
@@ -316,6 +320,7 @@ impl<'a> Reader<'a> {
             intake: Intake::new(sender, buffer, dedup_window.clone()),
             expiry_s: login.expiry_s,
             silence_max: (keep_alive_s > 0).then(|| Duration::from_millis(u64::from(keep_alive_s) * 1500)),
+            rates: rights.as_ref().and_then(|rights| rights.rates()),
             rights,
             dedup_window,
         }
@@ -338,7 +343,7 @@ impl<'a> Reader<'a> {
         let mut read_bytes = 0;
         self.intake.take_over().await;
         loop {
-            match self.process() {
+            match self.process_in_turn().await {
                 Ok(Step::NeedsMore) => {}
                 Err(end) => return end,
                 Ok(Step::Full) => {
@@ -371,7 +376,27 @@ impl<'a> Reader<'a> {
                 Ok(bytes) => {
                     read_bytes += bytes;
                     self.shared.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
+                    self.rates.iter().for_each(|rates| rates.bytes.charge(bytes as u64));
                 }
+            }
+        }
+    }
+
+    /// Processes what was read, as far as the rates allow. While a rate is reached, the connection waits here: nothing
+    /// is read, so TCP slows the client down.
+    async fn process_in_turn(&mut self) -> Result<Step, End> {
+        let Some(rates) = self.rates.clone() else { return Ok(self.process(Allowed::ALL)?.0) };
+        loop {
+            let turn = match rates.may_read() {
+                true => None,
+                false => Some(rates.turn_to_read().await),
+            };
+            if turn.is_some() {
+                self.intake.waited();
+            }
+            let (step, is_spent) = self.process(rates.allowed())?;
+            if step == Step::NeedsMore || !is_spent {
+                return Ok(step);
             }
         }
     }
@@ -400,7 +425,8 @@ impl<'a> Reader<'a> {
 
     async fn process_rest(&mut self) {
         self.intake.take_over().await;
-        while let Ok(Step::Full) = self.process()
+        // What was read is not held back any more.
+        while let Ok((Step::Full, _)) = self.process(Allowed::ALL)
             && !self.shared.router.is_closed()
         {
             self.wait_for_room().await;
@@ -412,10 +438,11 @@ impl<'a> Reader<'a> {
         self.intake.waited();
     }
 
-    /// Processes whole packets until none is left, one has to wait, or the connection is over.
-    fn process(&mut self) -> Result<Step, End> {
+    /// Processes whole packets until none is left, one has to wait, or the connection is over. Returns also whether the
+    /// client has sent as much as is `allowed`.
+    fn process(&mut self, allowed: Allowed) -> Result<(Step, bool), End> {
         if self.answers.is_full() {
-            return Ok(Step::Full);
+            return Ok((Step::Full, false));
         }
         let mut core = self.shared.core.lock();
         core.begin_turn();
@@ -431,11 +458,21 @@ impl<'a> Reader<'a> {
             expiry_s: self.expiry_s,
             rights: &self.rights,
             dedup_window: self.dedup_window.as_deref(),
+            messages: 0,
+            logged: (0, 0),
+            allowed,
         };
         let step = self.intake.process(&mut turn);
+        let (messages, (logged_to, logged_bytes), is_spent) = (turn.messages, turn.logged, turn.is_spent());
         drop(turn);
+        if let Some(rates) = &self.rates {
+            rates.events.charge(messages);
+            if logged_bytes > 0 {
+                rates.logged(logged_to, logged_bytes);
+            }
+        }
         self.answers.acknowledge(self.intake.acknowledgements());
-        step
+        Ok((step?, is_spent))
     }
 }
 
@@ -448,8 +485,13 @@ async fn acknowledge(shared: &Shared, dedup_window: Option<&DedupWindow>, answer
 }
 
 /// Writes the content of the outbox, until it is closed or the connection is lost.
-async fn write(shared: &Shared, key: SessionKey, outbox: &Arc<Outbox>, mut socket: impl AsyncWrite + Unpin) {
-    if write_until_closed(shared, key, outbox, &mut socket).await.is_ok() {
+async fn write(
+    shared: &Shared,
+    key: SessionKey,
+    (outbox, rates): (&Arc<Outbox>, Option<&Rates>),
+    mut socket: impl AsyncWrite + Unpin,
+) {
+    if write_until_closed(shared, key, (outbox, rates), &mut socket).await.is_ok() {
         return;
     }
     // If the client accepts nothing any more, its own packets may still be on their way: the reader decides when the
@@ -461,15 +503,34 @@ async fn write(shared: &Shared, key: SessionKey, outbox: &Arc<Outbox>, mut socke
     }
 }
 
+/// Waits in line until the rate allows to write, or the outbox is closed: then its last bytes wait no longer.
+async fn turn_to_write<'r>(rates: &'r Rates, outbox: &Outbox) -> Option<Turn<'r>> {
+    tokio::select! {
+        turn = rates.turn_to_write() => Some(turn),
+        () = outbox.closed.notified() => {
+            // For who writes.
+            outbox.closed.notify_one();
+            None
+        }
+    }
+}
+
 async fn write_until_closed(
     shared: &Shared,
     key: SessionKey,
-    outbox: &Arc<Outbox>,
+    (outbox, rates): (&Arc<Outbox>, Option<&Rates>),
     socket: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<()> {
     let mut bytes = Vec::new();
     loop {
+        // What waits for a turn is in the outbox and the session, within their bounds.
+        let turn = match rates.filter(|rates| !rates.may_write()) {
+            Some(rates) => turn_to_write(rates, outbox).await,
+            None => None,
+        };
         let is_closed = outbox.take(&mut bytes);
+        rates.iter().for_each(|rates| rates.bytes_out.charge(bytes.len() as u64));
+        drop(turn);
         let goes_on = outbox.is_starved.swap(false, Ordering::AcqRel) && shared.core.lock().pump(key, outbox);
         if goes_on {
             tokio::task::yield_now().await;

@@ -5,6 +5,8 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use crate::rates::Rates;
+
 /// What a client says of itself when it connects.
 #[derive(Clone, Debug)]
 pub struct ClientLogin {
@@ -47,6 +49,11 @@ pub trait ClientRights: Send + Sync {
 
     /// Whether the client may subscribe to a filter, which may have wildcards.
     fn may_subscribe(&self, filter: &str) -> bool;
+
+    /// The rates of those to whom the client belongs. Asked once for each connection.
+    fn rates(&self) -> Option<Arc<Rates>> {
+        None
+    }
 
     /// Completes when the client is to be disconnected: its login does not hold any more, or it may do less than before
     /// and is to connect anew. Asked once for each connection.

@@ -16,6 +16,7 @@ use super::packets::{self, Close, Control};
 use super::rights::{Rights, may_publish};
 use super::session::Received;
 use super::system::SYSTEM;
+use crate::rates::Allowed;
 
 /// The reason code of a PUBACK for a message without subscribers.
 const NO_SUBSCRIBERS: u8 = 0x10;
@@ -52,6 +53,13 @@ pub(super) struct ClientTurn<'a> {
     pub(super) expiry_s: u32,
     pub(super) rights: &'a Rights,
     pub(super) dedup_window: Option<&'a DedupWindow>,
+    /// The messages that were concluded.
+    pub(super) messages: u64,
+    /// The highest position in the log of events of these messages, and the bytes that went there.
+    pub(super) logged: (LogPosition, u64),
+    /// How many messages, and bytes for the log, the client may send at present. Messages that are refused count, and
+    /// do not wait.
+    pub(super) allowed: Allowed,
 }
 
 impl Turn for ClientTurn<'_> {
@@ -70,7 +78,8 @@ impl Turn for ClientTurn<'_> {
     }
 
     fn has_room(&self, publish: &Publish<'_>) -> bool {
-        (publish.qos == Qos::AtMostOnce && !publish.retain) || self.core.has_room_to_save()
+        let is_saved = publish.qos > Qos::AtMostOnce || publish.retain;
+        !self.is_spent() && (!is_saved || self.core.has_room_to_save())
     }
 
     #[inline]
@@ -90,11 +99,15 @@ impl Turn for ClientTurn<'_> {
     #[inline]
     fn conclude(&mut self, publish: &Publish<'_>, properties: &PublishProperties, fate: Fate) -> u8 {
         self.core.counters.messages_in += 1;
+        self.messages += 1;
         let (reason, saved_at) = match fate {
             // The first one may not be on disk yet.
             Fate::Copy => (0, self.core.saved_to(self.key)),
             Fate::Refused(reason) => (reason, self.refuse(publish, reason)),
             Fate::Taken { is_wanted, position, .. } => {
+                if position > 0 {
+                    self.logged = (position, self.logged.1 + (publish.topic.len() + publish.payload.len()) as u64);
+                }
                 let expires_at = message::expires_at(properties.message_expiry_s);
                 let published = match publish.qos {
                     Qos::ExactlyOnce if self.is_owner => {
@@ -145,6 +158,11 @@ impl ClientTurn<'_> {
             (true, saved_at) => saved_at,
             (false, _) => 0,
         }
+    }
+
+    /// Whether the client has sent as much as it may at present.
+    pub(super) fn is_spent(&self) -> bool {
+        self.messages >= self.allowed.messages || self.logged.1 >= self.allowed.log_bytes
     }
 
     /// Decides the fate of a message of QoS 2 that the client may publish.
