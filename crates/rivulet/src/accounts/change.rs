@@ -249,25 +249,26 @@ impl Accounts {
         is_admin: bool,
     ) -> Result<AccountAnswer, ServiceError> {
         check_name("a user", &written.name)?;
-        let count = {
+        let is_new = self.change(name, |record| {
+            // Looked at here, where no tenant can be dropped meanwhile: its users would be those of the next one of
+            // that name.
             let known = self.known.read();
             if !known.has_tenant(&name.tenant) {
                 return Err(at(no_tenant(&name.tenant), written.tenant.as_ref().unwrap_or(&written.name)));
             }
-            known.users.len()
-        };
-        let is_new = self.change(name, |record| match record {
-            Some(_) if if_not_exists => Ok(false),
-            Some(_) => {
-                let error = ServiceError::new(ErrorKind::AlreadyExists, format!("the user '{name}' exists"));
-                Err(at(error, &written.name))
-            }
-            None if count >= USERS_MAX => {
-                Err(limit(format!("there are {USERS_MAX} users, which is the limit"), "drop one"))
-            }
-            None => {
-                *record = Some(UserRecord { created_s: now_s(), all: is_admin, ..UserRecord::default() });
-                Ok(true)
+            match record {
+                Some(_) if if_not_exists => Ok(false),
+                Some(_) => {
+                    let error = ServiceError::new(ErrorKind::AlreadyExists, format!("the user '{name}' exists"));
+                    Err(at(error, &written.name))
+                }
+                None if known.users.len() >= USERS_MAX => {
+                    Err(limit(format!("there are {USERS_MAX} users, which is the limit"), "drop one"))
+                }
+                None => {
+                    *record = Some(UserRecord { created_s: now_s(), all: is_admin, ..UserRecord::default() });
+                    Ok(true)
+                }
             }
         })?;
         if !is_new {
