@@ -41,7 +41,7 @@ pub use activity::{InputActivity, NullColumn, QueryActivity, QueryRefusal, StepA
 pub use applications::{
     ApplicationInfo, ParameterInfo, QueryReplacement, Replacement, SecretInfo, TableColumn, TableInfo,
 };
-pub use audit::{AuditEntry, Auditor};
+pub use audit::{AuditEntry, Auditor, without_values};
 pub use caller::{Caller, Login, Origin};
 pub use error::{ErrorKind, ServiceError};
 pub(crate) use live::Waiting;

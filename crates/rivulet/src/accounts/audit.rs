@@ -2,8 +2,10 @@
 //!
 //! What must hold: nobody waits for the disk. Entries wait in a bounded queue for a thread that writes them. Those for
 //! which there is no room, because the disk is full or too slow, are counted, and the log of the server tells it.
-//! Clients without credentials, of whom there may be any number, get one line for an address and minute.
+//! Clients without credentials, of whom there may be any number, get one line for an address and minute. Texts of
+//! clients are cut, so that the queue takes a bounded amount of memory.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -28,8 +30,11 @@ use crate::times::at;
 /// The file that is written now. Those before it have the time at which they ended in their names.
 const FILE_NAME: &str = "audit.jsonl";
 
-/// Entries that wait to be written. About 300 bytes each.
+/// Entries that wait to be written. About 300 bytes each, and some KiB with the longest texts.
 const QUEUE_MAX: usize = 16_384;
+
+/// The longest text of a client in an entry, in characters.
+const TEXT_CHARACTERS_MAX: usize = 500;
 
 /// How many may wait while changes are made, if none is to be without an entry: some are asked for at the same time.
 const QUEUE_ADMITS: usize = QUEUE_MAX - 1_024;
@@ -71,7 +76,7 @@ impl State {
         let counts = self.anonymous.lock().take(all).into_iter();
         let line = |(origin, (count, refused))| {
             let (caller, action, resource, statement) = (None, None, None, None);
-            bytes(&AuditEntry { caller, origin, action, resource, count, statement, refused: Some(refused) })
+            audit_line(&AuditEntry { caller, origin, action, resource, count, statement, refused: Some(refused) })
         };
         counts.map(line).collect()
     }
@@ -138,7 +143,7 @@ impl Auditor for AuditLog {
         if is_look && entry.refused.is_none() && !self.config.reads {
             return;
         }
-        let line = bytes(entry);
+        let line = audit_line(entry);
         let queue = self.queue.lock();
         self.state.queued.fetch_add(1, Ordering::Relaxed);
         let is_queued = queue.as_ref().is_some_and(|queue| queue.try_send(line).is_ok());
@@ -178,8 +183,8 @@ impl Auditor for AuditLog {
     }
 }
 
-/// The line of an entry as it is written.
-fn bytes(entry: &AuditEntry<'_>) -> Vec<u8> {
+/// The line of an entry as it is written: JSON, with a line break behind it.
+pub fn audit_line(entry: &AuditEntry<'_>) -> Vec<u8> {
     let mut line = line(entry).to_string().into_bytes();
     line.push(b'\n');
     line
@@ -197,7 +202,7 @@ fn line(entry: &AuditEntry<'_>) -> Value {
             put("token", json!(token::id_text(login.token.id)));
         }
         if let Some(client) = caller.client_id() {
-            put("client", json!(client));
+            put("client", json!(cut(client)));
         }
     }
     if let Some(origin) = entry.origin {
@@ -210,7 +215,7 @@ fn line(entry: &AuditEntry<'_>) -> Value {
     if let Some(resource) = entry.resource {
         put("kind", json!(resource.kind.name()));
         if let Some(name) = resource.name {
-            put("name", json!(name));
+            put("name", json!(cut(name)));
         }
     }
     if entry.count != 1 {
@@ -221,9 +226,17 @@ fn line(entry: &AuditEntry<'_>) -> Value {
     }
     put("allowed", json!(entry.refused.is_none()));
     if let Some(why) = entry.refused {
-        put("why", json!(why));
+        put("why", json!(cut(why)));
     }
     Value::Object(line)
+}
+
+/// The text, or the begin of a long one.
+fn cut(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(TEXT_CHARACTERS_MAX) {
+        Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
+        None => Cow::Borrowed(text),
+    }
 }
 
 /// Writes the files.
@@ -334,6 +347,18 @@ mod tests {
             statement: Some("DROP QUERY q"),
             refused: None,
         }
+    }
+
+    #[test]
+    fn long_texts_of_clients_are_cut() {
+        let caller = Caller::new("acme", "ann");
+        // What is not text takes the most.
+        let (name, why) = ("\u{1}".repeat(1 << 20), "é".repeat(1 << 20));
+        let resource = Some(crate::service::Resource { kind: crate::service::ResourceKind::Query, name: Some(&name) });
+        let line = audit_line(&AuditEntry { resource, refused: Some(&why), ..entry(&caller) });
+        assert!(line.len() < 8 << 10, "{} bytes", line.len());
+        let line: Value = serde_json::from_slice(&line).unwrap();
+        assert!(line["why"].as_str().is_some_and(|why| why.ends_with("éé...")), "{line}");
     }
 
     fn files(folder: &Path) -> Vec<String> {

@@ -13,6 +13,7 @@ mod record;
 pub mod token;
 
 pub(crate) use audit::AuditLog;
+pub use audit::audit_line;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -51,7 +51,7 @@ impl fmt::Debug for dyn Auditor {
 }
 
 /// The text of a statement for the record: up to its first value, which may be a secret, and of limited length.
-pub(super) fn without_values(statement: &str) -> String {
+pub fn without_values(statement: &str) -> String {
     const CHARACTERS_MAX: usize = 500;
     let end = statement.find(['\'', '$']).unwrap_or(statement.len());
     let mut text: String = statement[..end].split_whitespace().collect::<Vec<_>>().join(" ");
