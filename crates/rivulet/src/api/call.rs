@@ -16,6 +16,7 @@ use rivulet_connectors::logins::FailedLogins;
 use tokio::sync::{Semaphore, watch};
 
 use super::error::ApiError;
+use super::turns::Turns;
 use crate::service::{Access, Caller, Credentials, Origin, Service, ServiceError, Session};
 
 /// The largest body of a request that is read as a whole.
@@ -23,6 +24,9 @@ const BODY_BYTES_MAX: usize = 4 << 20;
 
 /// Calls of the service at a time; others wait.
 const CALLS_MAX: usize = 64;
+
+/// Those of one tenant: statements that take long leave places to other tenants.
+const CALLS_OF_TENANT_MAX: usize = 48;
 
 /// Looks at the state of the service at a time. They have places of their own: who asks how the server is must not wait
 /// for statements that take long.
@@ -50,6 +54,7 @@ pub(super) struct Api {
     /// Empty while it starts.
     pub(super) service: Arc<OnceLock<Arc<dyn Service>>>,
     pub(super) call_permits: Arc<Semaphore>,
+    turns: Turns,
     pub(super) look_permits: Arc<Semaphore>,
     pub(super) login_permits: Arc<Semaphore>,
     pub(super) failed_logins: Arc<FailedLogins>,
@@ -82,8 +87,9 @@ impl Api {
         let call_permits = Arc::new(Semaphore::new(CALLS_MAX));
         let look_permits = Arc::new(Semaphore::new(LOOKS_MAX));
         let login_permits = Arc::new(Semaphore::new(LOGINS_MAX));
+        let turns = Turns::new(CALLS_OF_TENANT_MAX);
         let failed_logins = Arc::default();
-        Self { service, call_permits, look_permits, login_permits, failed_logins, bounds, hosts, stop }
+        Self { service, call_permits, turns, look_permits, login_permits, failed_logins, bounds, hosts, stop }
     }
 
     pub(super) async fn call<T: Send + 'static>(
@@ -235,7 +241,13 @@ impl Authenticated {
         &self,
         ask: impl FnOnce(&Session<'_>) -> T + Send + 'static,
     ) -> Result<T, ApiError> {
-        self.ask(&self.call_permits, ask).await
+        let turn = self.turns.take(self.caller.tenant()).await;
+        self.ask(&self.call_permits, move |session| {
+            // To the end of the call, also if nobody waits for its answer any more.
+            let _turn = turn;
+            ask(session)
+        })
+        .await
     }
 
     /// Looks at the state of the service, which takes moments only, on a thread that may block.

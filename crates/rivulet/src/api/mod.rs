@@ -25,6 +25,7 @@ mod sql;
 mod tables;
 mod status;
 mod submission;
+mod turns;
 pub mod types;
 
 use std::future::Future;
