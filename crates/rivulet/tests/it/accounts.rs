@@ -461,7 +461,7 @@ fn out(output: &Output) -> String {
 }
 
 /// The two commands that make the first administrator of a stopped server; the token.
-fn first_administrator(data: &Path) -> String {
+pub(super) fn first_administrator(data: &Path) -> String {
     let data = data.to_str().expect("a path");
     out(&rivulet(&["user", "create", "admin", "--admin", "--data-dir", data], "http://127.0.0.1:9", ""));
     out(&rivulet(&["token", "create", "admin", "--data-dir", data], "http://127.0.0.1:9", ""))

@@ -407,6 +407,11 @@ impl Mqtt {
         if self.version == 5 { &[0] } else { &[] }
     }
 
+    /// Its connection, for other packets.
+    pub(super) fn into_stream(self) -> TcpStream {
+        self.stream
+    }
+
     fn send(&mut self, first: u8, body: &[u8]) {
         let packet = [&[first, body.len() as u8], body].concat();
         self.stream.write_all(&packet).expect("a packet is sent");
@@ -444,7 +449,7 @@ impl Mqtt {
     }
 
     /// The topic and the payload of the next message, of QoS 0.
-    fn next(&mut self) -> (String, String) {
+    pub(super) fn next(&mut self) -> (String, String) {
         let (first, body) = self.receive();
         assert_eq!(first & 0xf0, 0x30, "a message is awaited");
         let (topic, rest) = body[2..].split_at(body[1].into());

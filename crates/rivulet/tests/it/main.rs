@@ -37,6 +37,7 @@ mod examples;
 mod features;
 mod file_names;
 mod first_steps;
+mod hostile_corpus;
 mod hostile_http;
 mod hostile_statements;
 mod inputs;

@@ -31,7 +31,7 @@ fn start(folder: &Path, settings: &[(&str, String)]) -> (Server, SocketAddr) {
 }
 
 /// A request for a WebSocket, with other lines in the place of its own, or none where a line is empty.
-fn request(line: &str, changed: &[(&str, &str)]) -> String {
+pub(super) fn request(line: &str, changed: &[(&str, &str)]) -> String {
     let mut headers = vec![
         ("host", "localhost"),
         ("connection", "keep-alive, Upgrade"),
@@ -50,7 +50,7 @@ fn request(line: &str, changed: &[(&str, &str)]) -> String {
 }
 
 /// A client's frame.
-fn frame(first: u8, content: &[u8]) -> Vec<u8> {
+pub(super) fn frame(first: u8, content: &[u8]) -> Vec<u8> {
     let mask = [7, 0, 255, 128];
     let mut frame = vec![first];
     match u8::try_from(content.len()) {
@@ -65,7 +65,7 @@ fn frame(first: u8, content: &[u8]) -> Vec<u8> {
     frame
 }
 
-const BINARY: u8 = 0x82;
+pub(super) const BINARY: u8 = 0x82;
 const TEXT: u8 = 0x81;
 const CLOSE: u8 = 0x88;
 const PING: u8 = 0x89;
