@@ -118,11 +118,13 @@ const FORMATS: &str = "
 - `FORMAT RAW (encoding => 'hex')`: the bytes as they are, in one TEXT column: `utf8`, `hex` or `base64`.
 - `FORMAT SENML`, `FORMAT SENML_PIVOT`: SenML in JSON (RFC 8428): a row for each record, or a row for each pack.
 - `FORMAT AVRO (schema_file => 'bid.avsc')`: a record in Avro's binary encoding. Columns are found by name, `a.b` in \
-  nested records. An array is an array there. The schema is `schema` or `schema_file`. `framing` is `none` or \
+  nested records. Arrays, maps and rows are arrays, maps and records there. The schema is `schema` or `schema_file`. `framing` is `none` or \
   `registry`, which needs a `schema_id` to be written.
 - `FORMAT PROTOBUF (schema_file => 'bid.proto', message => 'Bid')`: a message of Protocol Buffers. Columns are found by \
-  name, `a.b` in nested messages, and arrays are repeated fields; `framing` and `schema_id` as above.
-- `FORMAT PARQUET`: Apache Parquet, whole files.
+  name, `a.b` in nested messages. Arrays, maps and rows are repeated fields, maps and messages; `framing` and \
+  `schema_id` as above.
+- `FORMAT PARQUET`: Apache Parquet, whole files. Columns are found by name, `a.b` in structs. Arrays, maps and rows are \
+  lists, maps and structs.
 
 Times are milliseconds since 1970 or ISO 8601 where they are read, and milliseconds where they are written; \
 `FORMAT JSON (timestamp => 'seconds', timestamp.made => '%d.%m.%Y')` says otherwise, of all columns or of one, for \

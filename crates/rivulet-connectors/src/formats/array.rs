@@ -1,23 +1,19 @@
-//! Columns of values with parts. They are held as JSON, whatever payloads have: JSON ([`nested`](super::nested)), or
-//! the elements of arrays one by one.
+//! Columns of values with parts. They are held as JSON, whatever payloads have.
 //!
-//! What must hold: each element is of the declared type, or null; a payload with another one is refused.
+//! What must hold: each part is of its declared type, or null; a payload with another one is refused.
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, StringArray};
+use arrow::array::{Array, ArrayRef, StringArray};
 use arrow::buffer::{BooleanBuffer, NullBuffer};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Float64Type, Int64Type};
-use arrow::error::ArrowError;
+use arrow::datatypes::{DataType, Field};
 
 use rivulet_dataflow::{element_type, held_type, is_json};
 
-use super::cells::Cell;
 use super::fault::{Fault, Problem};
-use super::json::{Reader, append_integer, append_json_string};
-use super::nested::{Buffers, Part, append_float};
-use super::number::not_finite;
+use super::json::Reader;
+use super::nested::Buffers;
+use super::parts::{Part, PartWriter};
 use super::texts::TextValues;
 
 /// The values of a column under construction.
@@ -31,7 +27,12 @@ impl NestedValues {
     /// An empty column of values of this type; `None` if it has no parts that are known here.
     pub(crate) fn new(held: &DataType) -> Option<Self> {
         let part = Part::of(&Field::new("", held.clone(), true)).filter(|_| held.is_nested())?;
-        Some(Self { part, texts: TextValues::with_capacity(0, 0), buffers: Buffers::default() })
+        Some(Self::of(part))
+    }
+
+    /// An empty column of such values.
+    pub(super) fn of(part: Part) -> Self {
+        Self { part, texts: TextValues::with_capacity(0, 0), buffers: Buffers::default() }
     }
 
     /// The byte that begins a value, and the problem of another one.
@@ -45,6 +46,19 @@ impl NestedValues {
         texts.push_with(|out| buffers.read(reader, part, out))
     }
 
+    /// Appends the value that `write` writes, from a payload of this many bytes.
+    pub(crate) fn push_with(
+        &mut self,
+        payload_bytes: usize,
+        write: impl FnOnce(&Part, &mut PartWriter, &mut Vec<u8>) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
+        let Self { part, texts, buffers } = self;
+        texts.push_with(|out| {
+            buffers.writer.begin(payload_bytes, out);
+            write(part, &mut buffers.writer, out)
+        })
+    }
+
     /// Appends the value that a text is in JSON.
     pub(super) fn push_text(&mut self, text: &[u8]) -> Result<(), Problem> {
         let mut reader = Reader::new(text);
@@ -54,74 +68,6 @@ impl NestedValues {
             return Err(problem);
         }
         self.read(&mut reader).and_then(|()| reader.finish()).map_err(|fault| fault.problem())
-    }
-
-    /// Appends an array without elements.
-    pub(crate) fn push_list(&mut self) -> Result<(), Problem> {
-        self.texts.push(b"[]")
-    }
-
-    /// Adds null to the array that was pushed last.
-    pub(crate) fn add_null(&mut self) -> Result<(), Problem> {
-        self.add(|out| out.extend_from_slice(b"null"))
-    }
-
-    /// Adds a truth value to the array that was pushed last.
-    pub(crate) fn add_boolean(&mut self, value: bool) -> Result<(), Problem> {
-        match self.element() {
-            Some(Part::Boolean) => self.add(|out| out.extend_from_slice(if value { b"true" } else { b"false" })),
-            _ => Err(Problem::BinaryWireType),
-        }
-    }
-
-    /// Adds a whole number to the array that was pushed last.
-    pub(crate) fn add_integer(&mut self, value: i64) -> Result<(), Problem> {
-        match self.element() {
-            Some(Part::Integer) => self.add(|out| append_integer(value.unsigned_abs(), value < 0, out)),
-            _ => self.add_float(value as f64),
-        }
-    }
-
-    /// Adds a number to the array that was pushed last.
-    pub(crate) fn add_float(&mut self, value: f64) -> Result<(), Problem> {
-        match self.element() {
-            Some(Part::Float) => self.add(|out| append_float(value, out)),
-            _ => Err(Problem::BinaryWireType),
-        }
-    }
-
-    /// Adds a text, unless it is not UTF-8, to the array that was pushed last.
-    pub(crate) fn add_text(&mut self, text: &[u8]) -> Result<(), Problem> {
-        match (self.element(), std::str::from_utf8(text)) {
-            (Some(Part::Text), Ok(text)) => self.add(|out| append_json_string(text, out)),
-            (Some(Part::Text), Err(_)) => Err(Problem::InvalidUtf8),
-            _ => Err(Problem::BinaryWireType),
-        }
-    }
-
-    fn add(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Problem> {
-        self.texts.extend(|out| {
-            out.pop();
-            // No element ends with the bracket that begins an array.
-            if out.last() != Some(&b'[') {
-                out.push(b',');
-            }
-            write(out);
-            out.push(b']');
-        })
-    }
-
-    /// What the elements of an array are.
-    fn element(&self) -> Option<&Part> {
-        match &self.part {
-            Part::Array(element) => Some(element),
-            _ => None,
-        }
-    }
-
-    /// Whether the values are arrays of texts.
-    pub(crate) fn are_texts(&self) -> bool {
-        self.element() == Some(&Part::Text)
     }
 
     pub(super) fn push_default(&mut self) {
@@ -137,58 +83,13 @@ impl NestedValues {
     }
 }
 
-/// Gives each element of an array in JSON to the caller as a cell of the type `element`, which is `Utf8`, `Int64`,
-/// `Float64` or `Boolean`. Values that are no texts are given as they are written where texts are wanted.
-///
-/// # Errors
-/// The text is no array, or an element is of another type. Elements before it were given.
-pub(crate) fn each_element(text: &str, element: &DataType, mut each: impl FnMut(Cell<'_>)) -> Result<(), Fault> {
-    let (mut reader, mut scratch) = (Reader::new(text.as_bytes()), Vec::new());
-    if reader.peek() != b'[' {
-        return Err(reader.fault(Problem::ExpectedArray));
+/// What the values of a column are that a format may have as values with parts. JSON of which no more is known may be
+/// arrays of any JSON.
+pub(crate) fn part_of(column: &Field) -> Option<Part> {
+    match held_type(column) {
+        Some(_) => Part::of_column(column),
+        None => is_json(column).then(|| Part::Array(Box::new(Part::Any))),
     }
-    let mut another = reader.enter(b']');
-    while another {
-        let at = reader.offset();
-        let refused = |problem| Fault::new(problem, at);
-        if reader.take_null() {
-            each(Cell::Null);
-        } else if reader.peek() == b'"' {
-            scratch.clear();
-            let span = reader.string_span(&mut scratch)?;
-            let text = span.of(reader.payload(), &scratch);
-            match element {
-                DataType::Utf8 => {
-                    each(Cell::Text(std::str::from_utf8(text).map_err(|_| refused(Problem::InvalidUtf8))?))
-                }
-                DataType::Float64 => each(Cell::Float64(not_finite(text).ok_or(refused(Problem::ExpectedNumber))?)),
-                _ => return Err(refused(Problem::ExpectedNumber)),
-            }
-        } else {
-            match element {
-                DataType::Boolean => each(Cell::Boolean(reader.boolean()?)),
-                DataType::Utf8 => {
-                    reader.skip_value(1)?;
-                    let text = std::str::from_utf8(reader.since(at)).map_err(|_| refused(Problem::InvalidUtf8))?;
-                    each(Cell::Text(text));
-                }
-                _ => {
-                    let (number, text) = reader.number(Problem::ExpectedNumber)?;
-                    each(match element {
-                        DataType::Int64 => Cell::Int64(number.to_i64(text).map_err(refused)?),
-                        _ => Cell::Float64(number.to_f64(text).map_err(refused)?),
-                    });
-                }
-            }
-        }
-        another = reader.another(b']')?;
-    }
-    reader.finish()
-}
-
-/// Whether the values of a column are JSON that may be arrays.
-pub(crate) fn may_be_array(column: &Field) -> bool {
-    is_json(column) && matches!(held_type(column), None | Some(DataType::List(_)))
 }
 
 /// The type of a column in words.
@@ -200,42 +101,6 @@ pub(crate) fn type_of(column: &Field) -> String {
         Some(_) => "a row".into(),
         None => column.data_type().to_string(),
     }
-}
-
-/// Whether arrays of one type may be read as arrays whose elements are of another: the same, with fewer bits.
-pub(crate) fn are_arrays_of(found: &DataType, element: &DataType) -> bool {
-    let DataType::List(values) = found else { return false };
-    match (values.data_type(), element) {
-        (DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View, DataType::Utf8) => true,
-        (whole, DataType::Int64) => whole.is_integer() && *whole != DataType::UInt64,
-        (number, DataType::Float64) => number.is_floating() || number.is_integer(),
-        (found, element) => found == element,
-    }
-}
-
-/// A column of lists, for which [`are_arrays_of`] holds, as arrays in JSON.
-///
-/// # Errors
-/// The texts are too long for one column.
-pub(crate) fn lists_as_json(lists: &ArrayRef, element: &DataType) -> Result<ArrayRef, ArrowError> {
-    let lists = lists.as_list::<i32>();
-    let values = cast(lists.values(), element)?;
-    let mut texts = TextValues::with_capacity(lists.len(), lists.len() * 16);
-    for row in 0..lists.len() {
-        let (start, end) = (lists.value_offsets()[row] as usize, lists.value_offsets()[row + 1] as usize);
-        let places = if lists.is_valid(row) { start..end } else { 0..0 };
-        let written = texts.push_with(|out| {
-            out.push(b'[');
-            for place in places.clone() {
-                out.extend_from_slice(if place > places.start { b"," } else { b"" });
-                append_value(&values, place, out);
-            }
-            out.push(b']');
-            Ok(())
-        });
-        written.map_err(|_| ArrowError::ComputeError("the arrays of a batch are too long".into()))?;
-    }
-    Ok(Arc::new(texts.finish(lists.nulls().cloned())))
 }
 
 /// The values of a type with parts that texts are in JSON, and which of the texts are such values. The others are null.
@@ -258,25 +123,9 @@ pub(crate) fn texts_as_nested(texts: &StringArray, held: &DataType) -> Option<(A
     Some((Arc::new(values.finish(Some(NullBuffer::new(valid)))), fits))
 }
 
-fn append_value(values: &ArrayRef, place: usize, out: &mut Vec<u8>) {
-    if values.is_null(place) {
-        return out.extend_from_slice(b"null");
-    }
-    match values.data_type() {
-        DataType::Int64 => {
-            let value = values.as_primitive::<Int64Type>().value(place);
-            append_integer(value.unsigned_abs(), value < 0, out);
-        }
-        DataType::Float64 => append_float(values.as_primitive::<Float64Type>().value(place), out),
-        DataType::Boolean => out.extend_from_slice(values.as_boolean().value(place).to_string().as_bytes()),
-        _ => append_json_string(values.as_string::<i32>().value(place), out),
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use arrow::array::{ListArray, ListBuilder, StringBuilder};
-    use arrow::datatypes::Int32Type;
+    use arrow::array::AsArray;
 
     use super::*;
 
@@ -310,69 +159,6 @@ mod tests {
         ] {
             assert_eq!(read(element, text), expected.map(str::to_owned), "{text}");
         }
-    }
-
-    #[test]
-    fn elements_are_added_one_by_one_and_given_again() {
-        let mut values = of(DataType::Utf8);
-        values.push_list().unwrap();
-        values.add_text("[\"é\n".as_bytes()).unwrap();
-        values.add_null().unwrap();
-        assert_eq!(values.add_integer(1), Err(Problem::BinaryWireType));
-        assert_eq!(values.add_text(b"\xff"), Err(Problem::InvalidUtf8));
-        values.push_list().unwrap();
-        let texts = values.finish(None);
-        assert_eq!((texts.value(0), texts.value(1)), ("[\"[\\\"é\\n\",null]", "[]"));
-        let mut numbers = of(DataType::Float64);
-        numbers.push_list().unwrap();
-        [1.5, f64::NAN, -0.0].into_iter().for_each(|value| numbers.add_float(value).unwrap());
-        numbers.add_integer(-3).unwrap();
-        assert_eq!(numbers.finish(None).value(0), r#"[1.5,"NaN",0.0,-3.0]"#);
-        let given = |text: &str, element| {
-            let mut given = Vec::new();
-            let read = each_element(text, &element, |cell| given.push(format!("{cell:?}")));
-            read.map(|()| given.join(" ")).map_err(Fault::problem)
-        };
-        assert_eq!(given(texts.value(0), DataType::Utf8), Ok("Text(\"[\\\"é\\n\") Null".into()));
-        assert_eq!(
-            given(r#"["a",{"b":[1]},2]"#, DataType::Utf8),
-            Ok(r#"Text("a") Text("{\"b\":[1]}") Text("2")"#.into())
-        );
-        assert_eq!(given(r#"[1,"-Infinity"]"#, DataType::Float64), Ok("Float64(1.0) Float64(-inf)".into()));
-        assert_eq!(given("[1,-2]", DataType::Int64), Ok("Int64(1) Int64(-2)".into()));
-        assert_eq!(given("[true]", DataType::Boolean), Ok("Boolean(true)".into()));
-        for (text, element, expected) in [
-            ("{}", DataType::Utf8, Problem::ExpectedArray),
-            ("[1.5]", DataType::Int64, Problem::ExpectedInteger),
-            ("[1", DataType::Int64, Problem::ExpectedCommaOrBracket),
-            (r#"["x"]"#, DataType::Float64, Problem::ExpectedNumber),
-        ] {
-            assert_eq!(given(text, element), Err(expected), "{text}");
-        }
-    }
-
-    #[test]
-    fn lists_are_written_as_arrays() {
-        let numbers = ListArray::from_iter_primitive::<Int32Type, _, _>([
-            Some(vec![Some(1), None, Some(-3)]),
-            None,
-            Some(vec![]),
-        ]);
-        assert!(are_arrays_of(numbers.data_type(), &DataType::Int64));
-        assert!(!are_arrays_of(numbers.data_type(), &DataType::Utf8));
-        let numbers: ArrayRef = Arc::new(numbers);
-        let found = lists_as_json(&numbers, &DataType::Float64).unwrap();
-        let found: Vec<_> = found.as_string::<i32>().iter().collect();
-        assert_eq!(found, [Some("[1.0,null,-3.0]"), None, Some("[]")]);
-        let floats: ArrayRef =
-            Arc::new(ListArray::from_iter_primitive::<Float64Type, _, _>([Some(vec![Some(f64::NAN), Some(-0.0)])]));
-        assert_eq!(lists_as_json(&floats, &DataType::Float64).unwrap().as_string::<i32>().value(0), r#"["NaN",0.0]"#);
-        let mut words = ListBuilder::new(StringBuilder::new());
-        words.values().append_value("a\"b");
-        words.append(true);
-        let words: ArrayRef = Arc::new(words.finish());
-        let found = lists_as_json(&words, &DataType::Utf8).unwrap();
-        assert_eq!(found.as_string::<i32>().value(0), r#"["a\"b"]"#);
     }
 
     #[test]

@@ -16,6 +16,20 @@ impl<'p> Bytes<'p> {
         Self { payload, at }
     }
 
+    /// All bytes.
+    #[inline]
+    pub(crate) fn payload(&self) -> &'p [u8] {
+        self.payload
+    }
+
+    /// The next `length` bytes, at the offsets that they have here.
+    #[inline]
+    pub(crate) fn part(&mut self, length: usize) -> Result<Self, Fault> {
+        let at = self.at;
+        self.take(length)?;
+        Ok(Self { payload: &self.payload[..self.at], at })
+    }
+
     /// The offset of the next byte.
     #[inline]
     pub(crate) fn at(&self) -> usize {

@@ -5,7 +5,7 @@ use arrow::datatypes::DataType;
 use super::fault::{Fault, NO_COLUMN, Problem};
 use super::rows::{ROWS_PER_EVENT_MAX, Rows};
 use super::times::TimeFormat;
-use super::{json, nested, senml, topic};
+use super::{json, parts, senml, topic};
 
 /// The fault in words, without a line break. `rows` are those that the payload was read into.
 pub(super) fn describe_fault(fault: Fault, payload: &[u8], rows: &Rows) -> String {
@@ -69,7 +69,7 @@ pub(super) fn describe_fault(fault: Fault, payload: &[u8], rows: &Rows) -> Strin
         Problem::TooDeep => format!("nested deeper than {} levels", json::DEPTH_MAX),
         Problem::TooMuchText => "the batch holds too much text (2 GiB in one column)".into(),
         Problem::TooMuchTopic => topic::too_much(),
-        Problem::TooLargeValue => nested::too_large(),
+        Problem::TooLargeValue => parts::too_large(),
         Problem::TooFewFields => "the line ends before this field".into(),
         Problem::TooManyFields => "the line has more fields than are declared".into(),
         Problem::QuoteInField => "a quote inside a field that does not begin with one".into(),

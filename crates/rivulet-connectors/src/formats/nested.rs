@@ -1,86 +1,19 @@
-//! Values with parts as payloads have them: arrays, maps and rows, in each other, read from JSON and held as JSON.
+//! Arrays, maps and rows read from JSON.
 //!
-//! What must hold: each part is of its declared type, or null; a payload with another one is refused. What is held
-//! depends on the value alone: it has no blanks, the keys of a map are in order and each is there once, with its last
-//! value, and the fields of a row stand as they are declared, null where the payload has none. Only the elements of an
-//! array of numbers or texts are held as they are sent. Nothing is allocated for a value beyond the buffers, which are
-//! kept.
-
-use arrow::datatypes::{DataType, Field};
-use rivulet_dataflow::{canonical_float, is_json, map_value};
+//! What must hold: each part is of its declared type, or null; a payload with another one is refused. The value is held
+//! as [`parts`](super::parts) says; only the elements of an array of numbers or texts are held as they are sent.
 
 use super::fault::{Fault, Problem};
-use super::json::{Reader, append_integer, append_json_float, append_json_string};
+use super::json::{Reader, append_integer, append_json_string};
 use super::number::not_finite;
-
-/// What a part is declared as.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Part {
-    /// Any JSON.
-    Any,
-    Text,
-    Integer,
-    Float,
-    Boolean,
-    Array(Box<Part>),
-    Map(Box<Part>),
-    /// Fields by their names.
-    Row(Vec<(String, Part)>),
-}
-
-impl Part {
-    /// The part that a field of the declared type is; `None` if parts are not of this type.
-    pub(crate) fn of(field: &Field) -> Option<Self> {
-        Some(match field.data_type() {
-            _ if is_json(field) => Self::Any,
-            DataType::Utf8 => Self::Text,
-            DataType::Int64 => Self::Integer,
-            DataType::Float64 => Self::Float,
-            DataType::Boolean => Self::Boolean,
-            DataType::List(element) => Self::Array(Box::new(Self::of(element)?)),
-            DataType::Map(entries, _) => Self::Map(Box::new(Self::of(map_value(entries)?)?)),
-            DataType::Struct(fields) => {
-                let fields = fields.iter().map(|field| Some((field.name().clone(), Self::of(field)?)));
-                Self::Row(fields.collect::<Option<_>>()?)
-            }
-            _ => return None,
-        })
-    }
-
-    /// The byte that begins a value with parts, and the problem of another one.
-    pub(crate) fn begin(&self) -> (u8, Problem) {
-        match self {
-            Self::Array(_) => (b'[', Problem::ExpectedArray),
-            _ => (b'{', Problem::ExpectedObject),
-        }
-    }
-}
-
-/// A value may be held with this many bytes, or [`GROWTH_MAX`] times as many as its payload has: an empty object
-/// becomes a row with all its fields, and an array may have very many of them.
-const TEXT_BYTES_MAX: usize = 4 << 20;
-
-/// See [`TEXT_BYTES_MAX`].
-const GROWTH_MAX: usize = 8;
-
-/// The text of [`Problem::TooLargeValue`].
-pub(crate) fn too_large() -> String {
-    let mib = TEXT_BYTES_MAX >> 20;
-    format!("with all its fields the value is more than {GROWTH_MAX} times as large as the payload, and than {mib} MiB")
-}
+use super::parts::{Part, PartWriter, append_float};
 
 /// Buffers for values that are read, empty between uses.
 #[derive(Default)]
 pub(crate) struct Buffers {
     /// Strings that are written with escapes, decoded.
     strings: Vec<u8>,
-    /// The members of objects that are being read, those of inner ones last: where in the output a member begins, where
-    /// its value does, and where it ends.
-    members: Vec<(usize, usize, usize)>,
-    /// An object with its members in order.
-    ordered: Vec<u8>,
-    /// Where in the output the value that is being read has to end.
-    end_max: usize,
+    pub(super) writer: PartWriter,
 }
 
 impl Buffers {
@@ -88,8 +21,7 @@ impl Buffers {
     pub(crate) fn read(&mut self, reader: &mut Reader<'_>, part: &Part, out: &mut Vec<u8>) -> Result<(), Fault> {
         // A value that was refused may have left what was read of it.
         self.strings.clear();
-        self.members.clear();
-        self.end_max = out.len() + TEXT_BYTES_MAX.max(GROWTH_MAX * reader.payload().len());
+        self.writer.begin(reader.payload().len(), out);
         match part {
             Part::Array(element) => self.array(reader, element, 1, out),
             part => self.value(reader, part, 1, false, out),
@@ -119,9 +51,7 @@ impl Buffers {
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
         let at = reader.offset();
-        if out.len() > self.end_max {
-            return Err(Fault::new(Problem::TooLargeValue, at));
-        }
+        self.writer.check(out).map_err(|problem| Fault::new(problem, at))?;
         if reader.take_null() {
             out.extend_from_slice(b"null");
             return Ok(());
@@ -181,52 +111,21 @@ impl Buffers {
 
     /// Takes an object with any keys.
     fn map(&mut self, reader: &mut Reader<'_>, value: &Part, depth: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
-        let (start, first) = (out.len(), self.members.len());
-        out.push(b'{');
-        let mut is_ordered = true;
+        let mut map = self.writer.open_map(out);
         let mut another = reader.enter(b'}');
         while another {
-            let begin = out.len();
             let at = reader.offset();
             let span = reader.key(&mut self.strings)?;
-            append_text(span.of(reader.payload(), &self.strings), at, out)?;
+            let key = std::str::from_utf8(span.of(reader.payload(), &self.strings));
+            let key = key.map_err(|_| Fault::new(Problem::InvalidUtf8, at))?;
+            self.writer.open_member(&mut map, key, out);
             self.strings.clear();
-            if let Some(&(before, colon, _)) = self.members.get(first..).and_then(<[_]>::last) {
-                is_ordered &= out[before..colon] < out[begin..];
-            }
-            let colon = out.len();
-            out.push(b':');
             self.value(reader, value, depth + 1, false, out)?;
-            self.members.push((begin, colon, out.len()));
+            self.writer.close_member(out);
             another = reader.another(b'}')?;
-            out.extend_from_slice(if another { b"," } else { b"" });
         }
-        if is_ordered {
-            out.push(b'}');
-        } else {
-            self.order(start, first, out);
-        }
-        self.members.truncate(first);
+        self.writer.close_map(map, out);
         Ok(())
-    }
-
-    /// Puts the members of a map, which begins at `start`, in the order of their keys. Of several members with one key
-    /// the last remains.
-    fn order(&mut self, start: usize, first: usize, out: &mut Vec<u8>) {
-        let members = &mut self.members[first..];
-        members.sort_unstable_by(|one, other| out[one.0..one.1].cmp(&out[other.0..other.1]).then(one.0.cmp(&other.0)));
-        self.ordered.clear();
-        self.ordered.push(b'{');
-        for (place, &(begin, colon, end)) in members.iter().enumerate() {
-            let is_last = members.get(place + 1).is_none_or(|next| out[next.0..next.1] != out[begin..colon]);
-            if is_last {
-                self.ordered.extend_from_slice(if self.ordered.len() > 1 { b"," } else { b"" });
-                self.ordered.extend_from_slice(&out[begin..end]);
-            }
-        }
-        self.ordered.push(b'}');
-        out.truncate(start);
-        out.extend_from_slice(&self.ordered);
     }
 
     /// Takes an object with these fields. As with columns, a key that is a field but for the case of its letters means
@@ -238,9 +137,7 @@ impl Buffers {
         depth: usize,
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
-        const ABSENT: (usize, usize, usize) = (0, 0, 0);
-        let (start, first) = (out.len(), self.members.len());
-        self.members.resize(first + fields.len(), ABSENT);
+        let row = self.writer.open_row(fields.len(), out);
         let mut another = reader.enter(b'}');
         while another {
             let span = reader.key(&mut self.strings)?;
@@ -248,34 +145,20 @@ impl Buffers {
             let field = fields.iter().position(|(name, _)| name.as_bytes() == key).or_else(|| {
                 let is_variant = |name: &str| name.as_bytes().eq_ignore_ascii_case(key);
                 let found = fields.iter().position(|(name, _)| is_variant(name));
-                found.filter(|field| self.members[first + field] == ABSENT)
+                found.filter(|field| !self.writer.is_set(&row, *field))
             });
             self.strings.clear();
             match field {
                 Some(field) => {
                     let begin = out.len();
                     self.value(reader, &fields[field].1, depth + 1, false, out)?;
-                    self.members[first + field] = (begin, begin, out.len());
+                    self.writer.set_field(&row, field, begin, out);
                 }
                 None => reader.skip_value(depth + 1)?,
             }
             another = reader.another(b'}')?;
         }
-        self.ordered.clear();
-        self.ordered.push(b'{');
-        for (place, (name, _)) in fields.iter().enumerate() {
-            self.ordered.extend_from_slice(if place > 0 { b"," } else { b"" });
-            append_json_string(name, &mut self.ordered);
-            self.ordered.push(b':');
-            match self.members[first + place] {
-                ABSENT => self.ordered.extend_from_slice(b"null"),
-                (begin, _, end) => self.ordered.extend_from_slice(&out[begin..end]),
-            }
-        }
-        self.ordered.push(b'}');
-        out.truncate(start);
-        out.extend_from_slice(&self.ordered);
-        self.members.truncate(first);
+        self.writer.close_row(row, fields, out);
         Ok(())
     }
 }
@@ -287,16 +170,6 @@ fn append_text(text: &[u8], at: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Appends a float, by its name if it is not finite.
-pub(super) fn append_float(value: f64, out: &mut Vec<u8>) {
-    match value {
-        _ if value.is_nan() => out.extend_from_slice(b"\"NaN\""),
-        f64::INFINITY => out.extend_from_slice(b"\"Infinity\""),
-        f64::NEG_INFINITY => out.extend_from_slice(b"\"-Infinity\""),
-        _ => append_json_float(canonical_float(value), out),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -304,8 +177,8 @@ mod tests {
     fn read(part: &Part, text: &str) -> Result<String, Problem> {
         let (mut reader, mut out) = (Reader::new(text.as_bytes()), b"before".to_vec());
         // What a refused value leaves in the buffers harms no other.
-        let mut buffers =
-            Buffers { strings: b"x".to_vec(), members: vec![(1, 2, 3)], ordered: b"y".to_vec(), end_max: 0 };
+        let mut buffers = Buffers { strings: b"x".to_vec(), writer: PartWriter::default() };
+        buffers.writer.open_row(1, b"");
         let read = buffers.read(&mut reader, part, &mut out).and_then(|()| reader.finish());
         read.map(|()| String::from_utf8(out.split_off(6)).unwrap()).map_err(|fault| fault.problem())
     }

@@ -16,7 +16,6 @@ use arrow::buffer::{BooleanBuffer, NullBuffer};
 use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
 use rivulet_dataflow::{canonical_float, carried, held_type};
 
-use super::array::NestedValues;
 use super::exact::CheckedValues;
 use super::fault::{Fault, Problem};
 use super::number::Number;
@@ -322,19 +321,6 @@ impl Rows {
     #[inline]
     pub(crate) fn is_written(&self, index: usize) -> bool {
         self.columns[index].filled > self.rows
-    }
-
-    /// The open row's array in column `index`, to which elements are added; one without elements if it had no value.
-    pub(crate) fn open_array(&mut self, index: usize) -> Result<&mut NestedValues, Problem> {
-        let is_new = !self.is_written(index);
-        let column = if is_new { self.open(index) } else { &mut self.columns[index] };
-        let Values::Checked(CheckedValues::Nested(arrays)) = &mut column.values else {
-            return Err(Problem::ExpectedArray);
-        };
-        if is_new {
-            arrays.push_list()?;
-        }
-        Ok(arrays)
     }
 
     /// Takes back the open row's value of column `index`, if it has one.

@@ -47,15 +47,6 @@ impl TextValues {
         Ok(())
     }
 
-    /// Continues the value that was pushed last. `write` gets the bytes of all values.
-    pub(super) fn extend(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), Problem> {
-        write(&mut self.bytes);
-        let end = i32::try_from(self.bytes.len()).map_err(|_| Problem::TooMuchText)?;
-        self.offsets.pop();
-        self.offsets.push(end);
-        Ok(())
-    }
-
     /// Appends an empty value.
     #[inline]
     pub(super) fn push_empty(&mut self) {

@@ -102,25 +102,33 @@ fn sinks_take_maps_and_rows_of_their_type() {
     let written = "{\"m\":{\"h\":2.0,\"t\":21.5},\"p\":[{\"x\":1.0,\"tags\":[\"p\"]},{\"x\":null,\"tags\":null}],\
                    \"r\":{\"rssi\":-70,\"name\":\"a\"},\"a\":{\"d\":\"a\",\"s\":{\"h\":2.0,\"t\":21.5}}}\n";
     assert_eq!(fs::read_to_string(folder.path().join("out.jsonl")).unwrap(), written);
-    // Other formats have texts, which are read back as what they are.
+    // Other formats have maps and rows of their own, or texts, which are read back as what they are.
     for (format, file) in [("CSV (header => true)", "out.csv"), ("PARQUET", "out.parquet"), ("AVRO", "out.avro")] {
-        let columns = "(device TEXT, m MAP<TEXT, DOUBLE>)";
-        out(
-            folder.path(),
-            &format!(
-                "{SOURCE} CREATE SINK o {columns} TO 'file:{file}' FORMAT {format}; SELECT device, sensors FROM \
-                      status INTO o;"
-            ),
-        );
+        let columns = "(device TEXT, m MAP<TEXT, DOUBLE>, p ARRAY<ROW<x DOUBLE, tags TEXT[]>>)";
+        let query = "SELECT device, sensors, points FROM status INTO o;";
+        let sink = format!("CREATE SINK o {columns} TO 'file:{file}' FORMAT {format};");
+        out(folder.path(), &format!("{SOURCE} {sink} {query}"));
         let script = format!(
-            "CREATE SOURCE o {columns} FROM 'file:{file}' FORMAT {format}; SELECT device, m['t'] + 1 AS t, m FROM o \
-             ORDER BY device LIMIT 1"
+            "CREATE SOURCE o {columns} FROM 'file:{file}' FORMAT {format}; SELECT device, m['t'] + 1 AS t, m, p[1].x AS x, \
+             p FROM o ORDER BY device LIMIT 1"
         );
-        assert_eq!(
-            out(folder.path(), &script),
-            "{\"device\":\"a\",\"t\":22.5,\"m\":{\"h\":2.0,\"t\":21.5}}\n",
-            "{format}"
+        let expected = "{\"device\":\"a\",\"t\":22.5,\"m\":{\"h\":2.0,\"t\":21.5},\"x\":1.0,\
+                        \"p\":[{\"x\":1.0,\"tags\":[\"p\"]},{\"x\":null,\"tags\":null}]}\n";
+        assert_eq!(out(folder.path(), &script), expected, "{format}");
+    }
+    // A row that a source declares is its fields.
+    for (format, file) in [("PARQUET", "rows.parquet"), ("AVRO", "rows.avro")] {
+        let sink = format!(
+            "CREATE SINK o (device TEXT, r ROW<rssi BIGINT, gps ROW<lat DOUBLE>>) TO 'file:{file}' FORMAT {format};"
         );
+        out(folder.path(), &format!("{SOURCE} {sink} SELECT device, radio FROM status INTO o;"));
+        let script = format!(
+            "CREATE SOURCE o (device TEXT, r ROW<gps ROW<lat DOUBLE>, rssi DOUBLE>) FROM 'file:{file}' FORMAT {format}; \
+             SELECT device, r.rssi - 1 AS rssi, r.gps.* FROM o WHERE device < 'c' ORDER BY device"
+        );
+        let expected =
+            "{\"device\":\"a\",\"rssi\":-71.0,\"lat\":null}\n{\"device\":\"b\",\"rssi\":-81.0,\"lat\":48.5}\n";
+        assert_eq!(out(folder.path(), &script), expected, "{format}");
     }
     for (columns, query, expected) in [
         ("m MAP<TEXT, TEXT>", "SELECT sensors", "is MAP<TEXT, TEXT>, and 'sensors' is MAP<TEXT, DOUBLE>"),

@@ -1,15 +1,17 @@
 //! How rows become the content of files.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use rivulet_dataflow::{Batch, SinkError};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::super::outgoing::{Outgoing, unexpected_change};
-use super::part::{ParquetCompression, Part};
+use super::part::{ParquetCompression, Part as FilePart};
 use crate::files::Files;
-use crate::formats::{Format, FormatError, RowFormat, append_block, append_header};
+use crate::formats::{Format, FormatError, Part, RowFormat, append_block, append_header, as_parts, type_of_part};
 
 /// Begins files and writes rows to them.
 pub(crate) enum Content {
@@ -22,8 +24,8 @@ pub(crate) enum Content {
         /// The lines of one batch; empty between batches.
         lines: Vec<u8>,
     },
-    /// Row groups.
-    Parquet { schema: SchemaRef, compression: ParquetCompression },
+    /// Row groups of rows of this schema, in which columns of JSON with known parts are lists, maps and structs.
+    Parquet { schema: SchemaRef, parts: Vec<(usize, Part)>, compression: ParquetCompression },
 }
 
 impl Content {
@@ -35,7 +37,14 @@ impl Content {
         compression: ParquetCompression,
     ) -> Result<Self, FormatError> {
         if matches!(format, RowFormat::Parquet) {
-            return Ok(Self::Parquet { schema: schema.clone(), compression });
+            let of_parts = |(column, field): (usize, &Arc<Field>)| Some((column, Part::of_column(field)?));
+            let parts: Vec<(usize, Part)> = schema.fields().iter().enumerate().filter_map(of_parts).collect();
+            let mut fields: Vec<Field> = schema.fields().iter().map(|field| Field::clone(field)).collect();
+            for (column, part) in &parts {
+                let field = &schema.fields()[*column];
+                fields[*column] = Field::new(field.name(), type_of_part(part), field.is_nullable());
+            }
+            return Ok(Self::Parquet { schema: Arc::new(Schema::new(fields)), parts, compression });
         }
         let RowFormat::Avro(avro) = format else { return Self::lines_of(format, schema, changes) };
         if avro.has_frame() {
@@ -68,14 +77,14 @@ impl Content {
     }
 
     /// Begins a file.
-    pub(super) fn begin(&self, path: PathBuf, files: &Files) -> Result<Part, SinkError> {
+    pub(super) fn begin(&self, path: PathBuf, files: &Files) -> Result<FilePart, SinkError> {
         match self {
             Self::Lines { header, .. } => {
-                let mut part = Part::lines(path, files)?;
+                let mut part = FilePart::lines(path, files)?;
                 part.write_lines(header)?;
                 Ok(part)
             }
-            Self::Parquet { schema, compression } => Part::parquet(path, schema, *compression, files),
+            Self::Parquet { schema, compression, .. } => FilePart::parquet(path, schema, *compression, files),
         }
     }
 
@@ -106,7 +115,15 @@ impl Content {
         match self {
             Self::Lines { .. } => self.lines(batch).map(|lines| Prepared::Lines(lines, batch.rows())),
             Self::Parquet { .. } if batch.retracts.is_some() => Err(unexpected_change()),
-            Self::Parquet { .. } => Ok(Prepared::Rows(batch)),
+            Self::Parquet { parts, .. } if parts.is_empty() => Ok(Prepared::Rows(batch.columns.clone())),
+            Self::Parquet { schema, parts, .. } => {
+                let mut columns = batch.columns.columns().to_vec();
+                for (column, part) in parts {
+                    columns[*column] = as_parts(columns[*column].as_string::<i32>(), part);
+                }
+                let rows = RecordBatch::try_new(schema.clone(), columns);
+                rows.map(Prepared::Rows).map_err(|error| SinkError(error.to_string()))
+            }
         }
     }
 }
@@ -114,16 +131,16 @@ impl Content {
 /// Rows that are ready to be written.
 pub(super) enum Prepared<'c> {
     Lines(&'c [u8], usize),
-    Rows(&'c Batch),
+    Rows(RecordBatch),
 }
 
 impl Prepared<'_> {
     /// Appends them to a file.
-    pub(super) fn write(self, part: &mut Part) -> Result<(), SinkError> {
+    pub(super) fn write(self, part: &mut FilePart) -> Result<(), SinkError> {
         let before = part.bytes();
         let rows = match self {
             Self::Lines(lines, rows) => part.write_lines(lines).map(|()| rows),
-            Self::Rows(batch) => part.write_rows(&batch.columns).map(|()| batch.rows()),
+            Self::Rows(rows) => part.write_rows(&rows).map(|()| rows.num_rows()),
         };
         part.note_rows(rows?, usize::try_from(part.bytes().saturating_sub(before)).unwrap_or(usize::MAX));
         Ok(())

@@ -12,9 +12,9 @@ use arrow::buffer::BooleanBuffer;
 use arrow::compute::kernels::cmp::eq;
 use arrow::compute::{CastOptions, can_cast_types, cast_with_options, filter, is_not_null, is_null};
 use arrow::datatypes::{DataType, Field, Float64Type, SchemaRef};
-use rivulet_dataflow::{carried_type, element_type, held_type};
+use rivulet_dataflow::{carried_type, held_type};
 
-use crate::formats::{are_arrays_of, lists_as_json, texts_as_nested, type_of};
+use crate::formats::{Part, as_json, texts_as_nested, type_of, unsuited};
 
 /// A value that does not fit becomes null at first.
 const CAST: CastOptions<'static> =
@@ -22,9 +22,9 @@ const CAST: CastOptions<'static> =
 
 /// Whether a column of a file may be read as a declared one.
 pub(super) fn is_readable(from: &DataType, declared: &Field) -> bool {
-    match held_type(declared) {
+    match Part::of_column(declared) {
         Some(_) if *from == DataType::Utf8 => true,
-        Some(_) => element_type(declared).is_some_and(|element| are_arrays_of(from, &element)),
+        Some(part) => unsuited(from, &part, declared.name()).is_none(),
         None => is_possible(from, declared.data_type()),
     }
 }
@@ -90,8 +90,8 @@ impl Converted {
                 }
                 return Ok(values);
             }
-            if let Some(element) = element_type(declared) {
-                return lists_as_json(column, &element).map_err(|error| error.to_string());
+            if let Some(part) = Part::of_column(declared) {
+                return as_json(column, &part).map_err(|error| error.to_string());
             }
         }
         let (from, to) = (column.data_type(), declared.data_type());

@@ -6,8 +6,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, make_array};
+use arrow::buffer::NullBuffer;
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use rivulet_dataflow::{Polled, Reason, Refusals, Source, SourceError};
@@ -17,7 +19,7 @@ use super::convert::{self, Converted};
 use super::source::Holding;
 use crate::connector::intake::refuse;
 use crate::files::Files;
-use crate::formats::type_of;
+use crate::formats::{Part, type_of, unsuited};
 
 /// A row group.
 #[derive(Clone)]
@@ -26,8 +28,8 @@ pub(super) struct RowGroup {
     metadata: ArrowReaderMetadata,
     /// The indices in the file of the columns that are read, in the file's order.
     in_file: Vec<usize>,
-    /// For each column that is read, its index in `in_file`.
-    places: Arc<[usize]>,
+    /// For each column that is read, its index in `in_file`, and the fields of structs that lead to it.
+    places: Arc<[(usize, Place)]>,
     index: usize,
     bytes: u64,
 }
@@ -70,11 +72,13 @@ pub(super) fn row_groups(paths: Vec<PathBuf>, wanted: &Wanted) -> Result<Vec<Row
         for field in wanted.schema.fields() {
             found.push(find(metadata.schema(), field).map_err(failed)?);
         }
-        let mut in_file = found.clone();
+        let mut in_file: Vec<usize> = found.iter().map(|place| place[0]).collect();
         in_file.sort_unstable();
         in_file.dedup();
-        let places: Arc<[usize]> =
-            found.iter().map(|column| in_file.binary_search(column).unwrap_or_default()).collect();
+        let places: Arc<[(usize, Place)]> = found
+            .iter()
+            .map(|place| (in_file.binary_search(&place[0]).unwrap_or_default(), place[1..].to_vec()))
+            .collect();
         let path = Arc::new(path);
         for (index, group) in metadata.metadata().row_groups().iter().enumerate() {
             groups.push(RowGroup {
@@ -95,22 +99,56 @@ fn metadata_of(path: &Path, files: &Files) -> Result<ArrowReaderMetadata, String
     ArrowReaderMetadata::load(&file, Default::default()).map_err(|error| error.to_string())
 }
 
-/// Finds the column of a file for a declared column.
-fn find(in_file: &Schema, declared: &Field) -> Result<usize, String> {
-    let fields = in_file.fields();
-    let is_it = |field: &Arc<Field>| field.name().to_lowercase() == declared.name().to_lowercase();
-    let exact = fields.iter().position(|field| field.name() == declared.name());
-    let Some(place) = exact.or_else(|| fields.iter().position(is_it)) else {
-        let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
+/// Where a column stands in a file: its place, and those of the fields of structs that lead to it.
+type Place = Vec<usize>;
+
+/// Finds the column of a file for a declared column. `a.b` is the field `b` of the struct `a`, if no column has that
+/// name.
+fn find(in_file: &Schema, declared: &Field) -> Result<Place, String> {
+    let Some((place, found)) = find_in(in_file.fields(), declared.name()) else {
+        let names: Vec<&str> = in_file.fields().iter().map(|field| field.name().as_str()).collect();
         return Err(format!("there is no column '{}'; the columns are {}", declared.name(), names.join(", ")));
     };
-    let found = fields[place].data_type();
     if !convert::is_readable(found, declared) {
         let name = declared.name();
-        let wanted = type_of(declared);
-        return Err(format!("the column '{name}' of type {found} cannot be read as {wanted}"));
+        let inner = Part::of_column(declared).and_then(|part| unsuited(found, &part, name));
+        let inner = inner.filter(|(path, _)| path != name);
+        let inner = inner.map_or_else(String::new, |(path, wanted)| format!(": '{path}' is no {wanted} there"));
+        return Err(format!("the column '{name}' of type {found} cannot be read as {}{inner}", type_of(declared)));
     }
     Ok(place)
+}
+
+fn find_in<'f>(fields: &'f Fields, name: &str) -> Option<(Place, &'f DataType)> {
+    let exact = fields.iter().position(|field| field.name() == name);
+    let variant = || fields.iter().position(|field| field.name().to_lowercase() == name.to_lowercase());
+    if let Some(place) = exact.or_else(variant) {
+        return Some((vec![place], fields[place].data_type()));
+    }
+    name.match_indices('.').find_map(|(point, _)| {
+        let (mut place, outer) = find_in(fields, &name[..point])?;
+        let DataType::Struct(inner) = outer else { return None };
+        let (behind, found) = find_in(inner, &name[point + 1..])?;
+        place.extend(behind);
+        Some((place, found))
+    })
+}
+
+/// The column at a place, null where a struct around it is.
+fn column_at(rows: &RecordBatch, first: usize, inner: &[usize]) -> Result<ArrayRef, String> {
+    inner.iter().try_fold(rows.column(first).clone(), |column, &field| {
+        let structs = column.as_struct();
+        let values = structs.column(field);
+        let nulls = NullBuffer::union(structs.nulls(), values.logical_nulls().as_ref());
+        // A dictionary has its nulls elsewhere, and a column of nulls has none.
+        let plain = match values.data_type() {
+            DataType::Dictionary(_, of) => cast(values, of).map_err(|error| error.to_string())?,
+            DataType::Null => return Ok(values.clone()),
+            _ => values.clone(),
+        };
+        let data = plain.to_data().into_builder().nulls(nulls).build().map_err(|error| error.to_string())?;
+        Ok(make_array(data))
+    })
 }
 
 /// The columns of the file as they would be declared; columns of unsupported types are left out.
@@ -214,10 +252,9 @@ fn open(
 
 /// Converts the columns to the declared types.
 fn as_wanted(rows: &RecordBatch, group: &RowGroup, wanted: &Wanted) -> Result<Converted, String> {
-    let in_file = group.places.iter().map(|&place| rows.column(place));
     let mut converted = Converted::new(rows.num_rows());
-    for (field, column) in wanted.schema.fields().iter().zip(in_file) {
-        converted.push(field, column)?;
+    for (field, (first, inner)) in wanted.schema.fields().iter().zip(&*group.places) {
+        converted.push(field, &column_at(rows, *first, inner)?)?;
     }
     for &column in &wanted.required {
         converted.refuse_nulls(column, wanted.schema.field(column).name());

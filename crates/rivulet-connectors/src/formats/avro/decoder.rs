@@ -5,18 +5,17 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema};
-use rivulet_dataflow::element_type;
 
+use super::part_decoder::unsuited;
 use super::schema::{AvroSchema, Node, TimeUnit};
-use crate::formats::array::{NestedValues, type_of};
+use super::walk::{DEPTH_MAX, Walk, boolean, branch, symbol, text};
+use crate::formats::array::type_of;
 use crate::formats::binary::{Bytes, Framing, push_boolean, push_float, push_integer, push_text, push_time};
 use crate::formats::decode::PayloadParser;
 use crate::formats::exact::CheckedValues;
 use crate::formats::fault::{Fault, Problem};
+use crate::formats::parts::Part;
 use crate::formats::rows::{Rows, Values};
-
-/// How deep the values of a payload may be nested.
-const DEPTH_MAX: usize = 64;
 
 /// Reads Avro records into columns.
 pub(crate) struct AvroParser {
@@ -76,14 +75,16 @@ fn check(schema: &AvroSchema, column: &Field) -> Result<(), String> {
     let mut rest = name.as_str();
     loop {
         if let Some((_, node)) = fields.iter().find(|(field, _)| field == rest) {
-            let element = element_type(column);
-            let is_read = |node: &Node| suits(node, column.data_type()) || suits_array(node, element.as_ref());
-            // A union may have both, null among them.
+            let part = Part::of_column(column);
+            // A union may have several types, null among them.
             let branches = if let Node::Union(branches) = node { branches } else { std::slice::from_ref(node) };
-            return match branches.iter().all(is_read) {
-                true => Ok(()),
-                false => Err(format!("cannot read the field '{name}' as {}", type_of(column))),
-            };
+            for branch in branches.iter().filter(|branch| !suits(branch, column.data_type())) {
+                let Some(part) = &part else { return Err(unreadable(column, None)) };
+                if let Some(inner) = unsuited(schema, branch, part, name) {
+                    return Err(unreadable(column, Some(inner)));
+                }
+            }
+            return Ok(());
         }
         let inner = rest.split_once('.').and_then(|(first, inner)| {
             let (_, node) = fields.iter().find(|(field, _)| field == first)?;
@@ -97,6 +98,14 @@ fn check(schema: &AvroSchema, column: &Field) -> Result<(), String> {
             }
         }
     }
+}
+
+/// The problem of a column whose field has another type: that of the column, or of a part of it, by its path.
+fn unreadable(column: &Field, inner: Option<(String, &'static str)>) -> String {
+    let name = column.name();
+    let inner = inner.filter(|(path, _)| path != name);
+    let inner = inner.map_or_else(String::new, |(path, wanted)| format!(": '{path}' is no {wanted} in the schema"));
+    format!("cannot read the field '{name}' as {}{inner}", type_of(column))
 }
 
 /// The record that a type is, or that is the only one in a union.
@@ -129,21 +138,6 @@ fn suits(node: &Node, column: &DataType) -> bool {
         Node::Bytes | Node::Fixed(_) | Node::Enum(_) => *column == Utf8,
         Node::Array(_) | Node::Map(_) | Node::Record(_) => false,
     }
-}
-
-/// Whether the type is an array whose items may be elements of this type.
-fn suits_array(node: &Node, element: Option<&DataType>) -> bool {
-    let (Node::Array(items), Some(element)) = (node, element) else { return false };
-    let items = if let Node::Union(branches) = &**items { branches } else { std::slice::from_ref(&**items) };
-    let suits = |item: &Node| match item {
-        Node::Null => true,
-        Node::Boolean => *element == DataType::Boolean,
-        Node::Integer => matches!(element, DataType::Int64 | DataType::Float64),
-        Node::Float | Node::Double => *element == DataType::Float64,
-        Node::String | Node::Bytes | Node::Fixed(_) | Node::Enum(_) => *element == DataType::Utf8,
-        _ => false,
-    };
-    items.iter().all(suits)
 }
 
 fn steps_of(
@@ -189,10 +183,6 @@ impl PayloadParser for AvroParser {
     }
 }
 
-struct Walk<'s> {
-    schema: &'s AvroSchema,
-}
-
 impl Walk<'_> {
     fn record(
         &self,
@@ -206,7 +196,7 @@ impl Walk<'_> {
             match step {
                 Step::Skip => self.skip(bytes, node, depth)?,
                 Step::Column(column) => {
-                    value(bytes, node, *column, rows).map_err(|fault| fault.in_column(*column))?;
+                    self.value(bytes, node, *column, rows).map_err(|fault| fault.in_column(*column))?;
                 }
                 Step::Record { number, steps, columns } => match branch(bytes, node)? {
                     Node::Record(found) if found == number => {
@@ -226,183 +216,58 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Skips a value.
-    fn skip(&self, bytes: &mut Bytes<'_>, node: &Node, depth: usize) -> Result<(), Fault> {
-        if depth > DEPTH_MAX {
-            return Err(bytes.fault(Problem::BinaryDepth));
+    /// Reads a value into a column.
+    #[inline]
+    fn value(&self, bytes: &mut Bytes<'_>, node: &Node, column: usize, rows: &mut Rows) -> Result<(), Fault> {
+        let node = branch(bytes, node)?;
+        let at = bytes.at();
+        let column = rows.open(column);
+        if let (Node::Array(_) | Node::Map(_) | Node::Record(_), Values::Checked(CheckedValues::Nested(values))) =
+            (node, column.values())
+        {
+            let payload_bytes = bytes.payload().len();
+            return values.push_with(payload_bytes, |part, writer, out| self.part(bytes, node, part, 0, writer, out));
         }
-        match node {
-            Node::Null => {}
-            Node::Boolean => _ = bytes.take(1)?,
-            Node::Integer | Node::Time(_) | Node::TimeOfDay(_) | Node::Enum(_) => _ = bytes.varint()?,
-            Node::Float => _ = bytes.take(4)?,
-            Node::Double => _ = bytes.take(8)?,
-            Node::Bytes | Node::String | Node::Decimal { fixed: None, .. } => _ = text(bytes)?,
-            Node::Fixed(size) | Node::Decimal { fixed: Some(size), .. } => _ = bytes.take(*size)?,
-            Node::Union(_) => {
-                let branch = branch(bytes, node)?;
-                self.skip(bytes, branch, depth + 1)?;
-            }
-            Node::Record(number) => {
-                for (_, field) in self.schema.record(*number) {
-                    self.skip(bytes, field, depth + 1)?;
-                }
-            }
-            Node::Array(items) => self.skip_blocks(bytes, items, false, depth)?,
-            Node::Map(values) => self.skip_blocks(bytes, values, true, depth)?,
-        }
-        Ok(())
-    }
-
-    /// Skips the blocks of an array or a map.
-    fn skip_blocks(&self, bytes: &mut Bytes<'_>, items: &Node, has_keys: bool, depth: usize) -> Result<(), Fault> {
-        loop {
-            let count = bytes.zigzag()?;
-            if count == 0 {
-                return Ok(());
-            }
-            // A negative count says that the length of the block follows.
-            if count < 0 {
-                text(bytes)?;
-                continue;
-            }
-            for _ in 0..count {
-                let before = bytes.at();
-                if has_keys {
-                    text(bytes)?;
-                }
-                self.skip(bytes, items, depth + 1)?;
-                // Items without a byte are not skipped one by one: a few bytes could claim any number of them.
-                if bytes.at() == before {
-                    break;
-                }
-            }
-        }
-    }
-}
-
-/// The branch of a union that follows; any other type itself.
-#[inline]
-fn branch<'n>(bytes: &mut Bytes<'_>, node: &'n Node) -> Result<&'n Node, Fault> {
-    let Node::Union(branches) = node else { return Ok(node) };
-    let at = bytes.at();
-    let index = bytes.zigzag()?;
-    usize::try_from(index)
-        .ok()
-        .and_then(|index| branches.get(index))
-        .ok_or_else(|| Fault::new(Problem::BinaryBranch, at))
-}
-
-/// Bytes behind their length.
-#[inline]
-fn text<'p>(bytes: &mut Bytes<'p>) -> Result<&'p [u8], Fault> {
-    let at = bytes.at();
-    let length = usize::try_from(bytes.zigzag()?).map_err(|_| Fault::new(Problem::BinaryLength, at))?;
-    bytes.take(length)
-}
-
-/// Reads a value into a column.
-#[inline]
-fn value(bytes: &mut Bytes<'_>, node: &Node, column: usize, rows: &mut Rows) -> Result<(), Fault> {
-    let node = branch(bytes, node)?;
-    let at = bytes.at();
-    if let Node::Array(items) = node {
-        let arrays = rows.open_array(column).map_err(|problem| Fault::new(problem, at))?;
-        return array(bytes, items, arrays);
-    }
-    let column = rows.open(column);
-    let pushed = match node {
-        Node::Null => column.push_null(),
-        Node::Boolean => match bytes.array()? {
-            [0] => push_boolean(column, false),
-            [1] => push_boolean(column, true),
-            _ => Err(Problem::BinaryBranch),
-        },
-        Node::Integer => push_integer(column, bytes.zigzag()?),
-        Node::Float => push_float(column, f64::from(f32::from_le_bytes(bytes.array()?))),
-        Node::Double => push_float(column, f64::from_le_bytes(bytes.array()?)),
-        Node::Time(unit) => match (column.values(), bytes.zigzag()?) {
-            (Values::Checked(values), days) => values.push_days(days),
-            (_, time) => match unit.to_us(time) {
-                Some(time_us) => push_time(column, time_us),
-                None => Err(Problem::TimestampRange),
-            },
-        },
-        Node::TimeOfDay(unit) => match (column.values(), bytes.zigzag()?) {
-            (Values::Checked(values @ CheckedValues::Time(_)), time) => {
-                let of_day_ns = unit.to_us(time).and_then(|time_us| time_us.checked_mul(1000));
-                of_day_ns.ok_or(Problem::ExpectedTime).and_then(|of_day_ns| values.push_time_of_day(of_day_ns))
-            }
-            (_, time) => push_integer(column, time),
-        },
-        Node::String | Node::Bytes => push_text(column, text(bytes)?),
-        Node::Fixed(size) => push_text(column, bytes.take(*size)?),
-        Node::Enum(symbols) => match usize::try_from(bytes.zigzag()?).ok().and_then(|index| symbols.get(index)) {
-            Some(symbol) => push_text(column, symbol.as_bytes()),
-            None => Err(Problem::BinaryBranch),
-        },
-        Node::Decimal { fixed, scale, .. } => {
-            let digits = match fixed {
-                Some(size) => bytes.take(*size)?,
-                None => text(bytes)?,
-            };
-            match column.values() {
-                Values::Checked(values) => match integer_of(digits) {
-                    Some(digits) => values.push_scaled(digits, *scale),
-                    None => Err(Problem::DecimalRange),
+        let pushed = match node {
+            Node::Null => column.push_null(),
+            Node::Boolean => push_boolean(column, boolean(bytes)?),
+            Node::Integer => push_integer(column, bytes.zigzag()?),
+            Node::Float => push_float(column, f64::from(f32::from_le_bytes(bytes.array()?))),
+            Node::Double => push_float(column, f64::from_le_bytes(bytes.array()?)),
+            Node::Time(unit) => match (column.values(), bytes.zigzag()?) {
+                (Values::Checked(values), days) => values.push_days(days),
+                (_, time) => match unit.to_us(time) {
+                    Some(time_us) => push_time(column, time_us),
+                    None => Err(Problem::TimestampRange),
                 },
-                _ => push_float(column, decimal(digits, *scale)),
+            },
+            Node::TimeOfDay(unit) => match (column.values(), bytes.zigzag()?) {
+                (Values::Checked(values @ CheckedValues::Time(_)), time) => {
+                    let of_day_ns = unit.to_us(time).and_then(|time_us| time_us.checked_mul(1000));
+                    of_day_ns.ok_or(Problem::ExpectedTime).and_then(|of_day_ns| values.push_time_of_day(of_day_ns))
+                }
+                (_, time) => push_integer(column, time),
+            },
+            Node::String | Node::Bytes => push_text(column, text(bytes)?),
+            Node::Fixed(size) => push_text(column, bytes.take(*size)?),
+            Node::Enum(symbols) => push_text(column, symbol(bytes, symbols)?.as_bytes()),
+            Node::Decimal { fixed, scale, .. } => {
+                let digits = match fixed {
+                    Some(size) => bytes.take(*size)?,
+                    None => text(bytes)?,
+                };
+                match column.values() {
+                    Values::Checked(values) => match integer_of(digits) {
+                        Some(digits) => values.push_scaled(digits, *scale),
+                        None => Err(Problem::DecimalRange),
+                    },
+                    _ => push_float(column, decimal(digits, *scale)),
+                }
             }
-        }
-        Node::Array(_) | Node::Map(_) | Node::Record(_) | Node::Union(_) => Err(Problem::BinaryBranch),
-    };
-    pushed.map_err(|problem| Fault::new(problem, at))
-}
-
-/// Adds the items of an array to the array that was opened for them.
-fn array(bytes: &mut Bytes<'_>, items: &Node, arrays: &mut NestedValues) -> Result<(), Fault> {
-    loop {
-        let count = bytes.zigzag()?;
-        if count == 0 {
-            return Ok(());
-        }
-        // A negative count says that the length of the block follows, for readers that skip it.
-        if count < 0 {
-            bytes.zigzag()?;
-        }
-        for _ in 0..count.unsigned_abs() {
-            let at = bytes.at();
-            item(bytes, items, arrays)?;
-            // A few bytes could claim any number of items without a byte.
-            if bytes.at() == at {
-                return Err(Fault::new(Problem::BinaryLength, at));
-            }
-        }
+            Node::Array(_) | Node::Map(_) | Node::Record(_) | Node::Union(_) => Err(Problem::BinaryBranch),
+        };
+        pushed.map_err(|problem| Fault::new(problem, at))
     }
-}
-
-fn item(bytes: &mut Bytes<'_>, items: &Node, arrays: &mut NestedValues) -> Result<(), Fault> {
-    let node = branch(bytes, items)?;
-    let at = bytes.at();
-    let added = match node {
-        Node::Null => arrays.add_null(),
-        Node::Boolean => match bytes.array()? {
-            [0] => arrays.add_boolean(false),
-            [1] => arrays.add_boolean(true),
-            _ => Err(Problem::BinaryBranch),
-        },
-        Node::Integer => arrays.add_integer(bytes.zigzag()?),
-        Node::Float => arrays.add_float(f64::from(f32::from_le_bytes(bytes.array()?))),
-        Node::Double => arrays.add_float(f64::from_le_bytes(bytes.array()?)),
-        Node::String | Node::Bytes => arrays.add_text(text(bytes)?),
-        Node::Fixed(size) => arrays.add_text(bytes.take(*size)?),
-        Node::Enum(symbols) => match usize::try_from(bytes.zigzag()?).ok().and_then(|index| symbols.get(index)) {
-            Some(symbol) => arrays.add_text(symbol.as_bytes()),
-            None => Err(Problem::BinaryBranch),
-        },
-        _ => Err(Problem::BinaryBranch),
-    };
-    added.map_err(|problem| Fault::new(problem, at))
 }
 
 /// An integer in big-endian two's complement, if it has at most 128 bits.

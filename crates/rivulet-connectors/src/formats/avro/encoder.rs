@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field, Schema};
-use rivulet_dataflow::{Batch, element_type};
+use arrow::datatypes::{DataType, Schema};
+use rivulet_dataflow::Batch;
 
+use super::part_encoder::Written;
 use super::schema::{AvroSchema, Node};
-use crate::formats::array::{each_element, may_be_array, type_of};
+use crate::formats::array::{part_of, type_of};
 use crate::formats::binary::{Framing, append_zigzag};
 use crate::formats::cells::{Cell, Cells, written_as};
 use crate::formats::csv::append_bare;
 use crate::formats::encode::{EncodedRows, Encoder};
 use crate::formats::exact::{nearest_float, rescaled};
+use crate::formats::parts::Part;
+use crate::formats::tape::Tape;
 
 /// How deep records may be nested in each other.
 const DEPTH_MAX: usize = 64;
@@ -21,6 +24,7 @@ pub(super) struct AvroEncoder {
     framing: Framing,
     /// How each field of the root is written.
     steps: Vec<Step>,
+    tape: Tape,
 }
 
 /// How a field is written.
@@ -29,6 +33,8 @@ enum Step {
     Null(Option<i64>),
     /// From a column; the branches of the union for null and for a value.
     Column { column: usize, node: Node, null: Option<i64>, value: Option<i64> },
+    /// From a column of values with parts.
+    Parts { column: usize, written: Written, part: Part, null: Option<i64> },
     /// A record, perhaps in a union.
     Record { steps: Vec<Step>, value: Option<i64> },
 }
@@ -39,7 +45,7 @@ impl AvroEncoder {
         let steps = steps_of(&schema, schema.root(), "", columns, &mut used, 0)?;
         match used.iter().position(|used| !used) {
             Some(column) => Err(format!("has no field '{}' in its schema", columns.field(column).name())),
-            None => Ok(Self { framing, steps }),
+            None => Ok(Self { framing, steps, tape: Tape::default() }),
         }
     }
 }
@@ -63,16 +69,26 @@ fn steps_of(
         steps.push(if let Some(column) = found {
             used[column] = true;
             let field = columns.field(column);
-            // An array is written as one where the field can have it, else as text.
-            let arrays = branches.iter().position(|branch| suits_array(branch, field));
-            let Some(value) = arrays.or_else(|| branches.iter().position(|branch| suits(branch, field.data_type())))
-            else {
-                return Err(format!("cannot write the column '{path}' of type {} as its field", type_of(field)));
+            // A value with parts is written as one where the field can have it, else as text.
+            let has_parts = |branch: &Node| matches!(branch, Node::Array(_) | Node::Map(_) | Node::Record(_));
+            let parts = part_of(field).filter(|_| branches.iter().any(has_parts));
+            let parts = parts.map(|part| Written::new(schema, node, &part, &path)).transpose();
+            let null_branch = null.and_then(number);
+            let step = match (parts, branches.iter().position(|branch| suits(branch, field.data_type()))) {
+                (Ok(Some((written, part))), _) => Step::Parts { column, written, part, null: null_branch },
+                (_, Some(place)) => {
+                    Step::Column { column, node: branches[place].clone(), null: null_branch, value: number(place) }
+                }
+                (parts, None) => {
+                    let problem = parts.err().map_or_else(String::new, |problem| format!(": {problem}"));
+                    let shown = type_of(field);
+                    return Err(format!("cannot write the column '{path}' of type {shown} as its field{problem}"));
+                }
             };
             if field.is_nullable() && null.is_none() {
                 return Err(format!("cannot write the column '{path}', which may be null, as a field that may not"));
             }
-            Step::Column { column, node: branches[value].clone(), null: null.and_then(number), value: number(value) }
+            step
         } else if columns.fields().iter().any(|field| field.name().starts_with(&below)) && depth < DEPTH_MAX {
             let record = branches.iter().enumerate().find_map(|(index, branch)| match branch {
                 Node::Record(record) => Some((index, *record)),
@@ -113,87 +129,19 @@ fn suits(node: &Node, data_type: &DataType) -> bool {
     )
 }
 
-/// Whether the column holds arrays whose elements can be written as items of the type.
-fn suits_array(node: &Node, column: &Field) -> bool {
-    let Node::Array(items) = node else { return false };
-    let Some((_, item)) = item_of(items) else { return false };
-    match (element_of(item), element_type(column)) {
-        (Some(DataType::Float64), Some(DataType::Int64)) => true,
-        (wanted, Some(element)) => wanted == Some(element),
-        // Elements whose type is not known, or that have parts, are texts.
-        (wanted, None) => may_be_array(column) && wanted == Some(DataType::Utf8),
-    }
-}
-
-/// The type of the items of an array that are not null, and its branch in their union.
-fn item_of(items: &Node) -> Option<(Option<i64>, &Node)> {
-    match items {
-        Node::Union(branches) => {
-            let place = branches.iter().position(|branch| element_of(branch).is_some())?;
-            Some((Some(place as i64), &branches[place]))
-        }
-        item => Some((None, item)),
-    }
-}
-
-/// The type of the elements that are written as items of this type.
-fn element_of(item: &Node) -> Option<DataType> {
-    Some(match item {
-        Node::Boolean => DataType::Boolean,
-        Node::Integer => DataType::Int64,
-        Node::Float | Node::Double => DataType::Float64,
-        Node::String | Node::Bytes => DataType::Utf8,
-        _ => return None,
-    })
-}
-
-/// Writes an array in JSON. Nulls are left out where items may not be null. What is no array is one without items.
-fn append_array(items: &Node, text: &str, out: &mut Vec<u8>) {
-    let Some((branch, item)) = item_of(items) else { unreachable!("items that are not written were refused") };
-    let Some(element) = element_of(item) else { unreachable!("items that are not written were refused") };
-    let null = match items {
-        Node::Union(branches) => branches.iter().position(|branch| *branch == Node::Null),
-        _ => None,
-    };
-    let (start, mut count) = (out.len(), 0_i64);
-    let read = each_element(text, &element, |cell| {
-        match (cell, null) {
-            (Cell::Null, None) => return,
-            (Cell::Null, Some(null)) => append_zigzag(null as i64, out),
-            (cell, _) => {
-                branch.iter().for_each(|branch| append_zigzag(*branch, out));
-                append_value(item, cell, out);
-            }
-        }
-        count += 1;
-    });
-    if read.is_err() {
-        out.truncate(start);
-        count = 0;
-    }
-    if count > 0 {
-        let items = out.len();
-        append_zigzag(count, out);
-        // The count stands before the items.
-        let bytes = out.len() - items;
-        out[start..].rotate_right(bytes);
-    }
-    append_zigzag(0, out);
-}
-
 impl Encoder for AvroEncoder {
     fn encode(&mut self, batch: &Batch, out: &mut EncodedRows) {
         let columns: Vec<Cells> = batch.columns.columns().iter().map(Cells::new).collect();
         for row in 0..batch.rows() {
             let bytes = out.bytes_mut();
             self.framing.append(bytes);
-            append_record(&self.steps, &columns, row, bytes);
+            append_record(&self.steps, &columns, row, &mut self.tape, bytes);
             out.end_row();
         }
     }
 }
 
-fn append_record(steps: &[Step], columns: &[Cells], row: usize, out: &mut Vec<u8>) {
+fn append_record(steps: &[Step], columns: &[Cells], row: usize, tape: &mut Tape, out: &mut Vec<u8>) {
     let branch = |number: &Option<i64>, out: &mut Vec<u8>| {
         if let Some(number) = number {
             append_zigzag(*number, out);
@@ -204,8 +152,12 @@ fn append_record(steps: &[Step], columns: &[Cells], row: usize, out: &mut Vec<u8
             Step::Null(number) => branch(number, out),
             Step::Record { steps, value } => {
                 branch(value, out);
-                append_record(steps, columns, row, out);
+                append_record(steps, columns, row, tape, out);
             }
+            Step::Parts { column, written, part, null } => match columns[*column].cell(row) {
+                Cell::Text(text) => _ = written.append(tape.read(text, part), out),
+                _ => branch(null, out),
+            },
             Step::Column { column, node, null, value } => match columns[*column].cell(row) {
                 // The column has no null if the union has no branch for it.
                 Cell::Null => branch(null, out),
@@ -220,7 +172,6 @@ fn append_record(steps: &[Step], columns: &[Cells], row: usize, out: &mut Vec<u8
 
 fn append_value(node: &Node, cell: Cell<'_>, out: &mut Vec<u8>) {
     match (node, cell) {
-        (Node::Array(items), Cell::Text(text)) => append_array(items, text, out),
         (Node::Boolean, Cell::Boolean(value)) => out.push(u8::from(value)),
         (Node::Integer, Cell::Int64(value)) => append_zigzag(value, out),
         // Larger values become the largest number.

@@ -5,13 +5,20 @@
 //! skipped. A null in a union is null. Whole numbers are also read into DOUBLE and DECIMAL, and into TIMESTAMP as
 //! milliseconds; the logical types `date`, `time-*` and `decimal` are DATE, TIME and DECIMAL.
 //!
-//! - [`schema`]: the schema as a tree; [`decoder`]: payloads into rows; [`encoder`]: rows into payloads;
+//! Arrays, maps and records are also read and written as columns of ARRAY, MAP and ROW.
+//!
+//! - [`schema`]: the schema as a tree; [`walk`]: the way through a record by it;
+//! - [`decoder`]: payloads into rows, and [`part_decoder`]: their values with parts;
+//! - [`encoder`]: rows into payloads, and [`part_encoder`]: their values with parts;
 //! - [`container`]: files of records.
 
 mod container;
 mod decoder;
 mod encoder;
+mod part_decoder;
+mod part_encoder;
 mod schema;
+mod walk;
 
 use std::sync::Arc;
 

@@ -3,8 +3,9 @@
 use std::collections::HashMap;
 
 use arrow::datatypes::{DataType, Schema};
-use rivulet_dataflow::element_type;
 use serde_json::{Value, json};
+
+use crate::formats::parts::Part;
 
 /// How deep types may be nested. Named types may contain themselves, so that values are bounded on their own.
 const DEPTH_MAX: usize = 64;
@@ -99,23 +100,11 @@ impl AvroSchema {
 
     /// The schema that columns suggest: a record with a field for each, null where that may be.
     pub(super) fn of_columns(columns: &Schema) -> Result<Self, String> {
-        let mut fields = Vec::with_capacity(columns.fields().len());
+        let (mut fields, mut records) = (Vec::with_capacity(columns.fields().len()), 0);
         for field in columns.fields() {
-            let name = field.name();
-            let is_first = |first: char| first.is_ascii_alphabetic() || first == '_';
-            if !name.starts_with(is_first) || !name.chars().all(|one| one.is_ascii_alphanumeric() || one == '_') {
-                return Err(format!("cannot call a field '{name}'"));
-            }
+            let name = name_of(field.name())?;
             let plain = match crate::formats::cells::written_as(field.data_type()) {
-                _ if let Some(element) = element_type(field) => {
-                    let items = match element {
-                        DataType::Int64 => "long",
-                        DataType::Float64 => "double",
-                        DataType::Boolean => "boolean",
-                        _ => "string",
-                    };
-                    json!({"type": "array", "items": ["null", items]})
-                }
+                _ if let Some(part) = Part::of_column(field) => suggested(&part, &mut records)?,
                 Some(DataType::Boolean) => json!("boolean"),
                 Some(DataType::Int64)
                     if matches!(field.data_type(), DataType::Int8 | DataType::Int16 | DataType::Int32) =>
@@ -153,6 +142,35 @@ impl AvroSchema {
     pub(super) fn record(&self, number: usize) -> &Fields {
         &self.records[number]
     }
+}
+
+/// The name, if a field may have it.
+fn name_of(name: &str) -> Result<&str, String> {
+    let is_first = |first: char| first.is_ascii_alphabetic() || first == '_';
+    match name.starts_with(is_first) && name.chars().all(|one| one.is_ascii_alphanumeric() || one == '_') {
+        true => Ok(name),
+        false => Err(format!("cannot call a field '{name}'")),
+    }
+}
+
+/// The type that a part suggests, whose own parts may be null. Records have numbers in their names, from 1.
+fn suggested(part: &Part, records: &mut usize) -> Result<Value, String> {
+    Ok(match part {
+        Part::Boolean => json!("boolean"),
+        Part::Integer => json!("long"),
+        Part::Float => json!("double"),
+        Part::Text | Part::Any => json!("string"),
+        Part::Array(element) => json!({"type": "array", "items": ["null", suggested(element, records)?]}),
+        Part::Map(value) => json!({"type": "map", "values": ["null", suggested(value, records)?]}),
+        Part::Row(row) => {
+            *records += 1;
+            let (name, mut fields) = (format!("row{records}"), Vec::with_capacity(row.len()));
+            for (name, part) in row {
+                fields.push(json!({"name": name_of(name)?, "type": ["null", suggested(part, records)?]}));
+            }
+            json!({"type": "record", "name": name, "fields": fields})
+        }
+    })
 }
 
 #[derive(Default)]

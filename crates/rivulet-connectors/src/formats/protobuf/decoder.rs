@@ -4,20 +4,27 @@
 
 use arrow::datatypes::{DataType, Field as ColumnField, Schema};
 use prost_reflect::{Kind, MessageDescriptor};
-use rivulet_dataflow::element_type;
 
 use super::field::{DEPTH_MAX, Scalar, WireType, is_timestamp, length_delimited};
 use super::format::ProtobufFormat;
-use crate::formats::array::{NestedValues, type_of};
+use super::part_decoder::{self, Found, Plan, Reading};
+use super::skip::skip;
+use crate::formats::array::type_of;
 use crate::formats::binary::{Bytes, Framing, push_time};
 use crate::formats::decode::PayloadParser;
+use crate::formats::exact::CheckedValues;
 use crate::formats::fault::{Fault, Problem};
-use crate::formats::rows::Rows;
+use crate::formats::parts::Part;
+use crate::formats::rows::{Rows, Values};
 
 /// Reads messages into columns.
 pub(crate) struct ProtobufParser {
     framing: Framing,
     root: Message,
+    /// The columns of values with parts.
+    parts: Vec<(usize, Plan)>,
+    /// Where their values were found; empty between payloads.
+    found: Vec<Found>,
 }
 
 /// What is done with the fields of a message.
@@ -36,10 +43,11 @@ enum Field {
     Timestamp {
         column: usize,
     },
-    /// A repeated field, whose values are the elements of an array.
-    List {
+    /// A value with parts, the one of this index.
+    Parts {
+        index: usize,
         column: usize,
-        scalar: Scalar,
+        is_repeated: bool,
     },
     Message(Message),
 }
@@ -50,15 +58,39 @@ impl ProtobufParser {
         let mut root = Message::default();
         // Columns that are not read are checked as well.
         let mut unread = Message::default();
+        let (mut parts, mut unread_parts) = (Vec::new(), Vec::new());
         for (index, field) in declared.fields().iter().enumerate() {
-            let (into, place) = match read.binary_search(&index) {
-                Ok(place) => (&mut root, place),
-                Err(_) => (&mut unread, 0),
+            let (into, parts, place) = match read.binary_search(&index) {
+                Ok(place) => (&mut root, &mut parts, place),
+                Err(_) => (&mut unread, &mut unread_parts, 0),
             };
-            into.add(&format.message, field, field.name(), place, 0)?;
+            into.add(&format.message, field, field.name(), place, parts, 0)?;
         }
         root.sort();
-        Ok(Self { framing: format.framing, root })
+        Ok(Self { framing: format.framing, root, parts, found: Vec::new() })
+    }
+}
+
+impl ProtobufParser {
+    /// Reads the columns of values with parts from where their values were found.
+    fn read_parts(&mut self, payload: &[u8], rows: &mut Rows) -> Result<(), Fault> {
+        let Self { parts, found, .. } = self;
+        part_decoder::sort(found);
+        let (mut at, end) = (0, found.len());
+        while at < end {
+            let field = found[at].field;
+            let values = at + found[at..end].iter().take_while(|one| one.field == field).count();
+            let (column, plan) = &parts[field];
+            let Values::Checked(CheckedValues::Nested(nested)) = rows.open(*column).values() else {
+                unreachable!("the column is of values with parts")
+            };
+            let read = nested.push_with(payload.len(), |part, writer, out| {
+                Reading { payload, found: &mut *found, writer }.value(plan, part, at..values, out)
+            });
+            read.map_err(|fault| fault.in_column(*column))?;
+            at = values;
+        }
+        Ok(())
     }
 }
 
@@ -70,20 +102,26 @@ impl Message {
         declared: &ColumnField,
         rest: &str,
         column: usize,
+        parts: &mut Vec<(usize, Plan)>,
         depth: usize,
     ) -> Result<(), String> {
         let (name, data_type) = (declared.name(), declared.data_type());
         if let Some(field) = message.get_field_by_name(rest) {
             let unsuitable = || format!("cannot read the field '{name}' as {}", type_of(declared));
-            let element = element_type(declared).filter(|_| field.is_list());
-            if (field.is_list() && element.is_none()) || field.is_map() {
-                return Err(format!("cannot read the field '{name}', which has several values, as {data_type}"));
-            }
+            let has_parts = field.is_list() || field.is_map() || Scalar::of(&field).is_none();
             let planned = match (Scalar::of(&field), field.kind()) {
-                (Some(scalar), _) if element.is_some() => match element.is_some_and(|element| scalar.suits(&element)) {
-                    true => Field::List { column, scalar },
-                    false => return Err(unsuitable()),
-                },
+                _ if let Some(part) = Part::of_column(declared).filter(|_| has_parts) => {
+                    let plan = Plan::new(&field, &part, name).map_err(|(path, wanted)| match path == *name {
+                        true => unsuitable(),
+                        false => format!("{}: '{path}' is no {wanted} in the message", unsuitable()),
+                    })?;
+                    let planned = Field::Parts { index: parts.len(), column, is_repeated: plan.is_repeated() };
+                    parts.push((column, plan));
+                    planned
+                }
+                _ if field.is_list() || field.is_map() => {
+                    return Err(format!("cannot read the field '{name}', which has several values, as {data_type}"));
+                }
                 (Some(scalar), _) if scalar.suits(data_type) => {
                     Field::Scalar { column, scalar, has_presence: field.supports_presence() }
                 }
@@ -110,10 +148,10 @@ impl Message {
             _ => None,
         });
         match known {
-            Some(known) => known.add(&descriptor, declared, rest, column, depth + 1),
+            Some(known) => known.add(&descriptor, declared, rest, column, parts, depth + 1),
             None => {
                 let mut added = Self::default();
-                added.add(&descriptor, declared, rest, column, depth + 1)?;
+                added.add(&descriptor, declared, rest, column, parts, depth + 1)?;
                 self.fields.push((number, Field::Message(added)));
                 Ok(())
             }
@@ -130,33 +168,34 @@ impl Message {
     }
 
     /// Reads the fields up to the end of `bytes`.
-    fn read(&self, bytes: &mut Bytes<'_>, rows: &mut Rows) -> Result<(), Fault> {
+    fn read(&self, bytes: &mut Bytes<'_>, rows: &mut Rows, found: &mut Vec<Found>) -> Result<(), Fault> {
         // Writers order fields by their numbers, so the next field is mostly the one behind the last.
         let mut next = 0;
         while !bytes.is_at_end() {
             let at = bytes.at();
-            let tag = bytes.varint()?;
-            let number = u32::try_from(tag >> 3).map_err(|_| Fault::new(Problem::BinaryNumber, at))?;
-            let Some(wire_type) = WireType::of_tag(tag).filter(|_| number > 0) else {
-                return Err(Fault::new(Problem::BinaryWireType, at));
-            };
-            let found = match self.fields.get(next) {
+            let (number, wire_type) = WireType::next(bytes)?;
+            let index = match self.fields.get(next) {
                 Some((expected, _)) if *expected == number => Some(next),
                 _ => self.fields.binary_search_by_key(&number, |(number, _)| *number).ok(),
             };
-            let Some(index) = found else {
+            let Some(index) = index else {
                 skip(bytes, wire_type, number, 0)?;
                 continue;
             };
             next = index + 1;
             // A column may be there twice, as a whole and in part; names are unique, so that a field has one entry.
             let (_, field) = &self.fields[index];
-            field.read(bytes, wire_type, rows, at)?;
+            match field {
+                Field::Parts { index, column, .. } => {
+                    let one = Found::take(bytes, *index, (number, wire_type), at);
+                    found.push(one.map_err(|fault| fault.in_column(*column))?);
+                }
+                _ => field.read(bytes, wire_type, rows, found, at)?,
+            }
         }
         for (_, field) in &self.fields {
-            if let Field::List { column, .. } = field {
-                let opened = rows.open_array(*column).map(drop);
-                opened.map_err(|problem| bytes.fault(problem).in_column(*column))?;
+            if let Field::Parts { index, is_repeated: true, .. } = field {
+                found.push(Found::in_message(*index));
             }
             if let Field::Scalar { column, scalar, has_presence: false } = field
                 && !rows.is_written(*column)
@@ -171,7 +210,14 @@ impl Message {
 
 impl Field {
     #[inline]
-    fn read(&self, bytes: &mut Bytes<'_>, wire_type: WireType, rows: &mut Rows, at: usize) -> Result<(), Fault> {
+    fn read(
+        &self,
+        bytes: &mut Bytes<'_>,
+        wire_type: WireType,
+        rows: &mut Rows,
+        found: &mut Vec<Found>,
+        at: usize,
+    ) -> Result<(), Fault> {
         match self {
             Self::Scalar { column, scalar, .. } => {
                 if scalar.wire_type() != wire_type {
@@ -184,44 +230,16 @@ impl Field {
                 let pushed = push_time(rows.open(*column), time_us);
                 pushed.map_err(|problem| Fault::new(problem, at).in_column(*column))
             }
-            Self::List { column, scalar } => {
-                let arrays = rows.open_array(*column).map_err(|problem| Fault::new(problem, at).in_column(*column))?;
-                list(bytes, wire_type, scalar, arrays, at).map_err(|fault| fault.in_column(*column))
-            }
             Self::Message(message) => {
                 if wire_type != WireType::Bytes {
                     return Err(Fault::new(Problem::BinaryWireType, at));
                 }
-                let inner = length_delimited(bytes)?;
-                // Offsets in it count from its beginning; they are reported from the beginning of the message.
-                let start = bytes.at() - inner.len();
-                message.read(&mut Bytes::new(inner, 0), rows).map_err(|fault| fault.moved_by(start))
+                let length = usize::try_from(bytes.varint()?).map_err(|_| Fault::new(Problem::BinaryLength, at))?;
+                message.read(&mut bytes.part(length)?, rows, found)
             }
+            Self::Parts { .. } => unreachable!("they are found first"),
         }
     }
-}
-
-/// Reads a value of a repeated field, or several that are packed.
-fn list(
-    bytes: &mut Bytes<'_>,
-    wire_type: WireType,
-    scalar: &Scalar,
-    arrays: &mut NestedValues,
-    at: usize,
-) -> Result<(), Fault> {
-    if wire_type == scalar.wire_type() {
-        return scalar.read(bytes, arrays);
-    }
-    if wire_type != WireType::Bytes {
-        return Err(Fault::new(Problem::BinaryWireType, at));
-    }
-    let inner = length_delimited(bytes)?;
-    let start = bytes.at() - inner.len();
-    let mut inner = Bytes::new(inner, 0);
-    while !inner.is_at_end() {
-        scalar.read(&mut inner, arrays).map_err(|fault| fault.moved_by(start))?;
-    }
-    Ok(())
 }
 
 /// Reads a `google.protobuf.Timestamp` as microseconds since the epoch.
@@ -252,38 +270,15 @@ fn timestamp(bytes: &mut Bytes<'_>, wire_type: WireType, at: usize) -> Result<i6
         .ok_or_else(|| Fault::new(Problem::TimestampRange, at))
 }
 
-/// Skips a value.
-fn skip(bytes: &mut Bytes<'_>, wire_type: WireType, number: u32, depth: usize) -> Result<(), Fault> {
-    match wire_type {
-        WireType::Varint => _ = bytes.varint()?,
-        WireType::Bits64 => _ = bytes.take(8)?,
-        WireType::Bits32 => _ = bytes.take(4)?,
-        WireType::Bytes => _ = length_delimited(bytes)?,
-        WireType::GroupEnd => return Err(bytes.fault(Problem::BinaryWireType)),
-        WireType::GroupStart => {
-            if depth >= DEPTH_MAX {
-                return Err(bytes.fault(Problem::BinaryDepth));
-            }
-            loop {
-                let at = bytes.at();
-                let tag = bytes.varint()?;
-                let inner = u32::try_from(tag >> 3).map_err(|_| Fault::new(Problem::BinaryNumber, at))?;
-                match WireType::of_tag(tag) {
-                    Some(WireType::GroupEnd) if inner == number => return Ok(()),
-                    Some(wire_type) => skip(bytes, wire_type, inner, depth + 1)?,
-                    None => return Err(Fault::new(Problem::BinaryWireType, at)),
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
 impl PayloadParser for ProtobufParser {
     fn parse(&mut self, payload: &[u8], _arrival_us: i64, rows: &mut Rows) -> Result<(), Fault> {
         let mut bytes = Bytes::new(payload, 0);
         ProtobufFormat::skip_frame(self.framing, &mut bytes)?;
-        self.root.read(&mut bytes, rows)?;
+        self.found.clear();
+        self.root.read(&mut bytes, rows, &mut self.found)?;
+        if !self.parts.is_empty() {
+            self.read_parts(payload, rows)?;
+        }
         rows.finish_row()
     }
 

@@ -1,13 +1,15 @@
 //! How the field of a message and a column fit together.
 
 use std::collections::HashMap;
+use std::io::Write;
 
 use arrow::datatypes::DataType;
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 
-use crate::formats::array::NestedValues;
 use crate::formats::binary::{Bytes, push_boolean, push_float, push_integer, push_text, unzigzag};
+use crate::formats::encode::append_display;
 use crate::formats::fault::{Fault, Problem};
+use crate::formats::parts::Part;
 use crate::formats::rows::{Column, Values};
 
 /// How deep messages may be nested in columns.
@@ -35,6 +37,18 @@ impl WireType {
             5 => Self::Bits32,
             _ => return None,
         })
+    }
+
+    /// Reads a tag: the number of a field, and how its value is written.
+    #[inline]
+    pub(super) fn next(bytes: &mut Bytes<'_>) -> Result<(u32, Self), Fault> {
+        let at = bytes.at();
+        let tag = bytes.varint()?;
+        let number = u32::try_from(tag >> 3).map_err(|_| Fault::new(Problem::BinaryNumber, at))?;
+        match Self::of_tag(tag).filter(|_| number > 0) {
+            Some(wire_type) => Ok((number, wire_type)),
+            None => Err(Fault::new(Problem::BinaryWireType, at)),
+        }
     }
 }
 
@@ -137,6 +151,48 @@ impl Scalar {
         pushed.map_err(|problem| Fault::new(problem, at))
     }
 
+    /// Appends the default of a part.
+    pub(super) fn append_default(&self, into: &mut PartTarget<'_>) -> Result<(), Problem> {
+        match self {
+            Self::Boolean => into.boolean(false),
+            Self::Float | Self::Double => into.float(0.0),
+            Self::Text => into.text(b""),
+            Self::Enum(names) => into.named(names, 0),
+            _ => into.integer(0),
+        }
+    }
+
+    /// The key of a map that is left out.
+    pub(super) fn default_key(&self) -> &'static str {
+        match self {
+            Self::Text => "",
+            Self::Boolean => "false",
+            _ => "0",
+        }
+    }
+
+    /// Calls `with` with the text of a key of a map.
+    pub(super) fn with_key(&self, bytes: &mut Bytes<'_>, with: impl FnOnce(&str)) -> Result<(), Fault> {
+        let at = bytes.at();
+        match self {
+            Self::Text => {
+                with(std::str::from_utf8(length_delimited(bytes)?).map_err(|_| Fault::new(Problem::InvalidUtf8, at))?);
+            }
+            Self::Boolean => with(if bytes.varint()? != 0 { "true" } else { "false" }),
+            _ => {
+                let mut number = WholeNumber(0);
+                self.read(bytes, &mut number)?;
+                let mut digits = [0; 24];
+                let mut rest = &mut digits[..];
+                // A number of 64 bits has room.
+                let _ = write!(rest, "{}", number.0);
+                let length = 24 - rest.len();
+                with(std::str::from_utf8(&digits[..length]).unwrap_or_default());
+            }
+        }
+        Ok(())
+    }
+
     /// Puts the default into a column, for a message that has no value.
     pub(super) fn push_default(&self, column: &mut Column) -> Result<(), Problem> {
         match self {
@@ -192,39 +248,78 @@ impl Target for Column {
     }
 }
 
-/// The value is one more element of the array that was opened last.
-impl Target for NestedValues {
+/// The value is a part, which is appended to what was written.
+pub(super) struct PartTarget<'t> {
+    pub(super) part: &'t Part,
+    pub(super) out: &'t mut Vec<u8>,
+}
+
+impl Target for PartTarget<'_> {
     fn boolean(&mut self, value: bool) -> Result<(), Problem> {
-        self.add_boolean(value)
+        self.part.append_boolean(value, self.out)
     }
 
     fn integer(&mut self, value: i64) -> Result<(), Problem> {
-        self.add_integer(value)
+        self.part.append_integer(value, self.out)
     }
 
     fn unsigned(&mut self, value: u64) -> Result<(), Problem> {
         match i64::try_from(value) {
-            Ok(value) => self.add_integer(value),
+            Ok(value) => self.integer(value),
             // Only a floating point number can have it.
-            Err(_) => self.add_float(value as f64).map_err(|_| Problem::BinaryIntegerRange),
+            Err(_) => self.float(value as f64).map_err(|_| Problem::BinaryIntegerRange),
         }
     }
 
     fn float(&mut self, value: f64) -> Result<(), Problem> {
-        self.add_float(value)
+        self.part.append_float(value, self.out)
     }
 
     fn text(&mut self, value: &[u8]) -> Result<(), Problem> {
-        self.add_text(value)
+        self.part.append_text(value, self.out)
     }
 
     fn named(&mut self, names: &EnumNames, number: i32) -> Result<(), Problem> {
-        match names.by_number.get(&number) {
-            Some(name) if self.are_texts() => self.add_text(name.as_bytes()),
+        match (self.part, names.by_number.get(&number)) {
+            (Part::Text | Part::Any, Some(name)) => self.text(name.as_bytes()),
             // A number without a known name is written as a number.
-            None if self.are_texts() => self.add_text(number.to_string().as_bytes()),
-            _ => self.add_integer(i64::from(number)),
+            (Part::Text, None) => {
+                append_display(self.out, format_args!("\"{number}\""));
+                Ok(())
+            }
+            _ => self.integer(i64::from(number)),
         }
+    }
+}
+
+/// A whole number alone.
+struct WholeNumber(i128);
+
+impl Target for WholeNumber {
+    fn boolean(&mut self, _value: bool) -> Result<(), Problem> {
+        Err(Problem::BinaryWireType)
+    }
+
+    fn integer(&mut self, value: i64) -> Result<(), Problem> {
+        self.0 = value.into();
+        Ok(())
+    }
+
+    fn unsigned(&mut self, value: u64) -> Result<(), Problem> {
+        self.0 = value.into();
+        Ok(())
+    }
+
+    fn float(&mut self, _value: f64) -> Result<(), Problem> {
+        Err(Problem::BinaryWireType)
+    }
+
+    fn text(&mut self, _value: &[u8]) -> Result<(), Problem> {
+        Err(Problem::BinaryWireType)
+    }
+
+    fn named(&mut self, _names: &EnumNames, number: i32) -> Result<(), Problem> {
+        self.integer(number.into())
     }
 }
 
@@ -235,7 +330,7 @@ impl EnumNames {
             // A number without a known name is written as a number.
             (Values::Text(values), None) => {
                 let pushed = values.push_with(|bytes| {
-                    crate::formats::encode::append_display(bytes, format_args!("{number}"));
+                    append_display(bytes, format_args!("{number}"));
                     Ok(())
                 });
                 pushed.map_err(|_| Problem::TooMuchText)

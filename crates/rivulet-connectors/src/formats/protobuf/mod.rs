@@ -5,12 +5,20 @@
 //! Enums are TEXT (names) or BIGINT (numbers); whole numbers are also read into DOUBLE and DECIMAL, and into TIMESTAMP
 //! as milliseconds, as `google.protobuf.Timestamp` is. DATE, TIME and DECIMAL are texts.
 //!
-//! - [`field`]: how a field and a column go together; [`decoder`]: payloads into rows; [`encoder`]: rows into payloads.
+//! Repeated fields, maps and messages are also columns of ARRAY, MAP and ROW; keys of maps are texts.
+//!
+//! - [`field`]: how a field and a column go together;
+//! - [`decoder`]: payloads into rows, [`part_decoder`]: their values with parts, and [`skip`]: what is not read;
+//! - [`encoder`]: rows into payloads, [`part_encoder`]: their values with parts, and [`scalar_encoder`]: single values.
 
 mod decoder;
 mod encoder;
 mod field;
 mod format;
+mod part_decoder;
+mod part_encoder;
+mod scalar_encoder;
+mod skip;
 
 use std::io;
 use std::path::{Path, PathBuf};

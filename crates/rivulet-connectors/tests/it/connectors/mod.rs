@@ -6,6 +6,7 @@ mod kafka;
 mod kafka_broker;
 mod kafka_secure;
 mod mqtt;
+mod nested;
 mod reach;
 mod resume;
 mod support;

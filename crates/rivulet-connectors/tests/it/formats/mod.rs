@@ -2,6 +2,7 @@
 
 mod arrays;
 mod binary;
+mod maps;
 mod nested;
 mod properties;
 mod text;
