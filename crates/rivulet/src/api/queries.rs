@@ -83,8 +83,8 @@ pub(super) async fn list_queries(
 
 /// Show a query
 ///
-/// With what became of its events, and why it gives what it gives. What becomes of them is counted for a minute from
-/// then on; for an application with a few queries from their start.
+/// With what became of its events, and why it gives what it gives. What becomes of them is counted for ten minutes
+/// from then on; for an application with a few queries from their start.
 #[utoipa::path(
     get, path = "/api/v1/queries/{name}", tag = "queries",
     params(("name" = String, Path, description = "Its name")),
