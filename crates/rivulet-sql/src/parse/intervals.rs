@@ -26,14 +26,17 @@ mod tests {
 
     #[test]
     fn a_unit_that_may_be_two_is_refused_and_read_in_a_catalog() {
-        let view = |length: &str| format!("CREATE VIEW v AS SELECT count(*) AS n FROM t\nGROUP BY tumble(ts, {length})");
+        let view =
+            |length: &str| format!("CREATE VIEW v AS SELECT count(*) AS n FROM t\nGROUP BY tumble(ts, {length})");
         for length in ["INTERVAL '10 m'", "interval '10m'", "INTERVAL '1 day 10 M'"] {
             let error = parse_script(&view(length)).unwrap_err();
             assert_eq!((error.line, error.column), (2, 30), "{length}: {error}");
             assert!(error.hint.is_some_and(|hint| hint.contains("minutes")), "{length}");
             assert!(parse_stored(&view(length)).unwrap().error.is_none(), "{length}");
         }
-        for length in ["INTERVAL '10 min'", "INTERVAL '10'", "INTERVAL '1h 10m'", "INTERVAL '10 ms'", "INTERVAL '1 mon'"] {
+        for length in
+            ["INTERVAL '10 min'", "INTERVAL '10'", "INTERVAL '1h 10m'", "INTERVAL '10 ms'", "INTERVAL '1 mon'"]
+        {
             assert!(parse_script(&view(length)).is_ok(), "{length}");
         }
         assert!(parse_script("SELECT 'm' AS interval FROM t").is_ok());

@@ -8,7 +8,10 @@ const WRITE: [(&[&str], &str); 34] = [
     (&["total"], "sum(x)"),
     (&["std", "stdev", "stdevp", "stddevp", "standard_deviation"], "stddev(x), or stddev_pop(x) of a whole population"),
     (&["varp", "var_p", "variance_pop", "variance_samp"], "var_samp(x) or var_pop(x)"),
-    (&["percentile", "percentile_approx", "approx_percentile", "approx_quantile", "quantile"], "percentile_cont(x, 0.9)"),
+    (
+        &["percentile", "percentile_approx", "approx_percentile", "approx_quantile", "quantile"],
+        "percentile_cont(x, 0.9)",
+    ),
     (&["approx_count_distinct", "hll_count", "ndv"], "approx_distinct(x)"),
     (&["count_distinct", "countdistinct", "uniq", "uniqexact"], "count(DISTINCT x)"),
     (&["count_if", "countif"], "count(*) FILTER (WHERE x > 1)"),
@@ -27,7 +30,10 @@ const WRITE: [(&[&str], &str); 34] = [
     ),
     (&["sessionwindow", "session_window"], "GROUP BY session(ts, INTERVAL '5 minutes')"),
     (&["countwindow", "rows_window"], "GROUP BY count_window(10)"),
-    (&["haversine", "distance", "geo_distance", "st_distance", "st_distancesphere"], "haversine_m(lat, lon, lat2, lon2)"),
+    (
+        &["haversine", "distance", "geo_distance", "st_distance", "st_distancesphere"],
+        "haversine_m(lat, lon, lat2, lon2)",
+    ),
     (&["iif"], "if(condition, x, y), or CASE WHEN condition THEN x ELSE y END"),
     (&["isnull"], "x IS NULL, or coalesce(x, 0)"),
     (&["len"], "length(x)"),

@@ -28,7 +28,9 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::service::{Alteration, AlterationEffect, ErrorKind, QueryChange, QueryRequest, ServiceError, Session, generated_name};
+use crate::service::{
+    Alteration, AlterationEffect, ErrorKind, QueryChange, QueryRequest, ServiceError, Session, generated_name,
+};
 
 use super::call::{Api, Authenticated};
 use super::error::ApiError;

@@ -398,10 +398,7 @@ mod tests {
 "#,
         )
         .unwrap();
-        assert_eq!(
-            columns(&file),
-            "window_end Timestamp(µs), sent_at Timestamp(µs), ts Int64, sum Int64, id Int64"
-        );
+        assert_eq!(columns(&file), "window_end Timestamp(µs), sent_at Timestamp(µs), ts Int64, sum Int64, id Int64");
         assert_eq!(file.perhaps_times, ["sum"]);
     }
 
