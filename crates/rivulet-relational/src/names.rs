@@ -76,7 +76,10 @@ pub fn written(query: &ast::Query, columns: usize) -> Vec<Option<String>> {
     let Some(items) = first_items(&query.body) else { return names };
     let is_one = |item: &SelectItem| matches!(item, SelectItem::UnnamedExpr(_) | SelectItem::ExprWithAlias { .. });
     let name = |item: &SelectItem| match item {
-        SelectItem::UnnamedExpr(expression) if !is_column(expression) => Some(as_written(expression)),
+        // A subquery is too long for a name.
+        SelectItem::UnnamedExpr(expression) if !is_column(expression) => {
+            Some(as_written(expression)).filter(|name| !name.contains("(SELECT "))
+        }
         _ => None,
     };
     // What stands behind a `*` is counted from the end.
