@@ -183,6 +183,19 @@ impl Scope<'_> {
             position: names[0].position,
         };
         let is_column = |name: &Name| self.columns.contains(&name.text.as_str());
+        if let Some(table) = self.tables.iter().find(|table| table.name == names[0].text) {
+            let behind = &names[1..];
+            for length in (1..=behind.len()).rev() {
+                let Name { text, position } = joined(&behind[..length]);
+                if table.columns.contains(&text) {
+                    return Ok((Name { text: full_name(&table.name, &text), position }, behind.len() - length));
+                }
+            }
+            let (row, prefix) = (joined(&names), format!("{}.", joined(&names).text));
+            if self.columns.iter().any(|column| column.starts_with(&prefix)) {
+                return Ok((row, 0));
+            }
+        }
         if let Some(column) = self.table_column(&names[0], &names[1])? {
             return Ok((column, names.len() - 2));
         }
