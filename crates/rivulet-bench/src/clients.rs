@@ -31,24 +31,31 @@ pub struct BrokerOptions {
     pub connections: usize,
     /// The beginning of client identifiers; a number follows.
     pub client_id: String,
-    /// The name for the login, if the broker requires one.
+    /// The users whose connections these are, each with its password; none if nobody logs in. An event goes over a
+    /// connection of the user whose name is the first level of its topic.
     #[serde(default)]
-    pub username: Option<String>,
-    /// The password for the login.
-    #[serde(default)]
-    pub password: Option<String>,
+    pub users: Vec<(String, String)>,
 }
 
 impl BrokerOptions {
     /// Returns the options for a broker at this address without a login.
     pub fn new(address: impl Into<String>, connections: usize, client_id: impl Into<String>) -> Self {
         let (address, client_id) = (address.into(), client_id.into());
-        Self { address, connections, client_id, username: None, password: None }
+        Self { address, connections, client_id, users: Vec::new() }
     }
 
-    /// The number of connections.
+    /// The number of connections: as many for each user.
     pub(crate) fn connection_count(&self) -> usize {
-        self.connections.clamp(1, OUTLETS_MAX)
+        let users = self.users.len().clamp(1, OUTLETS_MAX);
+        self.connections.clamp(1, OUTLETS_MAX).next_multiple_of(users).min(OUTLETS_MAX / users * users)
+    }
+
+    /// The place of the user below whose name a topic is.
+    fn user_of(&self, topic: &[u8]) -> usize {
+        let is_below = |(name, _): &(String, String)| {
+            topic.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&b'/'))
+        };
+        self.users.iter().take(OUTLETS_MAX).position(is_below).unwrap_or(0)
     }
 }
 
@@ -87,8 +94,11 @@ impl Outlets for Clients {
     }
 
     #[inline]
-    fn targets(&mut self, query: u32, _topic: &[u8]) -> u16 {
-        1 << (query as usize % self.connections.len())
+    fn targets(&mut self, query: u32, topic: &[u8]) -> u16 {
+        let users = self.options.users.len().clamp(1, OUTLETS_MAX);
+        let of_user = if users == 1 { 0 } else { self.options.user_of(topic) };
+        // The connections of a user are so far from each other.
+        1 << (of_user + query as usize % (self.connections.len() / users) * users)
     }
 
     fn version(&self, _outlet: usize) -> Version {
@@ -134,12 +144,13 @@ fn open(options: &BrokerOptions, number: usize) -> io::Result<TcpStream> {
     socket.set_read_timeout(Some(CONNECT_TIMEOUT))?;
     socket.set_write_timeout(Some(WRITE_TIMEOUT))?;
 
+    let user = options.users.get(number % options.users.len().clamp(1, OUTLETS_MAX));
     let connect = v3::Connect {
         protocol: Protocol(rmqtt_codec::types::MQTT_LEVEL_311),
         clean_session: true,
         client_id: format!("{}-{number}", options.client_id).into(),
-        username: options.username.as_deref().map(Into::into),
-        password: options.password.clone().map(Into::into),
+        username: user.map(|(name, _)| name.as_str().into()),
+        password: user.map(|(_, password)| password.clone().into()),
         ..v3::Connect::default()
     };
     let mut packet = Vec::new();

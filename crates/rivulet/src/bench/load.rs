@@ -30,11 +30,17 @@ pub(super) fn register(server: &mut ServerProcess, workload: &Workload) -> Resul
     Ok(())
 }
 
-/// A generator that is a broker, for thousands of connections if `is_crowded`, or one that publishes to a broker.
+/// Where a generator finds the users as which it publishes: `NAME=PASSWORD`, with commas between. Not among its
+/// arguments, which every user of the machine sees.
+pub(crate) const GENERATOR_USERS: &str = "GENERATOR_USERS";
+
+/// A generator that is a broker, for thousands of connections if `is_crowded`, or one that publishes to a broker, as
+/// these users with their passwords.
 pub(super) fn start_generator(
     external_broker: Option<SocketAddr>,
     is_crowded: bool,
     qos: Qos,
+    users: &[(String, String)],
 ) -> Result<GeneratorHandle, String> {
     if is_crowded && qos == Qos::AtLeastOnce {
         return Err("queries with connections of their own are measured with events of QoS 0\nhint: leave out --qos, or choose other models".into());
@@ -49,6 +55,8 @@ pub(super) fn start_generator(
     } else if qos == Qos::AtLeastOnce {
         command.args(["--qos", "1"]);
     }
+    let users: Vec<String> = users.iter().map(|(name, password)| format!("{name}={password}")).collect();
+    command.env(GENERATOR_USERS, users.join(","));
     GeneratorHandle::spawn(command).map_err(|error| error.to_string())
 }
 

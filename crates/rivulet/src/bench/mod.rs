@@ -16,4 +16,5 @@ mod usage;
 
 pub use usage::Usage;
 
-pub use many::{ManyOptions, ManyReport, Model, StepReport, Variant, run_many};
+pub(crate) use load::GENERATOR_USERS;
+pub use many::{Door, ManyOptions, ManyReport, Model, StepReport, Variant, run_many};

@@ -28,12 +28,14 @@ pub(super) struct ServerProcess {
     /// Its environment variables.
     settings: Vec<(String, String)>,
     agent: ureq::Agent,
+    /// What it is asked with, once it has accounts.
+    token: Option<String>,
     meter: Meter,
 }
 
 impl ServerProcess {
     /// Starts `command`, which is `serve` or one that does the same, as a client of the broker at `broker` if there is
-    /// one, with these environment variables, and waits until it is ready.
+    /// one, with these environment variables, which may say where its own broker listens, and waits until it is ready.
     pub(super) fn start(
         command: &[&str],
         broker: Option<SocketAddr>,
@@ -45,10 +47,12 @@ impl ServerProcess {
         let folder = std::env::temp_dir().join(format!("rivulet-bench-{}-{}", std::process::id(), http.port()));
         let mut settings: Vec<(String, String)> =
             settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-        settings.push(match broker {
+        // What is given stands behind, and counts.
+        let network = match broker {
             Some(broker) => ("RIVULET_MQTT_BROKER_URL".into(), format!("mqtt://{broker}")),
             None => ("RIVULET_MQTT_EMBEDDED_ADDRESS".into(), "127.0.0.1:0".into()),
-        });
+        };
+        settings.insert(0, network);
         let command: Vec<String> = command.iter().map(|&part| part.to_owned()).collect();
         let (child, messages) = spawn(http, &folder, &command, &settings)?;
         let meter = Meter::new(child.id());
@@ -57,7 +61,7 @@ impl ServerProcess {
             .http_status_as_error(false)
             .build()
             .new_agent();
-        let mut server = Self { child, messages, http, folder, command, settings, agent, meter };
+        let mut server = Self { child, messages, http, folder, command, settings, agent, token: None, meter };
         server.wait_until_ready()?;
         Ok(server)
     }
@@ -119,17 +123,29 @@ impl ServerProcess {
 
     /// The body of an answer, or what the server said instead.
     pub(super) fn get(&mut self, path: &str) -> Result<String, String> {
-        let answer = self.agent.get(format!("http://{}{path}", self.http)).call();
+        let mut request = self.agent.get(format!("http://{}{path}", self.http));
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
+        let answer = request.call();
         let answer = answer.map_err(|error| self.failure(&format!("GET {path}: {error}")));
         text(answer?)
     }
 
     /// Posts a text.
     pub(super) fn post(&mut self, path: &str, body: &[u8]) -> Result<String, String> {
-        let request = self.agent.post(format!("http://{}{path}", self.http)).content_type("text/plain");
+        let mut request = self.agent.post(format!("http://{}{path}", self.http)).content_type("text/plain");
+        if let Some(token) = &self.token {
+            request = request.header("authorization", format!("Bearer {token}"));
+        }
         let answer = request.send(body);
         let answer = answer.map_err(|error| self.failure(&format!("POST {path}: {error}")));
         text(answer?)
+    }
+
+    /// Shows this token with all requests from now on.
+    pub(super) fn log_in(&mut self, token: String) {
+        self.token = Some(token);
     }
 
     /// The address of its HTTP server.

@@ -66,7 +66,7 @@ fn small_queries(options: &RecoveryOptions, progress: &mut impl FnMut(&str)) -> 
     let of_generator = |error: rivulet_bench::generator::handle::HandleError| error.to_string();
     let workload_options = WorkloadOptions::default();
     let workload = Workload::new(workload_options.clone()).map_err(|error| error.to_string())?;
-    let mut generator = start_generator(None, false, Qos::AtMostOnce)?;
+    let mut generator = start_generator(None, false, Qos::AtMostOnce, &[])?;
     let mut server = start(options, generator.address())?;
     progress(&format!("{} small queries ...", options.queries));
     register(&mut server, &workload)?;

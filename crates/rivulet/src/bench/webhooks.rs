@@ -80,7 +80,7 @@ fn measure(
     let workload = Workload::new(workload_options.clone()).map_err(|error| error.to_string())?;
     let plant = workload.query(0).parameters["plant"].as_str().unwrap_or_default().to_owned();
     let receiver = Receiver::start(&format!("/{plant}")).map_err(|error| format!("no receiver: {error}"))?;
-    let mut generator = start_generator(None, false, Qos::AtMostOnce)?;
+    let mut generator = start_generator(None, false, Qos::AtMostOnce, &[])?;
     let mut settings = vec![("RIVULET_SINK_HTTP_ALLOW", "127.0.0.1")];
     settings.extend(options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     let mut server = ServerProcess::start(&["serve"], generator.address(), &settings)?;

@@ -78,6 +78,16 @@ fn of_a_shared_topic_every_event_comes_out_once() {
 }
 
 #[test]
+fn events_come_in_by_every_door() {
+    let report = bench(&["--queries", "60", "--duration", "1s", "--door", "client,broker,accounts"]);
+    let runs = report["runs"].as_array().unwrap();
+    runs.iter().for_each(assert_accounted);
+    let doors: Vec<&str> = runs.iter().map(|run| run["door"].as_str().unwrap()).collect();
+    assert_eq!(doors, ["client", "broker", "accounts"]);
+    assert!(runs[2]["run"].as_str().unwrap().ends_with("accounts 1/s"), "{report}");
+}
+
+#[test]
 fn a_large_run_is_shrunk_as_a_whole() {
     let shrunk = ["--apps", "6000", "--queries", "20000", "--duration", "200s", "--scale", "0.01"];
     let report = bench(&shrunk);
@@ -105,6 +115,7 @@ fn what_makes_no_run_is_refused_at_once() {
         (&["--applications", "ac_control,device_readings"], "reads one topic for all queries"),
         (&["--applications", "nothing"], "there is no application 'nothing'"),
         (&["--shared-topic", "--apps", "15"], "cannot be used with"),
+        (&["--door", "accounts", "--qos", "1"], "publishes to the server itself"),
     ] {
         let output = rivulet().args(["bench", "many"]).args(arguments).output().unwrap();
         assert!(!output.status.success());

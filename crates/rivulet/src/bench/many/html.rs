@@ -234,7 +234,7 @@ mod tests {
     use rivulet_bench::workload::Distribution;
 
     use super::*;
-    use crate::bench::many::{Model, Variant};
+    use crate::bench::many::{Door, Model, Variant};
 
     #[test]
     fn a_page_shows_every_run_and_needs_nothing_from_outside() {
@@ -242,6 +242,7 @@ mod tests {
             model,
             distribution: Distribution::Uniform,
             balances: true,
+            door: Door::Client,
             durability: None,
             rate_per_query: 1.0,
         };

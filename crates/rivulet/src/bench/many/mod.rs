@@ -7,6 +7,7 @@
 
 mod baselines;
 mod circumstances;
+mod doors;
 mod html;
 mod model;
 mod options;
@@ -23,7 +24,7 @@ pub use baselines::{DEDICATED, POOL};
 pub use circumstances::Circumstances;
 pub use html::html;
 pub use model::Model;
-pub use options::{ManyOptions, Variant};
+pub use options::{Door, ManyOptions, Variant};
 pub use report::{ManyReport, RunReport, StepReport, table};
 use step::run_step;
 

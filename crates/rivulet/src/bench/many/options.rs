@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use clap::ValueEnum;
 use rivulet_bench::workload::{Distribution, WorkloadOptions};
 use rivulet_connectors::mqtt::codec::Qos;
 use rivulet_sql::Durability;
@@ -52,6 +53,8 @@ pub struct Variant {
     pub distribution: Distribution,
     /// Whether load is evened out between workers.
     pub balances: bool,
+    /// How events come into the server.
+    pub door: Door,
     /// What of inputs survives the end of the server; as configured without.
     pub durability: Option<Durability>,
     /// Events a second for each query, in the mean; the number of queries is divided by it.
@@ -72,7 +75,31 @@ impl Variant {
         };
         let balance = if self.balances { "" } else { " unbalanced" };
         let durability = self.durability.map_or_else(String::new, |durability| format!(" {}", durability.name()));
-        format!("{} {distribution}{balance}{durability}", self.model)
+        let door = if self.door == Door::Client { String::new() } else { format!(" {}", self.door.name()) };
+        format!("{} {distribution}{balance}{durability}{door}", self.model)
+    }
+}
+
+/// How events come into the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Door {
+    /// The server is a client of the generator, or of a broker between them
+    #[default]
+    Client,
+    /// The generator is a client of the server's embedded broker, which asks nobody who they are
+    Broker,
+    /// The same with accounts: each connection shows a token, and a right with `%u` allows each event
+    Accounts,
+}
+
+impl Door {
+    /// The name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Broker => "broker",
+            Self::Accounts => "accounts",
+        }
     }
 }
 

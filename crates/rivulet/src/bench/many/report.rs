@@ -188,6 +188,7 @@ impl RunReport {
         report["model"] = json!(self.variant.model.name());
         report["rate_per_query"] = json!(self.variant.rate_per_query);
         report["balances"] = json!(self.variant.balances);
+        report["door"] = json!(self.variant.door.name());
         report["steps"] = json!(self.steps.iter().map(StepReport::to_json).collect::<Vec<_>>());
         report
     }

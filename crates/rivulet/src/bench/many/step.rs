@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use rivulet_bench::workload::Workload;
 
+use super::doors;
 use super::model::Model;
 use super::options::{ManyOptions, Variant};
 use super::report::StepReport;
 use super::stages::Profiler;
-use crate::bench::load::{dropped, processed, refused, register, start_generator, submit};
-use crate::bench::process::ServerProcess;
+use crate::bench::load::{dropped, processed, refused, register, submit};
 
 /// How long subscriptions may take to reach the generator, and the last events the engine.
 const SUBSCRIBE_MAX: Duration = Duration::from_secs(30);
@@ -26,9 +26,6 @@ pub(super) fn run_step(
 ) -> Result<StepReport, String> {
     let workload_options = options.workload(variant.distribution);
     let workload = Workload::new(workload_options.clone()).map_err(|error| error.to_string())?;
-    let mut generator = start_generator(options.external_broker, variant.model.has_own_connections(), options.qos)?;
-    let broker =
-        options.external_broker.or(generator.address()).ok_or("the generator does not say where it listens")?;
     let cut_above = options.cut_above_percent.map(|percent| percent.to_string());
     let mut settings: Vec<(&str, &str)> = Vec::new();
     let mut command = vec!["serve"];
@@ -53,7 +50,7 @@ pub(super) fn run_step(
         }
     }
     settings.extend(options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())));
-    let mut server = ServerProcess::start(&command, Some(broker), &settings)?;
+    let (mut generator, mut server) = doors::start(options, variant, &workload, &command, &settings)?;
     let begun = Instant::now();
     register(&mut server, &workload)?;
     let register_s = begun.elapsed().as_secs_f64();

@@ -23,7 +23,7 @@ use rivulet_bench::workload::Distribution;
 use rivulet_connectors::mqtt::codec::Qos;
 use rivulet_sql::Durability;
 
-use crate::bench::{ManyOptions, Model, Variant, many, run_many};
+use crate::bench::{Door, GENERATOR_USERS, ManyOptions, Model, Variant, many, run_many};
 
 use crate::cli::config::Overrides;
 use crate::cli::error::CliError;
@@ -148,6 +148,9 @@ pub(super) struct ManyArguments {
     /// they are on disk
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1), conflicts_with = "external_broker")]
     qos: u8,
+    /// How events come into the server; several are compared. What accounts cost is `--door broker,accounts`
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "client", value_name = "DOORS")]
+    door: Vec<Door>,
     /// Address of a real broker between generator and engine
     #[arg(long, value_name = "HOST:PORT")]
     external_broker: Option<SocketAddr>,
@@ -231,11 +234,10 @@ pub(in crate::cli) fn run(global: Global, command: BenchCommand, start: Start) -
         }
         BenchCommand::Generator(arguments) => {
             let options = match arguments.broker {
-                Some(broker) => GeneratorOptions::Client(BrokerOptions::new(
-                    broker.to_string(),
-                    GENERATOR_CONNECTIONS,
-                    "rivulet-generator",
-                )),
+                Some(broker) => GeneratorOptions::Client(BrokerOptions {
+                    users: users(&std::env::var(GENERATOR_USERS).unwrap_or_default()),
+                    ..BrokerOptions::new(broker.to_string(), GENERATOR_CONNECTIONS, "rivulet-generator")
+                }),
                 None if arguments.crowd => GeneratorOptions::Crowd(arguments.listen),
                 None => GeneratorOptions::Broker { address: arguments.listen, qos: qos(arguments.qos) },
             };
@@ -252,6 +254,11 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
     }
     if !(arguments.scale > 0.0 && arguments.scale <= 1.0) {
         return Err(CliError::new("--scale is not above 0 and at most 1").with_hint("--scale 0.01 is a hundredth"));
+    }
+    let is_own_broker = arguments.door.iter().any(|door| *door != Door::Client);
+    if is_own_broker && (arguments.qos > 0 || arguments.external_broker.is_some()) {
+        return Err(CliError::new("with --door the generator publishes to the server itself, with QoS 0")
+            .with_hint("leave out --qos and --external-broker"));
     }
     let scaled = |number: u32| ((f64::from(number) * arguments.scale).round() as u32).max(1);
     let rates = if arguments.rate_sweep { SWEEP.to_vec() } else { arguments.rates.clone() };
@@ -277,13 +284,16 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
             for &balance in &arguments.balance {
                 let balances = balance == Balance::On;
                 for &durability in &durabilities {
-                    variants.extend(rates.iter().map(|&rate_per_query| Variant {
-                        model,
-                        distribution,
-                        balances,
-                        durability,
-                        rate_per_query,
-                    }));
+                    for &door in &arguments.door {
+                        variants.extend(rates.iter().map(|&rate_per_query| Variant {
+                            model,
+                            distribution,
+                            balances,
+                            door,
+                            durability,
+                            rate_per_query,
+                        }));
+                    }
                 }
             }
         }
@@ -318,6 +328,12 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
         (failed, steps) => Err(CliError::new(format!("{failed} of {steps} steps failed"))
             .with_hint("the report says why; what was measured stands there too")),
     }
+}
+
+/// Users with their passwords, as a generator is given them.
+fn users(text: &str) -> Vec<(String, String)> {
+    let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.map(|(name, password)| (name.to_owned(), password.to_owned())).collect()
 }
 
 fn qos(level: u8) -> Qos {
