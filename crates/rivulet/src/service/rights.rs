@@ -150,9 +150,10 @@ pub(crate) fn has_expired(expires_s: Option<u64>, now_s: u64) -> bool {
     expires_s.is_some_and(|expires_s| expires_s <= now_s)
 }
 
-/// Whether a topic or filter is below a level, which is literal in both.
+/// Whether a topic or filter is below a level, which is literal in both, or that level itself: a filter `level/#`
+/// includes it.
 pub(crate) fn is_below(topic: &str, level: &str) -> bool {
-    topic.strip_prefix(level).is_some_and(|rest| rest.starts_with('/'))
+    topic.strip_prefix(level).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
 impl Grant {
@@ -312,7 +313,7 @@ mod tests {
             (Action::Administer, ResourceKind::Server, None, false),
             (Action::Administer, ResourceKind::Tenant, Some("acme"), false),
             (Action::Publish, ResourceKind::Topic, Some("acme/a"), true),
-            (Action::Publish, ResourceKind::Topic, Some("acme"), false),
+            (Action::Publish, ResourceKind::Topic, Some("acme"), true),
             (Action::Publish, ResourceKind::Topic, Some("acme2/a"), false),
             (Action::Subscribe, ResourceKind::Topic, Some("acme/#"), true),
             (Action::Subscribe, ResourceKind::Topic, Some("+/a"), false),
