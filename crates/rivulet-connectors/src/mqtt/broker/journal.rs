@@ -442,8 +442,13 @@ fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
     take(bytes).map(u64::from_le_bytes)
 }
 
-fn take_packet_id(bytes: &mut &[u8]) -> Option<u16> {
+fn take_u16(bytes: &mut &[u8]) -> Option<u16> {
     take(bytes).map(u16::from_le_bytes)
+}
+
+/// No packet has the identifier 0.
+fn take_packet_id(bytes: &mut &[u8]) -> Option<u16> {
+    take_u16(bytes).filter(|&packet_id| packet_id > 0)
 }
 
 fn take_unreleased(bytes: &mut &[u8]) -> Option<Unreleased> {
@@ -463,7 +468,8 @@ fn take_under_way(bytes: &mut &[u8]) -> Option<UnderWay> {
         sent: take_list(bytes, take_sent)?,
         released: take_list(bytes, take_packet_id)?,
         incoming: take_list(bytes, take_unreleased)?,
-        last_packet_id: take_packet_id(bytes)?,
+        // 0 before the first.
+        last_packet_id: take_u16(bytes)?,
     })
 }
 
