@@ -50,6 +50,12 @@ pub const TARGETS: &[Target] = &[
     targets::reach::TARGET,
     targets::secrets::TARGET,
     targets::websocket::TARGET,
+    targets::accounts::TARGET,
+    targets::grants::TARGET,
+    targets::audit::TARGET,
+    targets::certificates::TARGET,
+    targets::mqtt_journal::TARGET,
+    targets::nested_payloads::TARGET,
 ];
 
 /// The target with this name.

@@ -71,6 +71,39 @@ pub fn csv(text: &[u8], delimiter: u8, fields: usize) -> Option<Vec<Vec<Option<V
     (!records.is_empty()).then_some(records)
 }
 
+/// Whether a text is LIKE a pattern: `%` is any text, `_` any one character, and `\\` takes the next one literally.
+pub fn like(text: &str, pattern: &str) -> bool {
+    enum Piece {
+        Any,
+        One,
+        Literal(char),
+    }
+    let mut pieces = Vec::new();
+    let mut rest = pattern.chars().peekable();
+    while let Some(character) = rest.next() {
+        pieces.push(match character {
+            '%' => Piece::Any,
+            '_' => Piece::One,
+            '\\' if rest.peek().is_some() => Piece::Literal(rest.next().unwrap_or_default()),
+            other => Piece::Literal(other),
+        });
+    }
+    // Which begins of the text, by their length, the pieces so far may stand for.
+    let text: Vec<char> = text.chars().collect();
+    let mut lengths = vec![false; text.len() + 1];
+    lengths[0] = true;
+    for piece in pieces {
+        lengths = (0..=text.len())
+            .map(|length| match piece {
+                Piece::Any => lengths[..=length].contains(&true),
+                Piece::One => length > 0 && lengths[length - 1],
+                Piece::Literal(literal) => length > 0 && lengths[length - 1] && text[length - 1] == literal,
+            })
+            .collect();
+    }
+    lengths[text.len()]
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,6 +117,22 @@ mod tests {
         );
         for refused in [&b"a"[..], b"a,b,c", b"a,\"b", b"a,\"b\"c", b"a,b\"", b"a,\xff", b"", b"\n"] {
             assert_eq!(csv(refused, b',', 2), None);
+        }
+    }
+    #[test]
+    fn like_is_that_of_the_standard() {
+        for (text, pattern, expected) in [
+            ("abc", "a%", true),
+            ("abc", "%c%", true),
+            ("abc", "_b_", true),
+            ("abc", "_b", false),
+            ("a%", "a\\%", true),
+            ("ab", "a\\%", false),
+            ("a\\", "a\\", true),
+            ("", "", true),
+            ("", "_", false),
+        ] {
+            assert_eq!(like(text, pattern), expected, "{text} {pattern}");
         }
     }
 }

@@ -89,6 +89,12 @@ exercise!(
     reach,
     secrets,
     websocket,
+    accounts,
+    grants,
+    audit,
+    certificates,
+    mqtt_journal,
+    nested_payloads,
 );
 
 #[test]

@@ -26,10 +26,11 @@ impl NameKind {
     /// Each kind with its word in the configuration.
     pub const ALL: [(Self, &'static str); 3] = [(Self::CommonName, "cn"), (Self::Dns, "dns"), (Self::Uri, "uri")];
 
-    /// The name of this kind in a certificate that was verified; `None` if it has none, several, or one that is no text
-    /// without control characters.
-    pub(super) fn of(self, certificate: &CertificateDer<'_>) -> Option<Arc<str>> {
-        let certificate = EndEntityCert::try_from(certificate).ok()?;
+    /// The name of this kind in a certificate, as DER, that was verified; `None` if it has none, several, or one that is
+    /// no text without control characters.
+    pub fn of(self, certificate: &[u8]) -> Option<Arc<str>> {
+        let certificate = CertificateDer::from(certificate);
+        let certificate = EndEntityCert::try_from(&certificate).ok()?;
         let name = match self {
             Self::CommonName => only(common_names(certificate.subject())?.into_iter())?,
             Self::Dns => only(certificate.valid_dns_names())?,

@@ -1,18 +1,24 @@
 //! What is fuzzed, one file each. Each says what must hold for any bytes.
 
+pub mod accounts;
+pub mod audit;
 pub mod backup;
 pub mod binary_payloads;
 pub mod catalog;
+pub mod certificates;
 pub mod config;
 pub mod csv;
 pub mod debezium;
 pub mod epochs;
 pub mod event_log;
 pub mod files;
+pub mod grants;
 pub mod json;
 pub mod mqtt_broker;
+pub mod mqtt_journal;
 pub mod mqtt_packets;
 pub mod mqtt_topics;
+pub mod nested_payloads;
 pub(crate) mod payload;
 pub mod plain_payloads;
 pub mod reach;

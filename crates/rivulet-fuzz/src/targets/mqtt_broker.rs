@@ -47,12 +47,12 @@ fn run(bytes: &[u8]) {
     });
 }
 
-fn runtime() -> Runtime {
+pub(super) fn runtime() -> Runtime {
     Builder::new_current_thread().enable_time().build().expect("no thread is needed")
 }
 
 /// Bounds that are reached by few packets, and no listener.
-fn options() -> BrokerOptions {
+pub(super) fn options() -> BrokerOptions {
     BrokerOptions {
         listeners: Vec::new(),
         limits: BrokerLimits {
@@ -90,7 +90,7 @@ impl Inbox for Seen {
 }
 
 /// A client's end of a connection.
-struct Client {
+pub(super) struct Client {
     sending: WriteHalf<DuplexStream>,
     /// All that the broker has answered, once it has closed the connection.
     answer: JoinHandle<Vec<u8>>,
@@ -98,13 +98,13 @@ struct Client {
 }
 
 impl Client {
-    fn new(broker: &Broker) -> Self {
+    pub(super) fn new(broker: &Broker) -> Self {
         let (client, server) = tokio::io::duplex(1 << 12);
         let (receiving, sending) = tokio::io::split(client);
         Self { sending, answer: tokio::spawn(read(receiving)), served: tokio::spawn(broker.serve(server)) }
     }
 
-    async fn send(&mut self, bytes: &[u8]) {
+    pub(super) async fn send(&mut self, bytes: &[u8]) {
         // The broker may have closed the connection.
         let _ = self.sending.write_all(bytes).await;
         for _ in 0..8 {
@@ -113,7 +113,7 @@ impl Client {
     }
 
     /// Closes the connection, and returns the broker's answers.
-    async fn end(mut self) -> Vec<u8> {
+    pub(super) async fn end(mut self) -> Vec<u8> {
         let _ = self.sending.shutdown().await;
         self.served.await.expect("the broker does not panic");
         self.answer.await.expect("reading does not fail")
@@ -127,7 +127,7 @@ async fn read(mut receiving: ReadHalf<DuplexStream>) -> Vec<u8> {
 }
 
 /// An answer consists of whole packets that can be read in one of the versions.
-fn check_answer(answer: &[u8]) {
+pub(super) fn check_answer(answer: &[u8]) {
     let are_read = |is_v3: bool| {
         let mut rest = answer;
         while !rest.is_empty() {

@@ -87,7 +87,7 @@ fn filters_and_topics(filters: &[&str], topics: &[&str]) {
 }
 
 /// Whether a filter matches a topic (MQTT 5, 4.7).
-fn standard(filter: &str, topic: &str) -> bool {
+pub(super) fn standard(filter: &str, topic: &str) -> bool {
     fn levels(filter: &[&str], topic: &[&str]) -> bool {
         match (filter, topic) {
             (["#"], _) => true,

@@ -31,6 +31,8 @@ const SELECTS: &[&str] = &[
     "SELECT * FROM t MATCH_RECOGNIZE (PARTITION BY d MEASURES avg(A.v) AS x, LAST(B.d) AS y PATTERN (A+ B) WITHIN $w DEFINE A AS v > 1, B AS B.v < PREV(v))",
     "SELECT t.v, o.d FROM t JOIN LATEST(o) AS o ON o.d = t.d",
     "SELECT t.v, o.v AS w FROM t JOIN o ON o.d = t.d AND o.ts BETWEEN t.ts - $w AND t.ts + $w",
+    "SELECT last_value(map(d, v)) AS m, first_value(named_struct('d', d, 'v', v)) AS r, max(map(d, n)) AS x FROM t GROUP BY hop(ts, INTERVAL '1 second', $w)",
+    "SELECT lag(map(d, v), 2) AS m, lag(ROW(d, v)) AS r FROM t QUALIFY changed(map(d, n)) OVER (PARTITION BY d)",
 ];
 
 /// The most rows that a changed frame has.

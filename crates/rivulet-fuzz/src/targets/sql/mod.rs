@@ -235,7 +235,7 @@ fn check_text(statement: &Statement) {
     }
 }
 
-fn check_error(error: &SqlError, script: &str) {
+pub(super) fn check_error(error: &SqlError, script: &str) {
     check_position(Position { line: error.line, column: error.column }, script);
     assert!(!error.message.is_empty());
     // No jargon of the libraries below.

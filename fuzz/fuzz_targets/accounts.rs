@@ -1,0 +1,4 @@
+//! Fuzzes `accounts`; see there.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (rivulet_fuzz::targets::accounts::TARGET.run)(bytes));

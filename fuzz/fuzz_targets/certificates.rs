@@ -1,0 +1,4 @@
+//! Fuzzes `certificates`; see there.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (rivulet_fuzz::targets::certificates::TARGET.run)(bytes));
