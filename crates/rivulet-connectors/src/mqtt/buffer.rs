@@ -5,7 +5,7 @@ use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// The size of a buffer whose connection has little traffic. Thousands of connections each hold one.
-const IDLE_BYTES: usize = 4 << 10;
+pub(crate) const IDLE_BYTES: usize = 4 << 10;
 
 /// After this many reads in a row that leave most of a buffer unused, it shrinks.
 const SMALL_READS_MAX: u32 = 64;
@@ -37,6 +37,23 @@ impl ReadBuffer {
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.start += bytes;
         debug_assert!(self.start <= self.end, "no more is consumed than there is");
+    }
+
+    /// The memory that it takes, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// From now on reads at most so much at a time, and gives back what it has beyond that and does not need.
+    pub(crate) fn limit(&mut self, read_bytes_max: usize) {
+        self.read_bytes_max = read_bytes_max.max(IDLE_BYTES);
+        let held = self.end - self.start;
+        if self.bytes.len() > self.read_bytes_max && self.bytes.len() > held {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, held);
+            self.bytes.truncate(held.max(self.read_bytes_max));
+            self.bytes.shrink_to_fit();
+        }
     }
 
     /// Waits for more bytes and reads them. Returns their number; 0 means that the peer has closed the connection.
@@ -90,6 +107,25 @@ mod tests {
         assert_eq!(buffer.data(), sent);
         buffer.consume(99_990);
         assert_eq!(buffer.data(), &sent[99_990..]);
+    }
+
+    #[tokio::test]
+    async fn gives_back_what_it_does_not_need_when_it_is_limited() {
+        let sent: Vec<u8> = (0..200_000u32).map(|n| n as u8).collect();
+        let mut reader = &sent[..];
+        let mut buffer = ReadBuffer::new(64 << 10);
+        while buffer.fill(&mut reader).await.unwrap() > 0 {}
+        buffer.consume(100_000);
+        buffer.limit(8 << 10);
+        assert_eq!((buffer.data(), buffer.memory_bytes()), (&sent[100_000..], 100_000));
+        buffer.consume(99_990);
+        buffer.limit(8 << 10);
+        assert_eq!((buffer.data(), buffer.memory_bytes()), (&sent[199_990..], 8 << 10));
+        let mut reader = &sent[..];
+        while buffer.fill(&mut reader).await.unwrap() > 0 {
+            buffer.consume(buffer.data().len());
+        }
+        assert_eq!(buffer.memory_bytes(), 8 << 10, "it does not grow because of traffic");
     }
 
     #[tokio::test]

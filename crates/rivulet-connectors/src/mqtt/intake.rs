@@ -272,6 +272,16 @@ impl<'a> Intake<'a> {
         self.buffer.data().len()
     }
 
+    /// The memory of what was read.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.buffer.memory_bytes()
+    }
+
+    /// From now on reads at most so much at a time.
+    pub(super) fn limit_buffer(&mut self, read_bytes_max: usize) {
+        self.buffer.limit(read_bytes_max);
+    }
+
     /// The answers that have been collected since they were last taken out of here.
     pub(super) fn acknowledgements(&mut self) -> &mut Vec<u8> {
         &mut self.messages.acknowledgements

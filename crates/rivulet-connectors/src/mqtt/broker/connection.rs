@@ -12,19 +12,20 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::super::acknowledge::DedupWindow;
 use super::super::buffer::ReadBuffer;
-use super::super::codec::{self, Version};
+use super::super::codec::Version;
 use super::super::intake::{DRAIN_MAX, Intake, READ_BYTES_BEFORE_YIELD, Sender, Step};
 use super::super::supervise::catch_panic;
 use super::addresses::SessionKey;
 use super::confirm::Answers;
 use super::core::Goodbye;
-use super::options::allows;
+use super::login::{Refusal, read_login};
+use super::memory::Share;
 use super::outbox::Outbox;
 use super::packets::{self, Close, Login};
-use super::rights::{ClientLogin, ClientRights, NotAdmitted, Rights, may_publish};
+use super::reading::ReadMemory;
+use super::rights::{ClientRights, Rights};
 use super::seats::Seat;
 use super::shared::Shared;
-use super::system::SYSTEM;
 use super::turn::{ClientTurn, End};
 use crate::rates::{Allowed, Rates, Turn};
 
@@ -70,7 +71,7 @@ pub(super) async fn serve(
         Err(_) => return,
     };
     seat.logged_in();
-    let Some(Begun { key, session_present, outbox, held }) = begin(shared, &login, address, &rights) else {
+    let Some(Begun { key, session_present, outbox, share, held }) = begin(shared, &login, address, &rights) else {
         let mut answer = Vec::new();
         packets::refuse(login.version, packets::Refused::Busy, &mut answer);
         let _ = tokio::time::timeout(LAST_WRITE_MAX, stream.write_all(&answer)).await;
@@ -87,7 +88,8 @@ pub(super) async fn serve(
     }
     let ended = rights.clone().map(ClientRights::ended);
     let rates = rights.as_ref().and_then(|rights| rights.rates());
-    let mut reader = Reader::new(shared, &login, key, (&outbox, &answers), buffer, (dedup_window.clone(), rights));
+    let client = (dedup_window.clone(), rights, share);
+    let mut reader = Reader::new(shared, &login, key, (&outbox, &answers), buffer, client);
     let mut writer = std::pin::pin!(write(shared, key, (&outbox, rates.as_deref()), write_half));
     let ended = catch_panic(async {
         tokio::select! {
@@ -153,86 +155,6 @@ async fn pass_over(mut socket: impl AsyncRead + Unpin) {
     }
 }
 
-/// The refusal of a client.
-struct Refusal {
-    answer: Vec<u8>,
-    /// Whether it broke the protocol.
-    counts: bool,
-}
-
-async fn read_login(
-    shared: &Shared,
-    (address, certificate): (IpAddr, Option<&str>),
-    stream: &mut (impl AsyncRead + Unpin),
-    buffer: &mut ReadBuffer,
-) -> Result<(Login, Rights), Refusal> {
-    loop {
-        // A peer that does not begin with a CONNECT gets no answer: it may not speak MQTT at all, and the bytes that
-        // look like a packet's length may announce a packet that never comes.
-        let refusal = || Refusal { answer: Vec::new(), counts: true };
-        if buffer.data().first().is_some_and(|&byte| byte != codec::CONNECT) {
-            return Err(refusal());
-        }
-        let frame = codec::split_frame(buffer.data(), shared.options.packet_bytes_max).map_err(|_| refusal())?;
-        if let Some(frame) = frame {
-            let mut login = packets::login(&frame).map_err(|answer| Refusal { answer, counts: true })?;
-            let version = login.version;
-            let refuse = |reason| {
-                let mut answer = Vec::new();
-                packets::refuse(version, reason, &mut answer);
-                Err(Refusal { answer, counts: false })
-            };
-            if shared.failed_logins.must_wait(address).is_some() {
-                return refuse(packets::Refused::Busy);
-            }
-            let Ok(rights) = admit(shared, &login, (address, certificate)).await else {
-                shared.core.lock().counters.drops.logins_refused += 1;
-                shared.failed_logins.note(address, "the embedded broker");
-                return refuse(packets::Refused::Login);
-            };
-            let may = |topic: &[u8]| !topic.starts_with(SYSTEM.as_bytes()) && may_publish(&rights, topic);
-            if login.will_topic().is_some_and(|topic| !may(topic)) {
-                return refuse(packets::Refused::WillNotAuthorized);
-            }
-            let scope = rights.as_deref().and_then(|rights| rights.session_scope());
-            if scope.is_some_and(|scope| !login.keep_apart(&scope)) {
-                return refuse(packets::Refused::ClientId);
-            }
-            let consumed = frame.whole.len();
-            buffer.consume(consumed);
-            return Ok((login, rights));
-        }
-        match buffer.fill(stream).await {
-            Ok(0) | Err(_) => return Err(Refusal { answer: Vec::new(), counts: false }),
-            Ok(bytes) => shared.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed),
-        };
-    }
-}
-
-/// Checks the identity of a client, and returns its rights.
-async fn admit(
-    shared: &Shared,
-    login: &Login,
-    (address, certificate): (IpAddr, Option<&str>),
-) -> Result<Rights, NotAdmitted> {
-    let is_configured = {
-        let users = shared.users.read();
-        (!users.is_empty()).then(|| allows(&users, login.user.as_deref(), login.password.as_deref()))
-    };
-    let Some(authorizer) = &shared.options.authorizer else {
-        return if is_configured == Some(false) { Err(NotAdmitted) } else { Ok(None) };
-    };
-    let (user, password, client_id) = (login.user.clone(), login.password.clone(), login.client_id.clone());
-    let certificate = certificate.map(str::to_owned);
-    let login = ClientLogin { user, password, certificate, client_id, address, is_configured };
-    if login.password.is_none() {
-        return authorizer.admit(&login);
-    }
-    let authorizer = authorizer.clone();
-    // If the authorizer panics, the client is refused.
-    tokio::task::spawn_blocking(move || authorizer.admit(&login)).await.unwrap_or(Err(NotAdmitted))
-}
-
 /// Completes when a client is to be disconnected because of its rights.
 async fn login_ended(ended: Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
     match ended {
@@ -246,6 +168,8 @@ struct Begun {
     key: SessionKey,
     session_present: bool,
     outbox: Arc<Outbox>,
+    /// The share of its client's address.
+    share: Arc<Share>,
     /// The packet identifiers to release when the journal is durable up to the position.
     held: Option<(LogPosition, Vec<u16>)>,
 }
@@ -270,9 +194,11 @@ fn begin(shared: &Shared, login: &Login, address: IpAddr, rights: &Rights) -> Op
         },
         |saved_at, packet_ids| held = Some((saved_at, packet_ids)),
     );
+    // Now there is one, also for the first session of an address.
+    let share = core.share(address);
     drop(core);
     shared.outbound.wake.notify_one();
-    key.map(|key| Begun { key, session_present: is_present, outbox, held })
+    key.map(|key| Begun { key, session_present: is_present, outbox, share, held })
 }
 
 struct Reader<'a> {
@@ -289,6 +215,7 @@ struct Reader<'a> {
     /// What the client may send, together with others.
     rates: Option<Arc<Rates>>,
     dedup_window: Option<Arc<DedupWindow>>,
+    memory: ReadMemory,
 }
 
 impl<'a> Reader<'a> {
@@ -298,7 +225,7 @@ impl<'a> Reader<'a> {
         key: SessionKey,
         (outbox, answers): (&'a Arc<Outbox>, &'a Answers),
         buffer: ReadBuffer,
-        (dedup_window, rights): (Option<Arc<DedupWindow>>, Rights),
+        (dedup_window, rights, share): (Option<Arc<DedupWindow>>, Rights, Arc<Share>),
     ) -> Self {
         let sender = Sender {
             client: login.client_id.as_bytes(),
@@ -323,6 +250,7 @@ impl<'a> Reader<'a> {
             rates: rights.as_ref().and_then(|rights| rights.rates()),
             rights,
             dedup_window,
+            memory: ReadMemory::new(share, shared.options.read_buffer_bytes),
         }
     }
 
@@ -344,7 +272,11 @@ impl<'a> Reader<'a> {
         self.intake.take_over().await;
         loop {
             match self.process_in_turn().await {
-                Ok(Step::NeedsMore) => {}
+                Ok(Step::NeedsMore) => {
+                    if let Err(close) = self.memory.count(&mut self.intake) {
+                        return End::Close(close);
+                    }
+                }
                 Err(end) => return end,
                 Ok(Step::Full) => {
                     // Nothing is read meanwhile, so TCP slows the client down.

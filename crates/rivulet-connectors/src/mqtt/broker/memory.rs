@@ -5,6 +5,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// The buffer that every connection may have for its CONNECT.
+const LOGIN_BYTES_FREE: usize = 8 << 10;
+
+/// This part of what clients may have is what connections without a login may have beside it.
+const LOGIN_PART: usize = 16;
+
 /// The bytes that all clients and the retained messages hold, and their bound.
 #[derive(Debug)]
 pub(super) struct Memory {
@@ -46,6 +52,48 @@ impl Memory {
     /// The share of one address, whose clients hold nothing yet.
     pub(super) fn share(self: &Arc<Self>) -> Arc<Share> {
         Arc::new(Share { memory: self.clone(), bytes: AtomicUsize::new(0) })
+    }
+}
+
+/// What the buffers of connections without a login hold, beyond what each of them needs for an ordinary CONNECT. It has
+/// a bound of its own, so that strangers take nothing from clients.
+#[derive(Debug, Default)]
+pub(super) struct LoginMemory {
+    bytes: AtomicUsize,
+    bytes_max: AtomicUsize,
+}
+
+/// The part of [`LoginMemory`] of one connection.
+pub(super) struct LoginShare<'a> {
+    all: &'a LoginMemory,
+    bytes: usize,
+}
+
+impl LoginMemory {
+    /// Takes its part of the memory that clients may have: so many bytes.
+    pub(super) fn set_bound(&self, memory_bytes_max: usize) {
+        self.bytes_max.store(memory_bytes_max / LOGIN_PART, Ordering::Relaxed);
+    }
+
+    /// The part of a connection that has nothing yet.
+    pub(super) fn share(&self) -> LoginShare<'_> {
+        LoginShare { all: self, bytes: 0 }
+    }
+}
+
+impl LoginShare<'_> {
+    /// Counts a buffer that has become so large. Returns whether all of them may hold so much.
+    pub(super) fn grow(&mut self, buffer_bytes: usize) -> bool {
+        let grown = buffer_bytes.saturating_sub(LOGIN_BYTES_FREE).saturating_sub(self.bytes);
+        self.bytes += grown;
+        let LoginMemory { bytes, bytes_max } = self.all;
+        grown == 0 || bytes.fetch_add(grown, Ordering::Relaxed) + grown <= bytes_max.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for LoginShare<'_> {
+    fn drop(&mut self) {
+        self.all.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -94,6 +142,19 @@ impl Share {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn connections_without_a_login_hold_little_together() {
+        let all = LoginMemory::default();
+        let (mut one, mut other) = (all.share(), all.share());
+        assert!(one.grow(LOGIN_BYTES_FREE) && !one.grow(LOGIN_BYTES_FREE + 1));
+        all.set_bound(LOGIN_PART * 1000);
+        assert!(one.grow(LOGIN_BYTES_FREE + 600) && !other.grow(LOGIN_BYTES_FREE + 600));
+        drop(one);
+        assert!(other.grow(LOGIN_BYTES_FREE + 700));
+        drop(other);
+        assert_eq!(all.bytes.into_inner(), 0);
+    }
 
     #[test]
     fn an_address_has_its_share_and_all_have_the_total() {

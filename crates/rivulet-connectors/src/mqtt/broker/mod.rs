@@ -20,11 +20,13 @@ mod engine;
 mod incoming;
 mod journal;
 mod link;
+mod login;
 mod memory;
 mod message;
 mod options;
 mod outbox;
 mod packets;
+mod reading;
 mod retained;
 mod rights;
 mod seats;
@@ -122,8 +124,10 @@ impl Broker {
             bytes_out: AtomicU64::new(0),
             supervisor: Supervisor::default(),
             failed_logins: FailedLogins::default(),
+            login_memory: Default::default(),
             notices: Notices::default(),
         });
+        shared.login_memory.set_bound(shared.options.memory_bytes_max);
         let stop = watch::Sender::new(false);
         let mut addresses = Vec::new();
         let mut listeners = Vec::new();
@@ -161,6 +165,7 @@ impl Broker {
         }
         shared.seats.set_connections_max(options.limits.connections_max);
         shared.core.lock().set_bounds(&options);
+        shared.login_memory.set_bound(options.memory_bytes_max);
         *shared.users.write() = options.users;
         Ok(())
     }

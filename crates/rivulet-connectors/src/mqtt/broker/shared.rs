@@ -8,6 +8,7 @@ use rivulet_dataflow::Clock;
 
 use super::core::Core;
 use super::journal::Journal;
+use super::memory::LoginMemory;
 use super::options::BrokerOptions;
 use super::packets;
 use super::seats::Seats;
@@ -40,6 +41,7 @@ pub(super) struct Shared {
     pub(super) bytes_out: AtomicU64,
     pub(super) supervisor: Supervisor,
     pub(super) failed_logins: FailedLogins,
+    pub(super) login_memory: LoginMemory,
     pub(super) notices: Notices,
 }
 

@@ -1,5 +1,7 @@
 //! What a client of our broker may have, and what comes to it piece by piece.
 
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
 use std::sync::Arc;
 
 use rivulet_connectors::mqtt::codec::Publish;
@@ -196,4 +198,54 @@ fn connections_on_which_nothing_is_said_give_way_too() {
     let probe = Probe::raw_from("127.0.0.2".parse().unwrap(), broker.port(), Version::V3);
     assert_eq!(Probe::try_connect_over(probe, "other", Request::default()).1, "connected");
     assert_eq!(crowd[3].next(), None);
+}
+
+#[test]
+fn large_packets_that_do_not_come_to_their_end_keep_to_the_memory_of_clients() {
+    let (router, _) = router(&[]);
+    // Half of it is for one address.
+    let broker = BrokerThread::start(router, |options| options.memory_bytes_max = 512 << 10);
+    let port = broker.port();
+    let mut small = Probe::connect(port, Version::V5, "small", |_| {});
+    // The begin of a PUBLISH of a million bytes.
+    let begin = |bytes: usize| [&[0x30, 0xc0, 0x84, 0x3d, 0, 1, b'a'][..], &vec![b'x'; bytes]].concat();
+    let mut large = Probe::connect(port, Version::V5, "large", |_| {});
+    large.send(&begin(300_000));
+    assert_eq!(large.next().as_deref(), Some("told to go: QuotaExceeded"));
+    let connect = |number: usize| Probe::connect(port, Version::V5, &format!("large-{number}"), |_| {});
+    let mut crowd: Vec<Probe> = (0..12).map(connect).collect();
+    crowd.iter_mut().for_each(|probe| probe.send(&begin(100_000)));
+    block_until("most are closed", || broker.broker().stats().connections <= 4);
+    assert_eq!(small.publish("t", &"x".repeat(30_000), 1, false), "acknowledged 0x10");
+    drop(crowd);
+    block_until("what they held is free", || broker.broker().stats().connections == 1);
+    let mut again = Probe::connect(port, Version::V5, "again", |_| {});
+    assert_eq!(again.publish("t", &"x".repeat(100_000), 1, false), "acknowledged 0x10");
+}
+
+#[test]
+fn large_packets_before_the_login_keep_to_a_memory_of_their_own() {
+    let (router, _) = router(&[]);
+    // A sixteenth of it is for all that have not logged in.
+    let broker = BrokerThread::start(router, |options| {
+        (options.memory_bytes_max, options.connect_timeout_ms) = (8 << 20, 600_000);
+    });
+    // The begin of a CONNECT of a million bytes.
+    let begin = [&[0x10, 0xc0, 0x84, 0x3d][..], &vec![0; 200_000]].concat();
+    let mut crowd: Vec<TcpStream> = (0..12)
+        .map(|_| {
+            let mut stream = TcpStream::connect(("127.0.0.1", broker.port())).unwrap();
+            // It may be closed before all is sent.
+            let _ = stream.write_all(&begin);
+            stream.set_nonblocking(true).unwrap();
+            stream
+        })
+        .collect();
+    let is_closed = |stream: &mut TcpStream| match stream.read(&mut [0; 16]) {
+        Ok(count) => count == 0,
+        Err(error) => error.kind() != ErrorKind::WouldBlock,
+    };
+    block_until("most are closed", || crowd.iter_mut().filter_map(|one| is_closed(one).then_some(())).count() >= 8);
+    let mut probe = Probe::connect(broker.port(), Version::V3, "ordinary", |_| {});
+    assert_eq!(probe.publish("t", "x", 1, false), "acknowledged 0x0");
 }

@@ -1,0 +1,105 @@
+//! The first packet of a connection: who the client is, and whether it is let in.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering;
+
+use tokio::io::AsyncRead;
+
+use super::super::buffer::ReadBuffer;
+use super::super::codec;
+use super::options::allows;
+use super::packets::{self, Login};
+use super::rights::{ClientLogin, NotAdmitted, Rights, may_publish};
+use super::shared::Shared;
+use super::system::SYSTEM;
+
+/// The refusal of a client.
+pub(super) struct Refusal {
+    pub(super) answer: Vec<u8>,
+    /// Whether it broke the protocol.
+    pub(super) counts: bool,
+}
+
+/// Reads the CONNECT of a client, and decides whether it is let in.
+pub(super) async fn read_login(
+    shared: &Shared,
+    (address, certificate): (IpAddr, Option<&str>),
+    stream: &mut (impl AsyncRead + Unpin),
+    buffer: &mut ReadBuffer,
+) -> Result<(Login, Rights), Refusal> {
+    let mut memory = shared.login_memory.share();
+    loop {
+        // A peer that does not begin with a CONNECT gets no answer: it may not speak MQTT at all, and the bytes that
+        // look like a packet's length may announce a packet that never comes.
+        let refusal = || Refusal { answer: Vec::new(), counts: true };
+        if buffer.data().first().is_some_and(|&byte| byte != codec::CONNECT) {
+            return Err(refusal());
+        }
+        let frame = codec::split_frame(buffer.data(), shared.options.packet_bytes_max).map_err(|_| refusal())?;
+        if let Some(frame) = frame {
+            let mut login = packets::login(&frame).map_err(|answer| Refusal { answer, counts: true })?;
+            let version = login.version;
+            let refuse = |reason| {
+                let mut answer = Vec::new();
+                packets::refuse(version, reason, &mut answer);
+                Err(Refusal { answer, counts: false })
+            };
+            if shared.failed_logins.must_wait(address).is_some() {
+                return refuse(packets::Refused::Busy);
+            }
+            let Ok(rights) = admit(shared, &login, (address, certificate)).await else {
+                shared.core.lock().counters.drops.logins_refused += 1;
+                shared.failed_logins.note(address, "the embedded broker");
+                return refuse(packets::Refused::Login);
+            };
+            let may = |topic: &[u8]| !topic.starts_with(SYSTEM.as_bytes()) && may_publish(&rights, topic);
+            if login.will_topic().is_some_and(|topic| !may(topic)) {
+                return refuse(packets::Refused::WillNotAuthorized);
+            }
+            let scope = rights.as_deref().and_then(|rights| rights.session_scope());
+            if scope.is_some_and(|scope| !login.keep_apart(&scope)) {
+                return refuse(packets::Refused::ClientId);
+            }
+            let consumed = frame.whole.len();
+            buffer.consume(consumed);
+            return Ok((login, rights));
+        }
+        match buffer.fill(stream).await {
+            Ok(0) | Err(_) => return Err(Refusal { answer: Vec::new(), counts: false }),
+            Ok(bytes) => shared.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed),
+        };
+        if !memory.grow(buffer.memory_bytes()) {
+            shared.notices.say(|| {
+                tracing::warn!(
+                    "a connection was closed before its CONNECT had come: those without a login hold as much memory \
+                     as they may, which is a part of mqtt.embedded.memory_bytes_max"
+                );
+            });
+            return Err(Refusal { answer: Vec::new(), counts: false });
+        }
+    }
+}
+
+/// Checks the identity of a client, and returns its rights.
+async fn admit(
+    shared: &Shared,
+    login: &Login,
+    (address, certificate): (IpAddr, Option<&str>),
+) -> Result<Rights, NotAdmitted> {
+    let is_configured = {
+        let users = shared.users.read();
+        (!users.is_empty()).then(|| allows(&users, login.user.as_deref(), login.password.as_deref()))
+    };
+    let Some(authorizer) = &shared.options.authorizer else {
+        return if is_configured == Some(false) { Err(NotAdmitted) } else { Ok(None) };
+    };
+    let (user, password, client_id) = (login.user.clone(), login.password.clone(), login.client_id.clone());
+    let certificate = certificate.map(str::to_owned);
+    let login = ClientLogin { user, password, certificate, client_id, address, is_configured };
+    if login.password.is_none() {
+        return authorizer.admit(&login);
+    }
+    let authorizer = authorizer.clone();
+    // If the authorizer panics, the client is refused.
+    tokio::task::spawn_blocking(move || authorizer.admit(&login)).await.unwrap_or(Err(NotAdmitted))
+}
