@@ -1,53 +1,105 @@
-//! Failed logins: logged with their address, and slowed down by address.
+//! Failed logins: logged with their address, and slowed down by address, or by whatever else they have in common.
 
 use std::collections::HashMap;
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Addresses that are remembered; the one that failed longest ago is forgotten for a new one.
-const ADDRESSES_MAX: usize = 4_096;
+/// Addresses (or others) that are remembered; the one that failed longest ago is forgotten for a new one.
+const REMEMBERED_MAX: usize = 4_096;
 
 /// The failures of an address that are free, because users mistype.
 const FAILURES_FREE: u32 = 5;
 
-/// How long an address waits after the next failure; twice as long after each further one.
+/// How long one that has failed waits after the next failure; twice as long after each further one.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
-/// An address that has not failed for this long begins anew.
+/// One that has not failed for this long begins anew.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(15 * 60);
 
 /// The least time between two lines in the log.
 const NOTICE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The addresses that have failed, and how often.
-#[derive(Debug, Default)]
-pub struct FailedLogins(Mutex<Table>);
-
-#[derive(Debug, Default)]
-struct Table {
-    by_address: HashMap<IpAddr, Failures>,
-    last_notice: Option<Instant>,
-    /// Failures since then.
-    untold: u64,
+/// Who has failed how often. Some failures are free; after those each one waits, for longer and longer.
+#[derive(Debug)]
+pub struct Failures<K> {
+    free: u32,
+    by_key: Mutex<HashMap<K, Failed>>,
 }
 
 #[derive(Debug)]
-struct Failures {
+struct Failed {
     count: u32,
     last: Instant,
 }
 
-impl Failures {
-    fn pause(&self) -> Duration {
-        match self.count.checked_sub(FAILURES_FREE) {
+impl<K: Clone + Eq + Hash> Failures<K> {
+    /// None yet, of which so many are free.
+    pub fn new(free: u32) -> Self {
+        Self { free, by_key: Mutex::default() }
+    }
+
+    /// How long one still has to wait, if it has to. Until then its logins are not checked, right or wrong.
+    pub fn must_wait(&self, key: &K) -> Option<Duration> {
+        self.must_wait_at(key, Instant::now())
+    }
+
+    /// Notes a failure.
+    pub fn note(&self, key: K) {
+        self.note_at(key, Instant::now());
+    }
+
+    fn must_wait_at(&self, key: &K, now: Instant) -> Option<Duration> {
+        let by_key = self.by_key.lock();
+        let failed = by_key.get(key)?;
+        let left = (failed.last + self.pause(failed)).saturating_duration_since(now);
+        (!left.is_zero()).then_some(left)
+    }
+
+    fn note_at(&self, key: K, now: Instant) {
+        let mut by_key = self.by_key.lock();
+        if by_key.len() >= REMEMBERED_MAX && !by_key.contains_key(&key) {
+            let oldest = by_key.iter().min_by_key(|(_, failed)| failed.last).map(|(key, _)| key.clone());
+            oldest.and_then(|oldest| by_key.remove(&oldest));
+        }
+        let failed = by_key.entry(key).or_insert(Failed { count: 0, last: now });
+        if now.saturating_duration_since(failed.last) > FORGOTTEN_AFTER {
+            failed.count = 0;
+        }
+        failed.count = failed.count.saturating_add(1);
+        failed.last = now;
+    }
+
+    fn pause(&self, failed: &Failed) -> Duration {
+        match failed.count.checked_sub(self.free) {
             None | Some(0) => Duration::ZERO,
             Some(more) => PAUSE_MAX.min(PAUSE_MIN * 2_u32.saturating_pow(more - 1)),
         }
+    }
+}
+
+/// The addresses that have failed.
+#[derive(Debug)]
+pub struct FailedLogins {
+    by_address: Failures<IpAddr>,
+    notices: Mutex<Notices>,
+}
+
+#[derive(Debug, Default)]
+struct Notices {
+    last: Option<Instant>,
+    /// Failures since then.
+    untold: u64,
+}
+
+impl Default for FailedLogins {
+    fn default() -> Self {
+        Self { by_address: Failures::new(FAILURES_FREE), notices: Mutex::default() }
     }
 }
 
@@ -66,32 +118,19 @@ impl FailedLogins {
     }
 
     fn must_wait_at(&self, address: IpAddr, now: Instant) -> Option<Duration> {
-        let table = self.0.lock();
-        let failures = table.by_address.get(&network(address))?;
-        let left = (failures.last + failures.pause()).saturating_duration_since(now);
-        (!left.is_zero()).then_some(left)
+        self.by_address.must_wait_at(&network(address), now)
     }
 
     /// The number of failures to log, if it is time for that.
     fn note_at(&self, address: IpAddr, now: Instant) -> Option<u64> {
-        let mut table = self.0.lock();
-        let network = network(address);
-        if table.by_address.len() >= ADDRESSES_MAX && !table.by_address.contains_key(&network) {
-            let oldest = table.by_address.iter().min_by_key(|(_, failures)| failures.last).map(|(address, _)| *address);
-            oldest.and_then(|oldest| table.by_address.remove(&oldest));
-        }
-        let failures = table.by_address.entry(network).or_insert(Failures { count: 0, last: now });
-        if now.saturating_duration_since(failures.last) > FORGOTTEN_AFTER {
-            failures.count = 0;
-        }
-        failures.count = failures.count.saturating_add(1);
-        failures.last = now;
-        table.untold += 1;
-        if table.last_notice.is_some_and(|last| now.saturating_duration_since(last) < NOTICE_INTERVAL) {
+        self.by_address.note_at(network(address), now);
+        let mut notices = self.notices.lock();
+        notices.untold += 1;
+        if notices.last.is_some_and(|last| now.saturating_duration_since(last) < NOTICE_INTERVAL) {
             return None;
         }
-        table.last_notice = Some(now);
-        Some(std::mem::take(&mut table.untold))
+        notices.last = Some(now);
+        Some(std::mem::take(&mut notices.untold))
     }
 }
 
@@ -144,7 +183,7 @@ mod tests {
         let address = |number: u32| IpAddr::from(number.to_be_bytes());
         let told: Vec<_> = (0..10_000).filter_map(|number| logins.note_at(address(number), now)).collect();
         assert_eq!(told, [1]);
-        assert_eq!(logins.0.lock().by_address.len(), ADDRESSES_MAX);
+        assert_eq!(logins.by_address.by_key.lock().len(), REMEMBERED_MAX);
         assert_eq!(logins.note_at(address(1), now + NOTICE_INTERVAL), Some(10_000), "none is forgotten in the log");
     }
 

@@ -18,7 +18,7 @@ use super::super::supervise::catch_panic;
 use super::addresses::SessionKey;
 use super::confirm::Answers;
 use super::core::Goodbye;
-use super::login::{Refusal, read_login};
+use super::connect::{Refusal, read_login};
 use super::memory::Share;
 use super::outbox::Outbox;
 use super::packets::{self, Close, Login};

@@ -20,7 +20,8 @@ mod engine;
 mod incoming;
 mod journal;
 mod link;
-mod login;
+mod connect;
+mod logins;
 mod memory;
 mod message;
 mod options;
@@ -59,11 +60,11 @@ use super::received::Received;
 use super::router::Router;
 use super::supervise::{Pauses, Supervisor};
 use super::websocket;
-use crate::logins::FailedLogins;
 use crate::notices::Notices;
 use crate::sockets::keep_alive;
 use crate::tls::{Certificates, begins_tls};
 pub use journal::{Journal, Room};
+use logins::Logins;
 pub use options::{BrokerError, BrokerLimits, BrokerOptions, Listener};
 pub use rights::{ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted};
 use seats::{Seat, Seats};
@@ -123,8 +124,8 @@ impl Broker {
             bytes_in: AtomicU64::new(0),
             bytes_out: AtomicU64::new(0),
             supervisor: Supervisor::default(),
-            failed_logins: FailedLogins::default(),
             login_memory: Default::default(),
+            logins: Logins::default(),
             notices: Notices::default(),
         });
         shared.login_memory.set_bound(shared.options.memory_bytes_max);

@@ -35,6 +35,13 @@ pub trait ClientAuthorizer: fmt::Debug + Send + Sync {
     /// # Errors
     /// [`NotAdmitted`].
     fn admit(&self, login: &ClientLogin) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted>;
+
+    /// Whether [`ClientAuthorizer::admit`] takes long for this client, as for one with a password that must be hashed.
+    /// Few of those are checked at a time, and no other client waits for them. Must answer from memory.
+    fn takes_long(&self, login: &ClientLogin) -> bool {
+        let _ = login;
+        false
+    }
 }
 
 /// What one client may do. Called under the lock of the broker: it must answer from memory.
@@ -68,9 +75,14 @@ impl fmt::Debug for dyn ClientRights {
     }
 }
 
-/// The client is not let in.
+/// Why a client is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAdmitted;
+pub enum NotAdmitted {
+    /// What it gave is not known, and counts as a failure of its address.
+    Unknown,
+    /// What it gave is not looked at now. It may come again later.
+    Busy,
+}
 
 /// The rights of a client that is checked; `None` for one that may do everything.
 pub(super) type Rights = Option<Arc<dyn ClientRights>>;

@@ -8,12 +8,12 @@ use rivulet_dataflow::Clock;
 
 use super::core::Core;
 use super::journal::Journal;
+use super::logins::Logins;
 use super::memory::LoginMemory;
 use super::options::BrokerOptions;
 use super::packets;
 use super::seats::Seats;
 use super::stats::BrokerStats;
-use crate::logins::FailedLogins;
 use crate::mqtt::acknowledge::DedupWindows;
 use crate::mqtt::publisher::Outbound;
 use crate::mqtt::router::Router;
@@ -40,7 +40,7 @@ pub(super) struct Shared {
     pub(super) bytes_in: AtomicU64,
     pub(super) bytes_out: AtomicU64,
     pub(super) supervisor: Supervisor,
-    pub(super) failed_logins: FailedLogins,
+    pub(super) logins: Logins,
     pub(super) login_memory: LoginMemory,
     pub(super) notices: Notices,
 }

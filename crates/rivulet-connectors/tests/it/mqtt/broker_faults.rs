@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rivulet_connectors::mqtt::codec::Publish;
-use rivulet_connectors::mqtt::{Broker, BrokerError, BrokerOptions, Qos, Version};
+use rivulet_connectors::mqtt::{
+    Broker, BrokerError, BrokerOptions, ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted, Qos, Version,
+};
 
 use super::probe::Probe;
 use super::support::*;
@@ -403,20 +405,56 @@ fn tasks_that_a_defect_cuts_short_are_told_and_begin_again() {
     assert!(inbox.contains("works"));
 }
 
+/// What a client of 3.1.1 is answered: 0 for welcome, 4 for a wrong password, 3 for come again.
+fn log_in(broker: &BrokerThread, password: &[u8; 4]) -> u8 {
+    let mut socket = std::net::TcpStream::connect(("127.0.0.1", broker.port())).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let head = b"\x10\x17\x00\x04MQTT\x04\xc2\x00\x3c\x00\x00\x00\x03kim\x00\x04";
+    std::io::Write::write_all(&mut socket, &[&head[..], password].concat()).unwrap();
+    let mut answer = [0; 4];
+    std::io::Read::read_exact(&mut socket, &mut answer).unwrap();
+    answer[3]
+}
+
+/// Lets in whoever the configuration lets in, and nobody else.
+#[derive(Debug)]
+struct AsConfigured;
+
+impl ClientAuthorizer for AsConfigured {
+    fn admit(&self, login: &ClientLogin) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted> {
+        // As long as a server elsewhere takes to answer.
+        std::thread::sleep(Duration::from_millis(2));
+        if login.is_configured == Some(true) { Ok(None) } else { Err(NotAdmitted::Unknown) }
+    }
+}
+
+#[test]
+fn guesses_by_clients_that_connect_together_are_counted() {
+    const GUESSES: usize = 100;
+    let (router, _inbox) = router(&["t"]);
+    let broker = BrokerThread::start(router, |options| {
+        options.users = vec![("kim".into(), "rose".into())];
+        options.authorizer = Some(Arc::new(AsConfigured));
+    });
+    let (broker, barrier) = (&broker, &std::sync::Barrier::new(GUESSES));
+    let guess = || {
+        barrier.wait();
+        log_in(broker, b"lily")
+    };
+    let codes: Vec<u8> = std::thread::scope(|scope| {
+        let guesses: Vec<_> = (0..GUESSES).map(|_| scope.spawn(guess)).collect();
+        guesses.into_iter().map(|guess| guess.join().unwrap()).collect()
+    });
+    // Five are free, eight are looked at at a time, and a slow machine sees the end of a pause or two.
+    let looked_at = codes.iter().filter(|code| **code == 4).count();
+    assert!((6..20).contains(&looked_at) && codes.iter().all(|code| [3, 4].contains(code)), "{codes:?}");
+}
+
 #[test]
 fn guesses_of_a_password_are_slowed_down() {
     let (router, _inbox) = router(&["t"]);
     let broker = BrokerThread::start(router, |options| options.users = vec![("kim".into(), "rose".into())]);
-    // What a client of 3.1.1 is answered: 0 for welcome, 4 for a wrong password, 3 for come again.
-    let log_in = |password: &[u8; 4]| {
-        let mut socket = std::net::TcpStream::connect(("127.0.0.1", broker.port())).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-        let head = b"\x10\x17\x00\x04MQTT\x04\xc2\x00\x3c\x00\x00\x00\x03kim\x00\x04";
-        std::io::Write::write_all(&mut socket, &[&head[..], password].concat()).unwrap();
-        let mut answer = [0; 4];
-        std::io::Read::read_exact(&mut socket, &mut answer).unwrap();
-        answer[3]
-    };
+    let log_in = |password: &[u8; 4]| log_in(&broker, password);
     let codes: Vec<u8> = (0..20).map(|_| log_in(b"lily")).collect();
     assert_eq!(codes[..6], [4; 6]);
     assert!(codes.iter().filter(|code| **code == 4).count() < 12, "{codes:?}");

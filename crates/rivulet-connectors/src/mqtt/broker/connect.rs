@@ -9,7 +9,7 @@ use super::super::buffer::ReadBuffer;
 use super::super::codec;
 use super::options::allows;
 use super::packets::{self, Login};
-use super::rights::{ClientLogin, NotAdmitted, Rights, may_publish};
+use super::rights::{ClientLogin, Rights, may_publish};
 use super::shared::Shared;
 use super::system::SYSTEM;
 
@@ -44,13 +44,12 @@ pub(super) async fn read_login(
                 packets::refuse(version, reason, &mut answer);
                 Err(Refusal { answer, counts: false })
             };
-            if shared.failed_logins.must_wait(address).is_some() {
-                return refuse(packets::Refused::Busy);
-            }
-            let Ok(rights) = admit(shared, &login, (address, certificate)).await else {
-                shared.core.lock().counters.drops.logins_refused += 1;
-                shared.failed_logins.note(address, "the embedded broker");
-                return refuse(packets::Refused::Login);
+            let rights = match admit(shared, &login, (address, certificate)).await {
+                Ok(rights) => rights,
+                Err(refused) => {
+                    shared.core.lock().counters.drops.logins_refused += u64::from(refused == packets::Refused::Login);
+                    return refuse(refused);
+                }
             };
             let may = |topic: &[u8]| !topic.starts_with(SYSTEM.as_bytes()) && may_publish(&rights, topic);
             if login.will_topic().is_some_and(|topic| !may(topic)) {
@@ -85,21 +84,13 @@ async fn admit(
     shared: &Shared,
     login: &Login,
     (address, certificate): (IpAddr, Option<&str>),
-) -> Result<Rights, NotAdmitted> {
+) -> Result<Rights, packets::Refused> {
     let is_configured = {
         let users = shared.users.read();
         (!users.is_empty()).then(|| allows(&users, login.user.as_deref(), login.password.as_deref()))
     };
-    let Some(authorizer) = &shared.options.authorizer else {
-        return if is_configured == Some(false) { Err(NotAdmitted) } else { Ok(None) };
-    };
     let (user, password, client_id) = (login.user.clone(), login.password.clone(), login.client_id.clone());
     let certificate = certificate.map(str::to_owned);
     let login = ClientLogin { user, password, certificate, client_id, address, is_configured };
-    if login.password.is_none() {
-        return authorizer.admit(&login);
-    }
-    let authorizer = authorizer.clone();
-    // If the authorizer panics, the client is refused.
-    tokio::task::spawn_blocking(move || authorizer.admit(&login)).await.unwrap_or(Err(NotAdmitted))
+    shared.logins.admit(shared.options.authorizer.as_ref(), login).await
 }
