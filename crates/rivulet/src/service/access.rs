@@ -336,7 +336,8 @@ impl ClientAuthorizer for BrokerAccess {
             certificate: login.certificate.as_deref(),
             origin: Some(Origin { address: Some(login.address), door: "mqtt" }),
         };
-        let caller = access.authenticate(&credentials).map_err(|_| NotAdmitted::Unknown)?.with_client_id(&login.client_id);
+        let caller =
+            access.authenticate(&credentials).map_err(|_| NotAdmitted::Unknown)?.with_client_id(&login.client_id);
         let is_checked = !access.may_everything(&caller) || access.changes().is_some();
         let rights = || TopicRights { access: access.clone(), caller, has_told: Default::default() };
         Ok(is_checked.then(|| Arc::new(rights()) as Arc<dyn ClientRights>))

@@ -12,13 +12,13 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::super::acknowledge::DedupWindow;
 use super::super::buffer::ReadBuffer;
-use super::super::codec::Version;
+use super::super::codec::{self, Version};
 use super::super::intake::{DRAIN_MAX, Intake, READ_BYTES_BEFORE_YIELD, Sender, Step};
 use super::super::supervise::catch_panic;
 use super::addresses::SessionKey;
 use super::confirm::Answers;
-use super::core::Goodbye;
 use super::connect::{Refusal, read_login};
+use super::core::Goodbye;
 use super::memory::Share;
 use super::outbox::Outbox;
 use super::packets::{self, Close, Login};

@@ -14,13 +14,13 @@
 
 mod addresses;
 mod confirm;
+mod connect;
 mod connection;
 mod core;
 mod engine;
 mod incoming;
 mod journal;
 mod link;
-mod connect;
 mod logins;
 mod memory;
 mod message;
@@ -128,7 +128,7 @@ impl Broker {
             logins: Logins::default(),
             notices: Notices::default(),
         });
-        shared.login_memory.set_bound(shared.options.memory_bytes_max);
+        shared.login_memory.set_bound(shared.options.limits.memory_bytes_max);
         let stop = watch::Sender::new(false);
         let mut addresses = Vec::new();
         let mut listeners = Vec::new();
@@ -166,7 +166,7 @@ impl Broker {
         }
         shared.seats.set_connections_max(options.limits.connections_max);
         shared.core.lock().set_bounds(&options);
-        shared.login_memory.set_bound(options.memory_bytes_max);
+        shared.login_memory.set_bound(options.limits.memory_bytes_max);
         *shared.users.write() = options.users;
         Ok(())
     }

@@ -204,7 +204,7 @@ fn connections_on_which_nothing_is_said_give_way_too() {
 fn large_packets_that_do_not_come_to_their_end_keep_to_the_memory_of_clients() {
     let (router, _) = router(&[]);
     // Half of it is for one address.
-    let broker = BrokerThread::start(router, |options| options.memory_bytes_max = 512 << 10);
+    let broker = BrokerThread::start(router, |options| options.limits.memory_bytes_max = 512 << 10);
     let port = broker.port();
     let mut small = Probe::connect(port, Version::V5, "small", |_| {});
     // The begin of a PUBLISH of a million bytes.
@@ -228,7 +228,7 @@ fn large_packets_before_the_login_keep_to_a_memory_of_their_own() {
     let (router, _) = router(&[]);
     // A sixteenth of it is for all that have not logged in.
     let broker = BrokerThread::start(router, |options| {
-        (options.memory_bytes_max, options.connect_timeout_ms) = (8 << 20, 600_000);
+        (options.limits.memory_bytes_max, options.connect_timeout_ms) = (8 << 20, 600_000);
     });
     // The begin of a CONNECT of a million bytes.
     let begin = [&[0x10, 0xc0, 0x84, 0x3d][..], &vec![0; 200_000]].concat();
