@@ -14,7 +14,7 @@ use crate::address::DEFAULT_CONNECTOR;
 pub use crate::application::FormatSpec;
 use crate::{Literal, Position};
 
-pub use account::{AccountStatement, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, UserName};
+pub use account::{AccountStatement, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, TenantLimit, UserName, limit_of};
 use parts::Sealed;
 pub(crate) use parts::{ColumnDeclaration, ComputedColumn, MatchClause, PatternTree, SealedComputed, SkipClause};
 pub use parts::{Name, StateWish};

@@ -16,6 +16,7 @@ mod live;
 mod names;
 mod needed;
 mod queries;
+mod quotas;
 mod requests;
 mod resource;
 mod rights;
@@ -51,6 +52,7 @@ pub use queries::{
     BigQueryInfo, EndHealth, LatencyStatus, QueryFilter, QueryInfo, QueryState, WindowWait, generated_id,
     generated_name,
 };
+pub use quotas::{LIMIT_MAX, Limit, LimitUse, Limits, LiveStream, Quota, Quotas, TenantInfo};
 pub use requests::{Alteration, AlterationEffect, Parameter, ParameterValue, QueryChange, QueryRequest};
 pub use resource::{Action, Resource, ResourceKind};
 pub use rights::{Grant, LoginToken, Rights};

@@ -4,8 +4,11 @@ use arrow::datatypes::IntervalMonthDayNano;
 use datafusion_sql::sqlparser::tokenizer::Token;
 
 use super::cursor::Cursor;
-use crate::statement::{AccountStatement, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, UserName};
+use crate::statement::{AccountStatement, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, TenantLimit, UserName, limit_of};
 use crate::{Literal, SqlError};
+
+const LIMITS_HINT: &str = "write for example ALTER TENANT acme SET (queries => 1000, state_bytes => '1 GiB'), or \
+                           ALTER TENANT acme RESET (queries)";
 
 /// The words behind CREATE, DROP and ALTER with which such statements go on.
 pub(super) const CREATED: [&str; 3] = ["TENANT", "USER", "TOKEN"];
@@ -40,7 +43,11 @@ pub(super) fn create(cursor: &mut Cursor<'_>) -> Result<AccountStatement, SqlErr
     }
     let if_not_exists = cursor.eat_words(&["if", "not", "exists"]);
     Ok(match what {
-        0 => AccountStatement::CreateTenant { name: cursor.name("the name of a tenant")?, if_not_exists },
+        0 => {
+            let name = cursor.name("the name of a tenant")?;
+            let limits = if cursor.eat_word("with") { limits(cursor)? } else { Vec::new() };
+            AccountStatement::CreateTenant { name, if_not_exists, limits }
+        }
         _ => {
             let user = user(cursor)?;
             AccountStatement::CreateUser { user, if_not_exists, is_admin: cursor.eat_word("admin") }
@@ -62,10 +69,16 @@ pub(super) fn drop(cursor: &mut Cursor<'_>) -> Result<AccountStatement, SqlError
     })
 }
 
-/// Reads what follows ALTER: there are changes of tokens only.
+/// Reads what follows ALTER: there are changes of tokens, and of the limits of a tenant.
 pub(super) fn alter(cursor: &mut Cursor<'_>) -> Result<AccountStatement, SqlError> {
+    if cursor.eat_word("tenant") {
+        let name = cursor.name("the name of a tenant")?;
+        let what = cursor.expect_one_of(&["SET", "RESET"]).map_err(|error| error.hint(LIMITS_HINT))?;
+        let limits = if what == 0 { limits(cursor)? } else { names(cursor)? };
+        return Ok(AccountStatement::AlterTenant { name, limits });
+    }
     cursor.expect_word("TOKEN").map_err(|error| {
-        error.hint("rights of a user change with GRANT and REVOKE; a tenant or user is dropped, and created anew")
+        error.hint("rights of a user change with GRANT and REVOKE; a user is dropped, and created anew")
     })?;
     let (id, position) = cursor.string("the id of a token in single quotes")?;
     cursor.expect_word("ROTATE")?;
@@ -142,6 +155,42 @@ fn user(cursor: &mut Cursor<'_>) -> Result<UserName, SqlError> {
     }
 }
 
+/// Reads `(queries => 1000, state_bytes => '1 GiB', streams => NULL)`.
+fn limits(cursor: &mut Cursor<'_>) -> Result<Vec<TenantLimit>, SqlError> {
+    let given = cursor.named_values("the name of a limit")?;
+    let limit = |(name, value, position): (crate::Name, Literal, crate::Position)| {
+        let most = match &value {
+            Literal::Null => Some(None),
+            Literal::Integer(most) => u64::try_from(*most).ok().map(Some),
+            Literal::Text(text) => limit_of(text).map(Some),
+            _ => None,
+        };
+        let refused = || {
+            SqlError::new(position, format!("the limit {name} is a whole number, or NULL for none")).hint(LIMITS_HINT)
+        };
+        Ok((name.clone(), most.ok_or_else(refused)?))
+    };
+    given.into_iter().map(limit).collect()
+}
+
+/// Reads `(queries, streams)`.
+fn names(cursor: &mut Cursor<'_>) -> Result<Vec<TenantLimit>, SqlError> {
+    cursor.expect(&Token::LParen).map_err(|error| error.hint(LIMITS_HINT))?;
+    let mut names: Vec<TenantLimit> = Vec::new();
+    loop {
+        let name = cursor.name("the name of a limit")?;
+        if names.iter().any(|(known, _)| known.text == name.text) {
+            return Err(SqlError::new(name.position, format!("'{name}' is given twice")));
+        }
+        names.push((name, None));
+        if !cursor.eat(&Token::Comma) {
+            break;
+        }
+    }
+    cursor.expect(&Token::RParen)?;
+    Ok(names)
+}
+
 /// Reads an INTERVAL of whole seconds; a month has 30 days.
 fn seconds(cursor: &mut Cursor<'_>) -> Result<u64, SqlError> {
     let position = cursor.position();
@@ -207,6 +256,30 @@ mod tests {
     }
 
     #[test]
+    fn limits_of_a_tenant_are_read() {
+        let of = |text: &str| {
+            let (AccountStatement::CreateTenant { limits, .. } | AccountStatement::AlterTenant { limits, .. }) =
+                one(text)
+            else {
+                panic!("{text}")
+            };
+            limits.into_iter().map(|(name, most)| (name.text, most)).collect::<Vec<_>>()
+        };
+        assert_eq!(of("CREATE TENANT acme"), []);
+        let both = [("queries".to_owned(), Some(1000)), ("state_bytes".to_owned(), Some(3 << 30))];
+        assert_eq!(of("CREATE TENANT IF NOT EXISTS acme WITH (queries => 1000, state_bytes => '3 GiB')"), both);
+        assert_eq!(of("alter tenant acme set (QUERIES => 1000, state_bytes => 3221225472)"), both);
+        let none = [("queries".to_owned(), None), ("streams".to_owned(), None)];
+        assert_eq!(of("ALTER TENANT acme SET (queries => NULL, streams => NULL)"), none);
+        assert_eq!(of("ALTER TENANT acme RESET (queries, streams)"), none);
+        assert_eq!(of("ALTER TENANT default SET (streams => '7')"), [("streams".to_owned(), Some(7))]);
+        let altered = one("ALTER TENANT \"A b\" SET (queries => 1, streams => NULL)");
+        assert_eq!(altered.text(), "ALTER TENANT \"A b\" SET (queries => 1, streams => NULL)");
+        assert_eq!(altered.tenant().map(|name| name.text.as_str()), Some("A b"));
+        assert_eq!(one("CREATE TENANT a WITH (queries => 1)").text(), "CREATE TENANT a WITH (queries => 1)");
+    }
+
+    #[test]
     fn what_is_wrong_is_said_with_its_place() {
         for (text, column, message, hint) in [
             ("GRANT fly ON QUERY TO alice", 7, "expected READ, CHANGE, SUBSCRIBE, PUBLISH, ADMINISTER or ALL", "write"),
@@ -219,6 +292,12 @@ mod tests {
             ("CREATE TOKEN FOR a EXPIRES IN 90", 31, "expected INTERVAL", "90 days"),
             ("CREATE TOKEN FOR a EXPIRES IN INTERVAL '-1 day'", 31, "expected INTERVAL", "90 days"),
             ("ALTER USER alice ADMIN", 7, "expected TOKEN", "GRANT and REVOKE"),
+            ("ALTER TENANT acme", 18, "expected SET or RESET", "queries => 1000"),
+            ("ALTER TENANT acme SET (queries => 1, queries => 2)", 38, "given twice", ""),
+            ("ALTER TENANT acme RESET (queries, queries)", 35, "given twice", ""),
+            ("ALTER TENANT acme SET (queries => -1)", 35, "a whole number, or NULL", "queries => 1000"),
+            ("ALTER TENANT acme SET (queries => 1.5)", 35, "a whole number, or NULL", "queries => 1000"),
+            ("ALTER TENANT acme SET (state_bytes => '1 TB')", 39, "a whole number, or NULL", "'1 GiB'"),
             ("CREATE USER 'alice'", 13, "the name of a user", "\"alice\""),
             ("CREATE USER alice ADMINN", 19, "expected the end", "did you mean 'ADMIN'?"),
         ] {

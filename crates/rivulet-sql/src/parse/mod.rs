@@ -387,7 +387,7 @@ fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     if account::is_next(cursor, &account::CREATED) {
         return account::alter(cursor).map(Statement::Account);
     }
-    if cursor.expect_one_of(&["QUERY", "APPLICATION", "TOKEN"])? == 1 {
+    if cursor.expect_one_of(&["QUERY", "APPLICATION", "TENANT", "TOKEN"])? == 1 {
         let name = cursor.name("the name of an application")?;
         let input = if cursor.eat_word("input") { Some(cursor.name("the name of an input")?) } else { None };
         let example = || format!("write ALTER APPLICATION {name} SET (lateness => INTERVAL '5 seconds')");

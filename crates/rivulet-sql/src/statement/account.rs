@@ -67,15 +67,40 @@ fn shown_id(id: &str) -> String {
     id.chars().take(16).filter(|one| *one != '\'').collect()
 }
 
+/// A limit of a tenant as a statement sets it; `None` removes it.
+pub type TenantLimit = (Name, Option<u64>);
+
+/// A limit of a tenant as text: a whole number with the unit KiB, MiB or GiB, or without.
+pub fn limit_of(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|character: char| character.is_ascii_alphabetic());
+    let unit: u64 = match text[digits.len()..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "kib" => 1 << 10,
+        "mib" => 1 << 20,
+        "gib" => 1 << 30,
+        _ => return None,
+    };
+    digits.trim_end().parse::<u64>().ok()?.checked_mul(unit)
+}
+
 /// A statement about accounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AccountStatement {
-    /// `CREATE TENANT [IF NOT EXISTS] t`
+    /// `CREATE TENANT [IF NOT EXISTS] t [WITH (queries => 1000, ...)]`
     CreateTenant {
         /// The name of the tenant.
         name: Name,
         /// Do nothing if there is a tenant of that name.
         if_not_exists: bool,
+        /// Its limits.
+        limits: Vec<TenantLimit>,
+    },
+    /// `ALTER TENANT t SET (queries => 1000, ...)`, or `RESET (queries, ...)`
+    AlterTenant {
+        /// The name of the tenant.
+        name: Name,
+        /// The limits that change.
+        limits: Vec<TenantLimit>,
     },
     /// `DROP TENANT [IF EXISTS] t`
     DropTenant {
@@ -167,7 +192,15 @@ impl AccountStatement {
     pub fn text(&self) -> String {
         let of = |user: &Option<UserName>| user.as_ref().map_or_else(String::new, |user| format!(" FOR {user}"));
         match self {
-            Self::CreateTenant { name, .. } => format!("CREATE TENANT {}", name_in_sql(&name.text)),
+            Self::CreateTenant { name, limits, .. } if limits.is_empty() => {
+                format!("CREATE TENANT {}", name_in_sql(&name.text))
+            }
+            Self::CreateTenant { name, limits, .. } => {
+                format!("CREATE TENANT {} WITH ({})", name_in_sql(&name.text), written(limits))
+            }
+            Self::AlterTenant { name, limits } => {
+                format!("ALTER TENANT {} SET ({})", name_in_sql(&name.text), written(limits))
+            }
             Self::DropTenant { name, .. } => format!("DROP TENANT {}", name_in_sql(&name.text)),
             Self::ShowTenants => "SHOW TENANTS".into(),
             Self::CreateUser { user, is_admin, .. } => {
@@ -188,11 +221,21 @@ impl AccountStatement {
         }
     }
 
-    /// The tenant that it creates or drops.
+    /// The tenant that it creates, changes or drops.
     pub fn tenant(&self) -> Option<&Name> {
         match self {
-            Self::CreateTenant { name, .. } | Self::DropTenant { name, .. } => Some(name),
+            Self::CreateTenant { name, .. } | Self::AlterTenant { name, .. } | Self::DropTenant { name, .. } => {
+                Some(name)
+            }
             _ => None,
         }
     }
+}
+
+fn written(limits: &[TenantLimit]) -> String {
+    let one = |(name, most): &TenantLimit| match most {
+        Some(most) => format!("{} => {most}", name_in_sql(&name.text)),
+        None => format!("{} => NULL", name_in_sql(&name.text)),
+    };
+    limits.iter().map(one).collect::<Vec<_>>().join(", ")
 }

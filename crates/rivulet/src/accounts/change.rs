@@ -2,28 +2,23 @@
 
 use std::sync::Arc;
 
-use rivulet_sql::{AccountStatement, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, Name, UserName};
+use rivulet_sql::{AccountStatement, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, UserName};
 
 use super::record::{GrantRecord, TokenRecord, UserRecord, action_of, kind_of};
+use super::tenants::{at, check_name, done, limit, no_tenant};
 use super::token::{self, NewToken};
-use super::{Accounts, Known, now_s, text_of};
+use super::{Accounts, now_s, text_of};
 use crate::catalog::Catalog;
 use crate::service::{
     AccountAnswer, Action, Caller, ErrorKind, FullName, GrantInfo, ResourceKind, ServiceError, Tenant, TokenInfo,
     UserInfo, has_expired, is_below,
 };
 
-/// The longest name of a user or tenant, in characters.
-const NAME_CHARACTERS_MAX: usize = 64;
-
 /// The longest pattern of a right, in bytes.
 const PATTERN_BYTES_MAX: usize = 1_024;
 
 /// The most users.
 const USERS_MAX: usize = 100_000;
-
-/// The most tenants.
-const TENANTS_MAX: usize = 10_000;
 
 /// The most tokens of a user. One more takes the place of one that has expired, if there is one.
 const TOKENS_MAX: usize = 32;
@@ -40,7 +35,8 @@ impl Accounts {
         use AccountStatement as S;
         let full = |user: &UserName| full_name(caller, user);
         match statement {
-            S::CreateTenant { name, if_not_exists } => self.create_tenant(name, *if_not_exists),
+            S::CreateTenant { name, if_not_exists, limits } => self.create_tenant(name, *if_not_exists, limits),
+            S::AlterTenant { name, limits } => self.alter_tenant(name, limits),
             S::DropTenant { name, if_exists } => self.drop_tenant(name, *if_exists),
             S::CreateUser { user, if_not_exists, is_admin } => {
                 self.create_user(&full(user), user, *if_not_exists, *is_admin)
@@ -67,11 +63,7 @@ impl Accounts {
             },
             S::Grant { rights, user } => self.grant(&full(user), user, rights),
             S::Revoke { rights, user } => self.revoke(&full(user), user, rights),
-            S::ShowTenants => {
-                let known = self.known.read();
-                let tenants = std::iter::once(Tenant::default()).chain(known.tenants.iter().cloned());
-                Ok(AccountAnswer::Tenants(tenants.map(|tenant| tenant.to_string()).collect()))
-            }
+            S::ShowTenants => Ok(AccountAnswer::Tenants(self.tenants())),
             S::ShowUsers => Ok(AccountAnswer::Users(self.show(caller, None, |name, record, users| {
                 users.push(UserInfo {
                     tenant: name.tenant.to_string(),
@@ -116,7 +108,7 @@ impl Accounts {
         }
     }
 
-    fn catalog(&self) -> Result<&Arc<Catalog>, ServiceError> {
+    pub(super) fn catalog(&self) -> Result<&Arc<Catalog>, ServiceError> {
         let not_loaded = || ServiceError::new(ErrorKind::Unavailable, "the accounts are not read yet");
         self.catalog.get().ok_or_else(not_loaded)
     }
@@ -189,56 +181,6 @@ impl Accounts {
         drop(known);
         self.changed.send_modify(|count| *count += 1);
         Ok(done)
-    }
-
-    fn create_tenant(&self, name: &Name, if_not_exists: bool) -> Result<AccountAnswer, ServiceError> {
-        check_name("a tenant", name)?;
-        let tenant = Tenant::new(&name.text);
-        let catalog = self.catalog()?;
-        let _changing = self.changing.lock();
-        let known = self.known.read();
-        if known.has_tenant(&tenant) {
-            return match if_not_exists {
-                true => Ok(done(format!("tenant {name} exists, nothing was done"))),
-                false => {
-                    Err(at(ServiceError::new(ErrorKind::AlreadyExists, format!("the tenant '{name}' exists")), name))
-                }
-            };
-        }
-        if known.tenants.len() >= TENANTS_MAX {
-            return Err(limit(format!("there are {TENANTS_MAX} tenants, which is the limit"), "drop one"));
-        }
-        drop(known);
-        catalog.insert_tenant(&tenant)?;
-        self.known.write().tenants.insert(tenant);
-        Ok(done(format!("tenant {name} created")))
-    }
-
-    fn drop_tenant(&self, name: &Name, if_exists: bool) -> Result<AccountAnswer, ServiceError> {
-        let tenant = Tenant::new(&name.text);
-        let catalog = self.catalog()?;
-        let _changing = self.changing.lock();
-        let known = self.known.read();
-        if tenant.is_default() {
-            let error = ServiceError::new(ErrorKind::Conflict, "the default tenant cannot be dropped");
-            return Err(at(error, name));
-        }
-        if !known.has_tenant(&tenant) {
-            return match if_exists {
-                true => Ok(done(format!("there is no tenant {name}, nothing was done"))),
-                false => Err(at(no_tenant(&tenant), name)),
-            };
-        }
-        let users = known.users.keys().filter(|user| user.tenant == tenant).count();
-        if users > 0 {
-            let message = format!("the tenant '{name}' has {}", crate::counted::counted(users as u64, "user"));
-            let error = ServiceError::new(ErrorKind::Conflict, message).with_hint("drop them first: DROP USER");
-            return Err(at(error, name));
-        }
-        drop(known);
-        catalog.remove_tenant(&tenant)?;
-        self.known.write().tenants.remove(&tenant);
-        Ok(done(format!("tenant {name} dropped")))
     }
 
     fn create_user(
@@ -389,13 +331,6 @@ impl Accounts {
     }
 }
 
-impl Known {
-    /// Whether a tenant exists.
-    fn has_tenant(&self, tenant: &Tenant) -> bool {
-        tenant.is_default() || self.tenants.contains(tenant)
-    }
-}
-
 fn full_name(caller: &Caller, user: &UserName) -> FullName {
     match &user.tenant {
         Some(tenant) => Tenant::new(&tenant.text).named(&user.name.text),
@@ -511,24 +446,9 @@ fn check_filter(tenant: &Tenant, filter: &str) -> Result<(), (String, String)> {
     Ok(())
 }
 
-fn check_name(what: &str, name: &Name) -> Result<(), ServiceError> {
-    let is_plain = |one: char| one.is_ascii_alphanumeric() || "_-.@".contains(one);
-    let length = name.text.chars().count();
-    if (1..=NAME_CHARACTERS_MAX).contains(&length) && name.text.chars().all(is_plain) {
-        return Ok(());
-    }
-    let message = format!("the name of {what} has 1 to {NAME_CHARACTERS_MAX} letters, digits, '_', '-', '.' and '@'");
-    let hint = "it stands in topics and logs, so it has no other characters";
-    Err(at(ServiceError::invalid(message).with_hint(hint), name))
-}
-
 fn no_user(name: &FullName, written: &UserName) -> ServiceError {
     let error = ServiceError::not_found(format!("there is no user '{name}'"));
     at(error.with_hint("SHOW USERS lists them; one of another tenant is written tenant.name"), &written.name)
-}
-
-fn no_tenant(tenant: &Tenant) -> ServiceError {
-    ServiceError::not_found(format!("there is no tenant '{tenant}'")).with_hint("SHOW TENANTS lists them")
 }
 
 fn no_token(id: &str) -> ServiceError {
@@ -536,16 +456,4 @@ fn no_token(id: &str) -> ServiceError {
     let id: String = id.chars().take(16).collect();
     ServiceError::not_found(format!("there is no token with the id '{id}'"))
         .with_hint("SHOW TOKENS lists the ids, of 16 characters each")
-}
-
-fn limit(message: String, hint: &str) -> ServiceError {
-    ServiceError::new(ErrorKind::LimitReached, message).with_hint(hint)
-}
-
-fn done(message: String) -> AccountAnswer {
-    AccountAnswer::Done(message)
-}
-
-fn at(error: ServiceError, name: &Name) -> ServiceError {
-    error.at_place(name.position.into())
 }

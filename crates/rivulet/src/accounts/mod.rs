@@ -5,11 +5,12 @@
 //! every door asks for one, and that never goes away again: there is always an administrator who can log in.
 //!
 //! In reading order: [`token`] (the text of a token), `record` (what is saved of a user), this file (who is who, and
-//! what they may do), `change` (statements), `audit` (the record of what callers do).
+//! what they may do), `tenants` (with their limits), `change` (statements), `audit` (the record of what callers do).
 
 mod audit;
 mod change;
 mod record;
+mod tenants;
 pub mod token;
 
 pub(crate) use audit::AuditLog;
@@ -25,7 +26,7 @@ use tokio::sync::watch;
 
 use crate::catalog::Catalog;
 use crate::service::{
-    Action, Authorizer, Caller, Credentials, ErrorKind, FullName, Login, LoginToken, Refused, Resource, Rights,
+    Action, Authorizer, Caller, Credentials, ErrorKind, FullName, Login, LoginToken, Quotas, Refused, Resource, Rights,
     ServiceError, Tenant, is_below,
 };
 use record::UserRecord;
@@ -45,6 +46,8 @@ pub struct Accounts {
     known: RwLock<Known>,
     /// Whether callers have to log in.
     is_in_force: AtomicBool,
+    /// What tenants may have and use.
+    quotas: Arc<Quotas>,
     /// Held by a change while it is written.
     changing: Mutex<()>,
     /// Counts changes after which somebody may do less.
@@ -131,6 +134,14 @@ impl Accounts {
     pub fn load(&self, catalog: Arc<Catalog>) -> Result<(), ServiceError> {
         let mut known = self.known.write();
         known.tenants.extend(catalog.tenants()?);
+        for (tenant, text) in catalog.quotas()? {
+            let limits = tenants::read(&text).map_err(|error| {
+                let message = format!("the limits of the tenant '{tenant}' in the catalog cannot be read: {error}");
+                ServiceError::new(ErrorKind::Internal, message)
+                    .with_hint("was it written by a later version? Otherwise restore the catalog from a backup")
+            })?;
+            self.quotas.set(&tenant, limits);
+        }
         for (name, text) in catalog.users()? {
             let record = serde_json::from_str(&text).map_err(|error| {
                 let message = format!("the user {} in the catalog cannot be read: {error}", name.in_log());
@@ -145,6 +156,11 @@ impl Accounts {
         // There is one catalog.
         let _ = self.catalog.set(catalog);
         Ok(())
+    }
+
+    /// What tenants may have and use.
+    pub fn quotas(&self) -> &Arc<Quotas> {
+        &self.quotas
     }
 
     /// Whether callers have to log in: an administrator of the server has a token.

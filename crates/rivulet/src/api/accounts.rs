@@ -1,4 +1,4 @@
-//! Tenants, users, tokens and rights over HTTP.
+//! Users, tokens and rights over HTTP.
 
 use axum::Json;
 use axum::body::Body;
@@ -18,23 +18,6 @@ use super::types::ErrorAnswer;
 
 /// The most seconds of a lifetime: a hundred years.
 const LIFETIME_S_MAX: u64 = 100 * 365 * 86_400;
-
-/// Every tenant.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct TenantList {
-    /// Names of the tenants.
-    #[schema(example = json!(["default", "acme"]))]
-    pub tenants: Vec<String>,
-}
-
-/// A tenant to be created.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct NewTenant {
-    /// Its name: 1 to 64 letters, digits, `_`, `-`, `.` and `@`.
-    #[schema(example = "acme")]
-    pub name: String,
-}
 
 /// Every user that the caller knows of.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -221,7 +204,7 @@ impl From<GrantInfo> for Grant {
 }
 
 /// A name that stands in no SQL text.
-fn named(name: String) -> rivulet_sql::Name {
+pub(super) fn named(name: String) -> rivulet_sql::Name {
     rivulet_sql::Name { text: name, position: Position::default() }
 }
 
@@ -250,18 +233,18 @@ impl Grant {
 
 impl Authenticated {
     /// Reads a small JSON body.
-    async fn read_json<T: DeserializeOwned>(&self, body: Body) -> Result<T, ApiError> {
+    pub(super) async fn read_json<T: DeserializeOwned>(&self, body: Body) -> Result<T, ApiError> {
         let text = self.read_text(body).await?;
         let text = if text.trim().is_empty() { "{}" } else { &*text };
         serde_json::from_str(text)
             .map_err(|error| ApiError::invalid(format!("the body is not what is expected: {error}")))
     }
 
-    async fn account(&self, statement: AccountStatement) -> Result<AccountAnswer, ApiError> {
+    pub(super) async fn account(&self, statement: AccountStatement) -> Result<AccountAnswer, ApiError> {
         Ok(self.blocking(move |session| session.account(&statement)).await??)
     }
 
-    async fn change_account(&self, statement: AccountStatement) -> Result<Json<AccountChanged>, ApiError> {
+    pub(super) async fn change_account(&self, statement: AccountStatement) -> Result<Json<AccountChanged>, ApiError> {
         match self.account(statement).await? {
             AccountAnswer::Done(message) => Ok(Json(AccountChanged { message })),
             _ => Err(unexpected()),
@@ -278,57 +261,8 @@ impl Authenticated {
     }
 }
 
-fn unexpected() -> ApiError {
+pub(super) fn unexpected() -> ApiError {
     ApiError::internal("the statement was answered otherwise than it should be")
-}
-
-/// List the tenants
-#[utoipa::path(
-    get, path = "/api/v1/tenants", tag = "accounts",
-    responses(
-        (status = 200, description = "Tenants by name", body = TenantList),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
-)]
-pub(super) async fn list_tenants(api: Authenticated) -> Result<Json<TenantList>, ApiError> {
-    match api.account(AccountStatement::ShowTenants).await? {
-        AccountAnswer::Tenants(tenants) => Ok(Json(TenantList { tenants })),
-        _ => Err(unexpected()),
-    }
-}
-
-/// Create a tenant
-#[utoipa::path(
-    post, path = "/api/v1/tenants", tag = "accounts",
-    request_body = NewTenant,
-    responses(
-        (status = 201, description = "It was created", body = AccountChanged),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
-)]
-pub(super) async fn create_tenant(
-    api: Authenticated,
-    body: Body,
-) -> Result<(StatusCode, Json<AccountChanged>), ApiError> {
-    let NewTenant { name } = api.read_json(body).await?;
-    let created = AccountStatement::CreateTenant { name: named(name), if_not_exists: false };
-    Ok((StatusCode::CREATED, api.change_account(created).await?))
-}
-
-/// Drop a tenant
-///
-/// It must have no users, applications, queries, tables, sources, sinks and views any more.
-#[utoipa::path(
-    delete, path = "/api/v1/tenants/{name}", tag = "accounts",
-    params(("name" = String, Path, description = "Its name")),
-    responses(
-        (status = 204, description = "Dropped"),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
-)]
-pub(super) async fn drop_tenant(api: Authenticated, Name(name): Name) -> Result<StatusCode, ApiError> {
-    api.account(AccountStatement::DropTenant { name: named(name), if_exists: false }).await?;
-    Ok(StatusCode::NO_CONTENT)
 }
 
 /// List the users

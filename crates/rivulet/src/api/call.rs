@@ -35,6 +35,9 @@ const LOOKS_MAX: usize = 8;
 /// Logins at a time; others wait. They may ask a server elsewhere, and keep nothing else from its turn meanwhile.
 const LOGINS_MAX: usize = 8;
 
+/// How long a request over the rate of its tenant waits for its refusal.
+const REFUSAL_WAIT: Duration = Duration::from_millis(100);
+
 /// Clients that watch results at a time, at most; others are refused.
 pub(super) const WATCH_MAX: usize = 1024;
 
@@ -175,7 +178,14 @@ impl FromRequestParts<Api> for Authenticated {
                 api.call(&api.login_permits, authenticate).await??
             }
         };
-        Ok(Self { api: api.clone(), access, caller: caller?, address })
+        let caller = caller?;
+        let quota = access.quotas().of(caller.tenant());
+        if let Err((error, wait)) = quota.request() {
+            // A client that asks again at once is slowed down with that.
+            tokio::time::sleep(REFUSAL_WAIT).await;
+            return Err(ApiError::over_a_rate(error, wait));
+        }
+        Ok(Self { api: api.clone(), access, caller, address })
     }
 }
 

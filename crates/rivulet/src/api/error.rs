@@ -60,6 +60,11 @@ impl ApiError {
         Self { retry_after_s: Some(wait.as_secs() + 1), ..error }
     }
 
+    /// A rate is reached; the client may ask again after this time.
+    pub(super) fn over_a_rate(error: ServiceError, wait: Duration) -> Self {
+        Self { retry_after_s: Some(wait.as_secs() + 1), ..error.into() }
+    }
+
     /// The bound of memory for requests is reached.
     pub(super) fn no_room(message: &str) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", message).with_hint(

@@ -23,6 +23,7 @@ mod results;
 mod secrets;
 mod sql;
 mod tables;
+mod tenants;
 mod status;
 mod submission;
 mod turns;
@@ -246,8 +247,8 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(queries::resume_query))
         .routes(routes!(results::watch_results))
         .routes(routes!(results::watch_select))
-        .routes(routes!(accounts::list_tenants, accounts::create_tenant))
-        .routes(routes!(accounts::drop_tenant))
+        .routes(routes!(tenants::list_tenants, tenants::create_tenant))
+        .routes(routes!(tenants::alter_tenant, tenants::drop_tenant))
         .routes(routes!(accounts::list_users, accounts::create_user))
         .routes(routes!(accounts::drop_user))
         .routes(routes!(accounts::list_tokens, accounts::create_token))

@@ -19,7 +19,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 
-use crate::service::{Access, Caller, LiveResult, Resource, ResourceKind};
+use crate::service::{Access, Caller, LiveResult, LiveStream, Resource, ResourceKind};
 
 use super::call::{Authenticated, Name, Stop, WATCH_MAX};
 use super::error::ApiError;
@@ -126,7 +126,8 @@ impl Authenticated {
             return Err(ApiError::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", message)
                 .with_hint("http.address_share_percent says how many one address may have"));
         }
-        Ok((permit, self.address().map(|address| watchers.count(address))))
+        let stream = self.access().quotas().of(self.caller().tenant()).stream()?;
+        Ok((permit, self.address().map(|address| watchers.count(address)), stream))
     }
 }
 
@@ -167,8 +168,8 @@ impl WatchedLogin {
     }
 }
 
-/// A place among all clients that watch, and one among those of the client's address.
-type WatchPermit = (OwnedSemaphorePermit, Option<Counted>);
+/// A place among all clients that watch, one among those of the client's address, and one among those of its tenant.
+type WatchPermit = (OwnedSemaphorePermit, Option<Counted>, LiveStream);
 
 /// Of a SELECT, why there are no more rows, and what ends it when this goes.
 type Selected = (Arc<OnceLock<String>>, Box<dyn Any + Send + Sync>);

@@ -8,10 +8,10 @@ use utoipa::{IntoParams, ToSchema};
 use crate::service;
 
 pub use super::accounts::{
-    AccountChanged, Grant, GrantList, NewTenant, NewToken, NewUser, Rotation, TenantList, Token, TokenCreated,
-    TokenList, User, UserList,
+    AccountChanged, Grant, GrantList, NewToken, NewUser, Rotation, Token, TokenCreated, TokenList, User, UserList,
 };
 pub use super::activity::{QueryActivity, QueryInput, QueryRefusal, QueryStep};
+pub use super::tenants::{LimitChanges, LimitUsed, NewTenant, TenantLimits, TenantList};
 pub use crate::service::{
     ApplicationInfo as Application, ApplicationStatus, BigQueryInfo as BigQuery, CheckpointInfo as Checkpoint,
     CheckpointStatus as Checkpoints, EndHealth, LogStatus as Log, ParameterInfo as ParameterDeclaration,

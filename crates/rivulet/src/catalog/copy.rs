@@ -274,7 +274,7 @@ mod tests {
         let statement = catalog.insert_statement(&Tenant::default(), "CREATE SOURCE s ...").unwrap();
         catalog.set_statement_failure(statement, Some("a reason")).unwrap();
         catalog.set_statement_paused(statement, true).unwrap();
-        catalog.insert_tenant(&Tenant::new("acme")).unwrap();
+        catalog.put_tenant(&Tenant::new("acme"), Some("{\"queries\":3}")).unwrap();
         catalog.put_users(&[(&Tenant::new("acme").named("ann"), Some("{}"))]).unwrap();
         let before = parts(&catalog);
         let tables = |parts: &BTreeMap<String, Vec<u8>>| -> BTreeSet<String> {

@@ -20,6 +20,7 @@
 //! | `failed_statements` | number | the error that ended the big query |
 //! | `users` | name | record of the user with its tokens and rights, as JSON: see `crate::accounts` |
 //! | `tenants` | name | nothing |
+//! | `quotas` | name of the tenant | its limits, as JSON: see `crate::accounts` |
 //! | `places` | text | how often the place has changed, the place; for now only that of the checkpoints |
 //!
 //! Names of applications, tables and users, and statements, are saved with their tenant in the form of
@@ -73,7 +74,7 @@ use tables::{
 const PLACE_OF_CHECKPOINTS: &str = "checkpoints";
 
 /// The format written by this version. Raise it with every change that older versions would misread.
-const FORMAT_VERSION: u64 = 9;
+const FORMAT_VERSION: u64 = 10;
 
 /// Pages kept in memory. Small: the catalog is scanned once at start and appended to.
 const CACHE_BYTES: usize = 4 << 20;

@@ -24,6 +24,8 @@ pub(super) const FAILED_STATEMENTS: TableDefinition<u64, &str> = TableDefinition
 pub(super) const USERS: TableDefinition<&str, &str> = TableDefinition::new("users");
 /// Tenants by name, besides the default one.
 pub(super) const TENANTS: TableDefinition<&str, ()> = TableDefinition::new("tenants");
+/// Limits of tenants by the name of the tenant, each as JSON.
+pub(super) const QUOTAS: TableDefinition<&str, &str> = TableDefinition::new("quotas");
 
 /// Where something is that belongs to the catalog, and how often that has changed.
 pub(super) const PLACES: TableDefinition<&str, (u64, &str)> = TableDefinition::new("places");
@@ -66,7 +68,8 @@ pub(super) trait EachTable {
         self.table(ALTERATIONS)?;
         self.table(PLACES)?;
         self.table(USERS)?;
-        self.table(TENANTS)
+        self.table(TENANTS)?;
+        self.table(QUOTAS)
     }
 }
 

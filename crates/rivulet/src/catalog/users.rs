@@ -1,6 +1,6 @@
 //! Tenants and users in the catalog.
 
-use super::tables::{TENANTS, USERS};
+use super::tables::{QUOTAS, TENANTS, USERS};
 use super::{Catalog, CatalogError, full_name};
 use crate::service::{FullName, Tenant};
 
@@ -51,19 +51,48 @@ impl Catalog {
         })
     }
 
-    /// Stores a tenant.
+    /// The limits of tenants that have any, as text.
+    ///
+    /// # Errors
+    /// Disk errors, and damage.
+    pub fn quotas(&self) -> Result<Vec<(Tenant, String)>, CatalogError> {
+        use redb::ReadableTable;
+        self.look(|transaction| {
+            let mut quotas = Vec::new();
+            for entry in transaction.open_table(QUOTAS)?.iter()? {
+                let (tenant, limits) = entry?;
+                quotas.push((Tenant::new(tenant.value()), limits.value().to_owned()));
+            }
+            Ok(quotas)
+        })
+    }
+
+    /// Stores a tenant, which may be there, with the text of its limits, if it has any.
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is changed then.
-    pub fn insert_tenant(&self, tenant: &Tenant) -> Result<(), CatalogError> {
-        self.write(|transaction| Ok(transaction.open_table(TENANTS)?.insert(tenant.as_str(), ()).map(drop)?))
+    pub fn put_tenant(&self, tenant: &Tenant, limits: Option<&str>) -> Result<(), CatalogError> {
+        self.write(|transaction| {
+            if !tenant.is_default() {
+                transaction.open_table(TENANTS)?.insert(tenant.as_str(), ())?;
+            }
+            let mut quotas = transaction.open_table(QUOTAS)?;
+            match limits {
+                Some(limits) => quotas.insert(tenant.as_str(), limits).map(drop)?,
+                None => quotas.remove(tenant.as_str()).map(drop)?,
+            }
+            Ok(())
+        })
     }
 
-    /// Removes a tenant.
+    /// Removes a tenant with its limits.
     ///
     /// # Errors
     /// Disk errors, and damage; nothing is changed then.
     pub fn remove_tenant(&self, tenant: &Tenant) -> Result<(), CatalogError> {
-        self.write(|transaction| Ok(transaction.open_table(TENANTS)?.remove(tenant.as_str()).map(drop)?))
+        self.write(|transaction| {
+            transaction.open_table(QUOTAS)?.remove(tenant.as_str())?;
+            Ok(transaction.open_table(TENANTS)?.remove(tenant.as_str()).map(drop)?)
+        })
     }
 }

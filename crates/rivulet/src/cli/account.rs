@@ -4,22 +4,22 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rivulet_sql::{AccountStatement, GrantedRights, Name, Position, UserName};
+use rivulet_sql::{AccountStatement, GrantedRights, Name, Position, TenantLimit, UserName, limit_of};
 use serde_json::json;
 
 use crate::accounts::Accounts;
 use crate::api::types::{
-    AccountChanged, Grant, GrantList, NewTenant, NewToken, NewUser, Rotation, TenantList, Token, TokenCreated,
-    TokenList, User, UserList,
+    AccountChanged, Grant, GrantList, LimitChanges, NewTenant, NewToken, NewUser, Rotation, TenantLimits, TenantList,
+    Token, TokenCreated, TokenList, User, UserList,
 };
 use crate::catalog::Catalog;
 use crate::http_client::{Client, segment};
-use crate::service::{AccountAnswer, Caller};
+use crate::service::{AccountAnswer, Caller, Limit, LimitUse};
 use crate::times::at;
 
 use super::error::CliError;
 use super::options::{Connection, Global, lifetime};
-use super::output::{print_json, table};
+use super::output::{print_json, render, table};
 
 /// Where the accounts are.
 #[derive(Debug, clap::Args)]
@@ -46,14 +46,51 @@ enum TenantCommand {
     Create {
         /// Its name
         name: String,
+        /// Its limits, for example queries=1000 state_bytes=1GiB
+        #[arg(value_name = "LIMIT=VALUE", value_parser = limit)]
+        limits: Vec<TenantLimit>,
+    },
+    /// Set limits of a tenant, which may be the tenant default
+    #[command(after_help = LIMITS)]
+    Set {
+        /// Its name
+        name: String,
+        /// Limits, for example queries=1000 state_bytes=1GiB; none removes one, as in streams=none
+        #[arg(value_name = "LIMIT=VALUE", value_parser = limit, required = true)]
+        limits: Vec<TenantLimit>,
     },
     /// Drop a tenant that has nothing any more
     Drop {
         /// Its name
         name: String,
     },
-    /// List the tenants
+    /// List the tenants with their limits, and how much of them they use
     List,
+}
+
+/// What the limits are.
+const LIMITS: &str = "\
+Limits:
+  applications          applications
+  queries               queries of applications
+  big_queries           big queries
+  workers               workers on which one big query runs
+  streams               readers of live results, and SELECT
+  requests_per_second   HTTP requests a second
+  events_per_second     messages a second that MQTT clients publish; over it they are slowed down
+  bytes_per_second      bytes a second that MQTT clients send; over it they are slowed down
+  bytes_out_per_second  bytes a second that MQTT clients get
+  state_bytes           memory of queries
+  log_bytes             events in the log that no checkpoint has yet";
+
+/// Reads `queries=1000`.
+fn limit(text: &str) -> Result<TenantLimit, String> {
+    let (name, value) = text.split_once('=').ok_or("write the name of a limit, '=' and its value: queries=1000")?;
+    let most = match value {
+        "none" => None,
+        value => Some(limit_of(value).ok_or("the value is a whole number, also as 64MiB or 1GiB, or none")?),
+    };
+    Ok((named(&name.to_lowercase()), most))
 }
 
 /// Arguments of `rivulet user`.
@@ -197,7 +234,10 @@ impl RightArguments {
 
 pub(super) fn run_tenant(global: Global, arguments: TenantArguments) -> Result<(), CliError> {
     let statement = match arguments.command {
-        TenantCommand::Create { name } => AccountStatement::CreateTenant { name: named(&name), if_not_exists: false },
+        TenantCommand::Create { name, limits } => {
+            AccountStatement::CreateTenant { name: named(&name), if_not_exists: false, limits }
+        }
+        TenantCommand::Set { name, limits } => AccountStatement::AlterTenant { name: named(&name), limits },
         TenantCommand::Drop { name } => AccountStatement::DropTenant { name: named(&name), if_exists: false },
         TenantCommand::List => AccountStatement::ShowTenants,
     };
@@ -268,7 +308,7 @@ impl From<AccountAnswer> for Answer {
         match answer {
             AccountAnswer::Done(message) => Self::Done(message),
             AccountAnswer::Token { text, info } => Self::Token(TokenCreated { token: text, info: info.into() }),
-            AccountAnswer::Tenants(tenants) => Self::Tenants(TenantList { tenants }),
+            AccountAnswer::Tenants(tenants) => Self::Tenants(tenants.into()),
             AccountAnswer::Users(users) => Self::Users(UserList { users: users.into_iter().map(User::from).collect() }),
             AccountAnswer::Tokens(tokens) => {
                 Self::Tokens(TokenList { tokens: tokens.into_iter().map(Token::from).collect() })
@@ -315,8 +355,13 @@ fn ask(client: &Client, statement: &AccountStatement) -> Result<Answer, CliError
         std::iter::once(("user", user.name.text.clone())).chain(tenant).collect()
     };
     Ok(match statement {
-        S::CreateTenant { name, .. } => {
-            done(client.post_json("/api/v1/tenants", &NewTenant { name: name.text.clone() })?)
+        S::CreateTenant { name, limits, .. } => {
+            let limits = limits.iter().filter_map(|(limit, most)| Some((limit.text.clone(), (*most)?))).collect();
+            done(client.post_json("/api/v1/tenants", &NewTenant { name: name.text.clone(), limits })?)
+        }
+        S::AlterTenant { name, limits } => {
+            let changes = LimitChanges(limits.iter().map(|(limit, most)| (limit.text.clone(), *most)).collect());
+            done(client.patch_json(&format!("/api/v1/tenants/{}", segment(&name.text)), &changes)?)
         }
         S::DropTenant { name, .. } => {
             client.delete(&format!("/api/v1/tenants/{}", segment(&name.text)), &[])?;
@@ -391,10 +436,8 @@ fn print(global: Global, answer: Answer) -> Result<(), CliError> {
             eprintln!("token {} of {}{end}; this is the only time that it is shown:", made.info.id, made.info.user);
             writeln!(out, "{}", made.token)?;
         }
-        Answer::Tenants(list) if global.json => print_json(&mut out, &list.tenants)?,
-        Answer::Tenants(list) => {
-            writeln!(out, "{}", table(["name"], &[], list.tenants.into_iter().map(|name| [name])))?;
-        }
+        Answer::Tenants(list) if global.json => print_json(&mut out, &list.limits)?,
+        Answer::Tenants(list) => writeln!(out, "{}", tenants(&list.limits))?,
         Answer::Users(list) if global.json => print_json(&mut out, &list.users)?,
         Answer::Users(list) => {
             let row = |user: User| {
@@ -426,4 +469,24 @@ fn print(global: Global, answer: Answer) -> Result<(), CliError> {
         }
     }
     Ok(())
+}
+
+/// Tenants as a table: of limits those that some tenant has or uses.
+fn tenants(list: &[TenantLimits]) -> String {
+    let used = |tenant: &TenantLimits, limit: Limit| {
+        let used = tenant.limits.get(limit.name()).copied().unwrap_or_default();
+        LimitUse { limit, used: used.used, most: used.most }
+    };
+    let is_shown = |limit: &Limit| {
+        list.iter()
+            .map(|tenant| used(tenant, *limit))
+            .any(|one| one.most.is_some() || one.used.is_some_and(|used| used > 0))
+    };
+    let shown: Vec<Limit> = Limit::ALL.into_iter().filter(is_shown).collect();
+    let headers = std::iter::once("name").chain(shown.iter().map(|limit| limit.name())).map(str::to_owned);
+    let row = |tenant: &TenantLimits| {
+        let limits = shown.iter().map(|limit| used(tenant, *limit).text());
+        std::iter::once(tenant.name.clone()).chain(limits).collect()
+    };
+    render(headers.collect(), &[], list.iter().map(row))
 }

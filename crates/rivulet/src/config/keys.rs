@@ -75,6 +75,9 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
+/// The highest limit of a tenant.
+const LIMIT: u64 = 1 << 53;
+
 /// Every key, in the order in which they are printed.
 #[rustfmt::skip]
 pub const KEYS: &[Key] = &[
@@ -184,6 +187,17 @@ pub const KEYS: &[Key] = &[
     Key { name: "audit.file_bytes_max", kind: Kind::Bytes(64 * KIB, 64 * GIB), default: Some("64 MiB"), help: "most bytes of a file of the audit; then another one begins" },
     Key { name: "audit.files_max", kind: Kind::Count(1, 10_000), default: Some("10"), help: "most files of the audit; the oldest is removed for a new one" },
     Key { name: "audit.required", kind: Kind::Switch, default: Some("false"), help: "whether changes are refused while the audit cannot be written" },
+    Key { name: "tenants.applications", kind: Kind::Count(0, LIMIT), default: None, help: "most applications of a tenant; this and the other limits below tenants are those of tenants, other than the default one, that have none of their own (ALTER TENANT)" },
+    Key { name: "tenants.queries", kind: Kind::Count(0, LIMIT), default: None, help: "most queries of applications" },
+    Key { name: "tenants.big_queries", kind: Kind::Count(0, LIMIT), default: None, help: "most big queries" },
+    Key { name: "tenants.workers", kind: Kind::Count(1, LIMIT), default: None, help: "most workers on which one big query runs; counts for those that are started from then on" },
+    Key { name: "tenants.streams", kind: Kind::Count(0, LIMIT), default: None, help: "most readers of live results and SELECT at a time" },
+    Key { name: "tenants.requests_per_second", kind: Kind::Count(1, LIMIT), default: None, help: "most HTTP requests a second; those beyond are answered with 429" },
+    Key { name: "tenants.events_per_second", kind: Kind::Count(1, LIMIT), default: None, help: "most messages a second that MQTT clients publish; beyond it their connections are read more slowly" },
+    Key { name: "tenants.bytes_per_second", kind: Kind::Bytes(1, LIMIT), default: None, help: "most bytes a second that MQTT clients send; beyond it their connections are read more slowly" },
+    Key { name: "tenants.bytes_out_per_second", kind: Kind::Bytes(1, LIMIT), default: None, help: "most bytes a second that MQTT clients get; what is beyond waits for them as for slow clients" },
+    Key { name: "tenants.state_bytes", kind: Kind::Bytes(1, LIMIT), default: None, help: "most memory of queries; beyond it nothing is created, and MQTT clients are not read" },
+    Key { name: "tenants.log_bytes", kind: Kind::Bytes(1, LIMIT), default: None, help: "most bytes of events in the log that no checkpoint has yet; beyond it MQTT clients are not read" },
     Key { name: "log.level", kind: Kind::Choice(&["off", "error", "warn", "info", "debug", "trace"]), default: Some("info"), help: "what is logged" },
     Key { name: "log.format", kind: Kind::Choice(&["text", "json"]), default: Some("text"), help: "how it is logged" },
 ];
@@ -228,6 +242,17 @@ const RELOADED: &[&str] = &[
     "sink.http_allow",
     "stop.delay_s",
     "stop.limit_s",
+    "tenants.applications",
+    "tenants.queries",
+    "tenants.big_queries",
+    "tenants.workers",
+    "tenants.streams",
+    "tenants.requests_per_second",
+    "tenants.events_per_second",
+    "tenants.bytes_per_second",
+    "tenants.bytes_out_per_second",
+    "tenants.state_bytes",
+    "tenants.log_bytes",
     "log.level",
 ];
 

@@ -102,6 +102,8 @@ pub struct Config {
     pub inbox_rows_max: usize,
     /// Most bytes waiting in front of a task.
     pub inbox_bytes_max: usize,
+    /// The limits of tenants that have none of their own: those that are set, by the name below `tenants`.
+    pub tenant_limits: Vec<(&'static str, u64)>,
     /// Resident memory from which on queries are refused; `None` for no bound.
     pub memory_bytes_max: Option<u64>,
     /// After how much silence the state of a query goes to disk; `None` for never.
@@ -732,6 +734,7 @@ impl Values {
             baseline: Baseline::default(),
             inbox_rows_max: self.number("inbox.rows_max"),
             inbox_bytes_max: self.number("inbox.bytes_max"),
+            tenant_limits: self.tenant_limits(),
             memory_bytes_max: self.bytes("memory.bytes_max"),
             spill_after: self.bound("memory.spill_after_s").map(|s| Duration::from_secs(s as u64)),
             spill_bytes_max: self.number("memory.spill_bytes_max") as u64,
@@ -1068,6 +1071,15 @@ impl Values {
 
     fn switch(&self, key: &str) -> bool {
         matches!(self.values.get(key), Some((Value::Switch(true), _)))
+    }
+
+    fn tenant_limits(&self) -> Vec<(&'static str, u64)> {
+        let limits = KEYS.iter().filter_map(|key| Some((key.name, key.name.strip_prefix("tenants.")?)));
+        let set = limits.filter_map(|(key, limit)| match self.values.get(key) {
+            Some((Value::Count(most) | Value::Bytes(most), _)) => Some((limit, *most)),
+            _ => None,
+        });
+        set.collect()
     }
 
     /// A bound where 0 means that there is none.

@@ -7,8 +7,9 @@ use serde_json::{Value, json};
 use crate::counted::counted;
 use crate::like;
 use crate::service::{
-    AccountAnswer, ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, EndHealth, GrantInfo,
-    QueryActivity, QueryInfo, ServiceError, StatementResult, TableColumn, TableInfo, TokenInfo, UserInfo, counted_from,
+    AccountAnswer, ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, EndHealth, GrantInfo, Limit,
+    QueryActivity, QueryInfo, ServiceError, StatementResult, TableColumn, TableInfo, TenantInfo, TokenInfo, UserInfo,
+    counted_from,
 };
 use crate::times::at;
 
@@ -124,7 +125,14 @@ pub(super) fn account(answer: AccountAnswer) -> StatementResult {
                 std::iter::once(vec![json!(text), json!(info.id), json!(info.user), json!(time(info.expires_s))]),
             )
         },
-        AccountAnswer::Tenants(names) => table(&["name"], names.into_iter().map(|name| vec![json!(name)])),
+        AccountAnswer::Tenants(tenants) => {
+            let columns: Vec<&str> = std::iter::once("name").chain(Limit::ALL.map(Limit::name)).collect();
+            let row = |one: TenantInfo| {
+                let limits = one.limits.iter().map(|limit| json!(limit.text()));
+                std::iter::once(json!(one.name)).chain(limits).collect()
+            };
+            table(&columns, tenants.into_iter().map(row))
+        }
         AccountAnswer::Users(users) => {
             let row = |one: UserInfo| {
                 let created = time(Some(one.created_s));

@@ -23,7 +23,7 @@ use super::routing::Routing;
 use super::running::{Prepared, Running, Warned};
 use super::tables::ReferenceTables;
 use crate::catalog::{ApplicationNumber, Catalog, NewApplication, StoredApplication};
-use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, FullName, ServiceError, TableInfo, Tenant};
+use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, FullName, Limit, ServiceError, TableInfo, Tenant};
 
 /// The shortest beginning of an id that stands for it.
 const ID_CHARACTERS_MIN: usize = 8;
@@ -163,14 +163,21 @@ impl Applications {
     ) -> Vec<Result<(Arc<Running>, bool), ServiceError>> {
         // Everything that can be refused is checked before the catalog records it.
         let prepared: Vec<_> = applications.into_iter().map(|application| self.prepare(tenant, application)).collect();
+        let quota = self.preparation.permitted.quota(tenant);
         let mut known = self.known.lock();
+        let of_tenant = known.count_of(tenant);
         // `None` if an answer is not known before the catalog's.
         let mut answers: Vec<Option<Result<_, ServiceError>>> = Vec::with_capacity(prepared.len());
         let mut new = Vec::with_capacity(prepared.len());
         for prepared in prepared {
             let checked = prepared.and_then(|prepared| {
                 self.tables.check_current(tenant, &prepared.application.tables)?;
-                Ok((known.check_new(tenant, &prepared.application)?, prepared))
+                let same = known.check_new(tenant, &prepared.application)?;
+                if same.is_none() {
+                    quota.admit(Limit::Applications, (of_tenant + new.len()) as u64)?;
+                    quota.admit_measured(Limit::StateBytes)?;
+                }
+                Ok((same, prepared))
             });
             match checked {
                 Ok((Some(running), _)) => answers.push(Some(Ok((running, false)))),
@@ -351,6 +358,11 @@ impl Applications {
         all
     }
 
+    /// The number of applications of a tenant.
+    pub(super) fn count_of(&self, tenant: &Tenant) -> usize {
+        self.known.lock().count_of(tenant)
+    }
+
     /// The status of a tenant's applications that do not run, by name.
     pub(super) fn statuses_not_running(&self, tenant: &Tenant) -> Vec<ApplicationStatus> {
         self.known.lock().not_running_of(tenant).map(NotRunning::status).collect()
@@ -441,6 +453,10 @@ impl Known {
     /// The applications of a tenant that cannot run.
     fn not_running_of(&self, tenant: &Tenant) -> impl Iterator<Item = &NotRunning> + Clone {
         self.not_running.values().filter(move |other| other.stored.name.tenant == *tenant)
+    }
+
+    fn count_of(&self, tenant: &Tenant) -> usize {
+        self.running_of(tenant).count() + self.not_running_of(tenant).count()
     }
 
     fn find(&self, name_or_id: &FullName) -> Result<Arc<Running>, ServiceError> {

@@ -1,6 +1,7 @@
 //! The counters of the engine, in OpenMetrics.
 
 mod big_queries;
+mod tenants;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +22,7 @@ use rivulet_runtime::{GroupMetrics, Histogram, SpillStatus, WorkerStatus};
 use rivulet_storage::log::{LogStats, SYNC_BOUNDS_US};
 
 use super::big_queries::BigQuerySnapshot;
-use crate::service::{ConnectionStatus, EndHealth, Tenant};
+use crate::service::{ConnectionStatus, EndHealth, Limit, LimitUse, Tenant};
 
 /// Upper bounds of the latency buckets, in microseconds: 100 us to 100 s, two per decade.
 const LATENCY_BOUNDS_US: [u64; 13] = [
@@ -45,6 +46,7 @@ const LATENCY_BOUNDS_US: [u64; 13] = [
 pub(super) struct Snapshot {
     pub(super) applications: Vec<ApplicationSnapshot>,
     pub(super) big_queries: Vec<BigQuerySnapshot>,
+    pub(super) tenants: Vec<TenantSnapshot>,
     pub(super) connections: Vec<ConnectionStatus>,
     pub(super) workers: Vec<WorkerStatus>,
     pub(super) log: LogStats,
@@ -79,6 +81,17 @@ pub(super) struct ApplicationSnapshot {
     pub(super) ends: Vec<EndHealth>,
 }
 
+/// What a tenant may have and use.
+#[derive(Debug)]
+pub(super) struct TenantSnapshot {
+    pub(super) tenant: Tenant,
+    pub(super) limits: Vec<LimitUse>,
+    /// How often each limit was reached.
+    pub(super) reached: [(Limit, u64); Limit::ALL.len()],
+    /// For how long its MQTT clients were not read.
+    pub(super) waited_us: u64,
+}
+
 /// The snapshot in OpenMetrics.
 pub(super) fn text(snapshot: Snapshot) -> String {
     let mut registry = Registry::with_prefix("rivulet");
@@ -104,6 +117,7 @@ impl Collector for Snapshot {
         }
         self.encode_applications(encoder)?;
         self.encode_big_queries(encoder)?;
+        self.encode_tenants(encoder)?;
         self.encode_workers(encoder)?;
         self.encode_log(encoder)?;
         self.encode_connections(encoder)
@@ -398,6 +412,12 @@ mod tests {
             running: 3,
             ..Default::default()
         };
+        let mut reached = Limit::ALL.map(|limit| (limit, 0));
+        reached[Limit::Queries as usize].1 = 2;
+        let queries = LimitUse { limit: Limit::Queries, used: Some(3), most: Some(4) };
+        let streams = LimitUse { limit: Limit::Streams, used: Some(1), most: None };
+        let limits = vec![queries, streams];
+        let tenant = TenantSnapshot { tenant: Tenant::new("acme"), limits, reached, waited_us: 5 };
         let text = text(Snapshot {
             applications: vec![application, of_other],
             connections: vec![ConnectionStatus {
@@ -407,6 +427,7 @@ mod tests {
                 ..Default::default()
             }],
             big_queries: vec![],
+            tenants: vec![tenant],
             workers: vec![WorkerStatus { worker: 1, load: 0.25, tasks: 3, core: Some(8), node: Some(2) }],
             log: LogStats { commits: 2, commits_by_time: [1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], ..LogStats::default() },
             numbers: vec![("messages_unrouted", "Messages nobody asked for", true, 4)],
@@ -420,6 +441,11 @@ mod tests {
             "rivulet_queries{application=\"a\\\"b\",state=\"running\"} 7",
             "rivulet_queries{tenant=\"acme\",application=\"floors\",state=\"running\"} 3",
             "rivulet_queries_spilled{application=\"a\\\"b\"} 2",
+            "rivulet_tenant_used{tenant=\"acme\",limit=\"queries\"} 3",
+            "rivulet_tenant_limit{tenant=\"acme\",limit=\"queries\"} 4",
+            "rivulet_tenant_limit_reached_total{tenant=\"acme\",limit=\"queries\"} 2",
+            "rivulet_tenant_held_back_microseconds_total{tenant=\"acme\"} 5",
+            "rivulet_tenant_used{tenant=\"acme\",limit=\"streams\"} 1",
             "rivulet_spill_losses_total{application=\"a\\\"b\"} 1",
             "rivulet_events_total{application=\"a\\\"b\"} 5",
             "rivulet_times_in_seconds_total{application=\"a\\\"b\",input=\"in\"} 4",

@@ -33,7 +33,7 @@
 //! `resting` (groups that rest meanwhile), `tables` (reference tables), `companion` (what accompanies queries outside),
 //! `offer` (the trait) and `statements` with `texts`, `answers` and `secrets` (SQL), `output` (the sink of a task),
 //! `taps` (live results), `addresses`, `outlet` and `outlets` (where rows go that are not messages), `outside` (waiting
-//! for files, brokers and other servers), `permitted` (what statements may reach there), `messaging` (broker or client)
+//! for files, brokers and other servers), `permitted` (what statements may reach there), `quotas` (what tenants use), `messaging` (broker or client)
 //! with `broker_journal` (sessions on disk), `memory` (limits of memory), `checkpoints`, `backup` and `event_log` (what
 //! outlives the process), `attempts` and `threads` (work that is repeated), `reserve` (a start on a full disk),
 //! `status` and `exposition` (counters), `warnings` (what an owner should know), [`stepped`] (for simulations and
@@ -65,6 +65,7 @@ mod outside;
 mod permitted;
 mod prepare;
 mod queries;
+mod quotas;
 mod registry;
 mod replace;
 mod reserve;
@@ -100,7 +101,7 @@ use crate::config::{AuditConfig, Config, Listener};
 use crate::data_folder::archive::Copies;
 use crate::data_folder::{CHECKPOINTS, LOG};
 use crate::secrets::Secrets;
-use crate::service::{Access, ErrorKind, ServiceError};
+use crate::service::{Access, ErrorKind, Limits, ServiceError};
 use applications::Applications;
 use backup::Backups;
 use big_queries::{BigQueries, Opener, Starts};
@@ -206,7 +207,7 @@ impl Doors {
         let audit = audit.map(AuditLog::start).transpose().map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("cannot start a thread for the audit: {error}"))
         })?;
-        let access = Access::new(accounts.clone());
+        let access = Access::new(accounts.clone()).limited(accounts.quotas().clone());
         let access = Arc::new(match audit.clone() {
             Some(audit) => access.audited(audit),
             None => access,
@@ -273,6 +274,7 @@ impl Engine {
             checkpoints.claim_place(&catalog, &config.data_dir.join(CHECKPOINTS), config.accepts_empty_checkpoints)?;
         }
         doors.load(&catalog)?;
+        doors.access.quotas().set_defaults(Limits::of(&config.tenant_limits));
         refuse_to_stand_open(&doors.access, &config)?;
         let workers = Workers::start(config.workers, clock.clone()).map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("cannot start worker threads: {error}"))
@@ -302,6 +304,7 @@ impl Engine {
             .and_then(|()| warnings::watch(&engine.applications, &engine.threads))
             .and_then(|()| engine.outlets.watch(&engine.threads))
             .and_then(|()| engine.watch_accounts())
+            .and_then(|()| engine.watch_quotas())
             .map_err(|error| ServiceError::new(ErrorKind::Unavailable, format!("cannot start a thread: {error}")))?;
         Ok(engine)
     }
@@ -364,6 +367,7 @@ impl Engine {
             checkpoints: checkpoints.clone(),
             way_out: way_out.clone(),
             companion,
+            quotas: access.quotas().clone(),
             state: Mutex::default(),
             next_change: AtomicU64::new(LogPosition::MAX),
         });
@@ -478,6 +482,7 @@ impl Engine {
         self.queries.memory.set_bytes_max(config.memory_bytes_max);
         self.tables.set_bytes_max(config.table_bytes_max);
         self.permitted.take_over(config);
+        self.access.quotas().set_defaults(Limits::of(&config.tenant_limits));
         Ok(())
     }
 

@@ -10,6 +10,7 @@ use tokio::sync::broadcast;
 
 use super::big_queries::Declared;
 use super::queries::why::{ServerFacts, why_big};
+use super::quotas::state_bytes;
 use super::running::Running;
 use super::warnings::{have_contents, hide_contents};
 use super::{Engine, exposition, texts};
@@ -306,7 +307,11 @@ impl Engine {
         if let AccountStatement::DropTenant { name, .. } = statement {
             self.refuse_to_drop(&Tenant::new(&name.text)).map_err(|error| error.at_place(name.position.into()))?;
         }
-        accounts.run(caller, statement)
+        let mut answer = accounts.run(caller, statement)?;
+        if let AccountAnswer::Tenants(tenants) = &mut answer {
+            self.add_used(tenants, &state_bytes(&self.applications, &self.big_queries, |_| true));
+        }
+        Ok(answer)
     }
 
     /// Fails if a tenant has anything that would be left without one.

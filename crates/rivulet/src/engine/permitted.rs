@@ -21,7 +21,7 @@ use super::topics::Topics;
 use crate::config::Config;
 use crate::data_folder::{FILES, TENANTS};
 use crate::secrets::Secrets;
-use crate::service::{Access, ErrorKind, ServiceError, Tenant};
+use crate::service::{Access, ErrorKind, Quota, ServiceError, Tenant};
 
 /// What stands in `files.allow` for the name of the tenant.
 const TENANT: &str = "{tenant}";
@@ -90,6 +90,11 @@ impl Permitted {
                     .with_hint(format!("write the addresses of its topics, 'mqtt:{tenant}/...'")))
             }
         }
+    }
+
+    /// What a tenant may have and use.
+    pub(super) fn quota(&self, tenant: &Tenant) -> Arc<Quota> {
+        self.access.quotas().of(tenant)
     }
 
     /// The files that statements of a tenant may name; none if its folder cannot be used.

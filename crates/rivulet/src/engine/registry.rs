@@ -51,6 +51,8 @@ pub(super) struct Registry {
     named: HashTable<QueryId>,
     /// The tenants that have ever had a query.
     tenants: BTreeMap<Tenant, TenantNumber>,
+    /// The number of queries of each of them.
+    counts: Vec<usize>,
     hasher: RandomState,
 }
 
@@ -60,10 +62,14 @@ impl Registry {
         self.entries.len() - self.gone
     }
 
-    /// The number of queries of a tenant. Linear in the number of queries.
+    /// The number of queries of a tenant.
     pub(super) fn count_of(&self, tenant: &Tenant) -> usize {
-        let Some(&tenant) = self.tenants.get(tenant) else { return 0 };
-        self.entries.iter().filter(|entry| entry.tenant == tenant && !entry.is_gone()).count()
+        self.tenants.get(tenant).map_or(0, |&tenant| self.counts[tenant as usize])
+    }
+
+    /// The number of queries of each tenant that has ever had one.
+    pub(super) fn counts(&self) -> impl Iterator<Item = (&Tenant, usize)> {
+        self.tenants.iter().map(|(tenant, &number)| (tenant, self.counts[number as usize]))
     }
 
     /// Whether a tenant has a query of this name.
@@ -121,9 +127,11 @@ impl Registry {
             Some(tenant) => *tenant,
             None => {
                 let number = TenantNumber::try_from(self.tenants.len()).expect("each tenant has a query");
+                self.counts.push(0);
                 *self.tenants.entry(tenant.clone()).or_insert(number)
             }
         };
+        self.counts[tenant as usize] += 1;
         self.entries.push(Entry { id, name: name.unwrap_or_default().into(), application, tenant, life });
         if let Some(name) = name {
             let Self { entries, named, hasher, .. } = self;
@@ -141,6 +149,7 @@ impl Registry {
         let life = Lifecycle::without_slot(true);
         let mark = Entry { id, name: Box::default(), application: GONE, tenant: TenantNumber::MAX, life };
         let removed = std::mem::replace(&mut self.entries[place], mark);
+        self.counts[removed.tenant as usize] -= 1;
         self.gone += 1;
         if self.gone > self.entries.len() / 4 {
             self.entries.retain(|entry| !entry.is_gone());

@@ -1,5 +1,6 @@
 //! What the engine is doing, for users ([`Status`]) and for monitoring systems ([`Snapshot`]).
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use rivulet_connectors::tls;
@@ -85,7 +86,7 @@ impl Engine {
     /// All counters: of all tenants for the default tenant, and for another tenant its own only.
     pub(super) fn snapshot(&self, tenant: &Tenant) -> Snapshot {
         let is_shown = |of: &Tenant| tenant.is_default() || of == tenant;
-        let applications = self
+        let applications: Vec<ApplicationSnapshot> = self
             .applications
             .running()
             .iter()
@@ -113,8 +114,15 @@ impl Engine {
             })
             .collect();
         let big_queries = self.big_queries.snapshots(is_shown);
+        let mut state_bytes: BTreeMap<Tenant, u64> = BTreeMap::new();
+        let of_applications = applications.iter().map(|one| (&one.tenant, one.memory_bytes));
+        for (tenant, bytes) in of_applications.chain(big_queries.iter().map(|one| (&one.tenant, one.info.state_bytes)))
+        {
+            *state_bytes.entry(tenant.clone()).or_default() += bytes;
+        }
+        let tenants = self.tenant_snapshots(is_shown, &state_bytes);
         if !tenant.is_default() {
-            return Snapshot { applications, big_queries, ..Snapshot::default() };
+            return Snapshot { applications, big_queries, tenants, ..Snapshot::default() };
         }
         let router = self.messaging.router().stats();
         let (shared_topics, shared_queries) = self.routing.shared_counts();
@@ -196,6 +204,7 @@ impl Engine {
         Snapshot {
             applications,
             big_queries,
+            tenants,
             connections: self.messaging.connections(),
             workers: self.workers.status(),
             log,

@@ -11,10 +11,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rivulet_connectors::mqtt::{ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted};
+use rivulet_connectors::rates::Rates;
 use tokio::sync::watch;
 
 use super::audit::{AuditEntry, Auditor};
 use super::caller::{Caller, Origin};
+use super::quotas::{Quota, Quotas};
 use super::resource::{Action, Resource, ResourceKind};
 use super::{ErrorKind, ServiceError, Tenant};
 
@@ -139,6 +141,7 @@ impl Authorizer for LocalOperator {
 pub struct Access {
     authorizer: Arc<dyn Authorizer>,
     auditor: Option<Arc<dyn Auditor>>,
+    quotas: Arc<Quotas>,
     logins_refused: AtomicU64,
     requests_refused: AtomicU64,
 }
@@ -153,7 +156,18 @@ impl Access {
     /// Nothing is refused yet.
     pub fn new(authorizer: Arc<dyn Authorizer>) -> Self {
         let (logins_refused, requests_refused) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { authorizer, auditor: None, logins_refused, requests_refused }
+        Self { authorizer, auditor: None, quotas: Arc::default(), logins_refused, requests_refused }
+    }
+
+    /// The same with these quotas of tenants.
+    #[must_use]
+    pub fn limited(self, quotas: Arc<Quotas>) -> Self {
+        Self { quotas, ..self }
+    }
+
+    /// What tenants may have and use.
+    pub fn quotas(&self) -> &Arc<Quotas> {
+        &self.quotas
     }
 
     /// The same with a record of what callers do, as far as they have to log in.
@@ -326,7 +340,7 @@ impl ClientAuthorizer for BrokerAccess {
         let access = &self.0;
         match login.is_configured {
             // The user in the configuration belongs to the person who writes it.
-            Some(true) => return Ok(None),
+            Some(true) => return Ok(Some(Arc::new(EveryTopic(access.quotas.of(&Tenant::default()))))),
             Some(false) if !access.has_accounts() => return Err(NotAdmitted::Unknown),
             _ => {}
         }
@@ -336,11 +350,33 @@ impl ClientAuthorizer for BrokerAccess {
             certificate: login.certificate.as_deref(),
             origin: Some(Origin { address: Some(login.address), door: "mqtt" }),
         };
-        let caller =
-            access.authenticate(&credentials).map_err(|_| NotAdmitted::Unknown)?.with_client_id(&login.client_id);
-        let is_checked = !access.may_everything(&caller) || access.changes().is_some();
-        let rights = || TopicRights { access: access.clone(), caller, has_told: Default::default() };
-        Ok(is_checked.then(|| Arc::new(rights()) as Arc<dyn ClientRights>))
+        let caller = access.authenticate(&credentials).map_err(|_| NotAdmitted::Unknown)?.with_client_id(&login.client_id);
+        let quota = access.quotas.of(caller.tenant());
+        if access.may_everything(&caller) && access.changes().is_none() {
+            return Ok(Some(Arc::new(EveryTopic(quota))));
+        }
+        Ok(Some(Arc::new(TopicRights { access: access.clone(), caller, quota, has_told: Default::default() })))
+    }
+}
+
+/// The rights of a client that may do everything, and whose rates count all the same.
+struct EveryTopic(Arc<Quota>);
+
+impl ClientRights for EveryTopic {
+    fn session_scope(&self) -> Option<String> {
+        None
+    }
+
+    fn may_publish(&self, _topic: &str) -> bool {
+        true
+    }
+
+    fn may_subscribe(&self, _filter: &str) -> bool {
+        true
+    }
+
+    fn rates(&self) -> Option<Arc<Rates>> {
+        Some(self.0.rates().clone())
     }
 }
 
@@ -348,6 +384,7 @@ impl ClientAuthorizer for BrokerAccess {
 struct TopicRights {
     access: Arc<Access>,
     caller: Caller,
+    quota: Arc<Quota>,
     /// Whether a refused message and a refused subscription were recorded: a client may send any number of them.
     has_told: [AtomicBool; 2],
 }
@@ -375,6 +412,10 @@ impl ClientRights for TopicRights {
 
     fn may_subscribe(&self, filter: &str) -> bool {
         self.may(Action::Subscribe, filter)
+    }
+
+    fn rates(&self) -> Option<Arc<Rates>> {
+        Some(self.quota.rates().clone())
     }
 
     fn ended(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {

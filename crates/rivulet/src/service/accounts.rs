@@ -1,5 +1,7 @@
 //! What the server tells of tenants, users, tokens and rights. Times are seconds since the epoch.
 
+use super::quotas::TenantInfo;
+
 /// A user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UserInfo {
@@ -63,8 +65,8 @@ pub enum AccountAnswer {
         /// What is known of it.
         info: TokenInfo,
     },
-    /// The tenants.
-    Tenants(Vec<String>),
+    /// The tenants, with their limits.
+    Tenants(Vec<TenantInfo>),
     /// Users by tenant and name.
     Users(Vec<UserInfo>),
     /// Tokens by user.

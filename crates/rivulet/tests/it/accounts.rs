@@ -106,6 +106,7 @@ const OPERATIONS: &[(&str, &str)] = &[
     ("DELETE /api/v1/secrets/{name}", "change secret"),
     ("GET /api/v1/tenants", "everything"),
     ("POST /api/v1/tenants", "everything"),
+    ("PATCH /api/v1/tenants/{name}", "everything"),
     ("DELETE /api/v1/tenants/{name}", "everything"),
     ("GET /api/v1/users", "accounts"),
     ("POST /api/v1/users", "accounts"),
@@ -460,6 +461,12 @@ fn out(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).expect("text").trim().to_owned()
 }
 
+/// The names in a list of tenants.
+fn tenant_names(list: &str) -> Vec<String> {
+    let list: Vec<Value> = serde_json::from_str(list).expect("a list");
+    list.iter().map(|one| one["name"].as_str().expect("a name").to_owned()).collect()
+}
+
 /// The two commands that make the first administrator of a stopped server; the token.
 pub(super) fn first_administrator(data: &Path) -> String {
     let data = data.to_str().expect("a path");
@@ -511,7 +518,8 @@ fn commands_change_accounts_and_a_backup_has_them() {
     let server = Server::start(folder.path());
     let url = server.url();
     let run = |arguments: &[&str]| rivulet(arguments, &url, &admin);
-    out(&run(&["tenant", "create", "acme"]));
+    out(&run(&["tenant", "create", "acme", "queries=7", "state_bytes=1GiB"]));
+    out(&run(&["tenant", "set", "acme", "queries=8", "state_bytes=none"]));
     out(&run(&["user", "create", "ann", "--tenant", "acme"]));
     out(&run(&["grant", "add", "ann", "read,subscribe", "query", "home-%", "--tenant", "acme"]));
     let grants = out(&run(&["--json", "grant", "list", "--user", "ann", "--tenant", "acme"]));
@@ -559,7 +567,7 @@ fn commands_change_accounts_and_a_backup_has_them() {
     out(&run(&["grant", "remove", "ann", "read,subscribe", "query", "home-%", "--tenant", "acme"]));
     out(&run(&["user", "drop", "ann", "--tenant", "acme"]));
     out(&run(&["tenant", "drop", "acme"]));
-    assert_eq!(out(&run(&["--json", "tenant", "list"])), r#"["default"]"#);
+    assert_eq!(tenant_names(&out(&run(&["--json", "tenant", "list"]))), ["default"]);
     drop(server);
     // What was saved before all that has the user, the right and the token.
     let other = TempDir::new().expect("a folder");
@@ -567,7 +575,11 @@ fn commands_change_accounts_and_a_backup_has_them() {
     out(&rivulet(&["restore", backup, "--keep-tokens", "--data-dir", data.to_str().expect("a path")], &url, ""));
     let server = Server::start(other.path());
     let url = server.url();
-    assert_eq!(out(&rivulet(&["--json", "tenant", "list"], &url, &admin)), r#"["default","acme"]"#);
+    let tenants = out(&rivulet(&["--json", "tenant", "list"], &url, &admin));
+    assert_eq!(tenant_names(&tenants), ["default", "acme"]);
+    let limits = serde_json::from_str::<Value>(&tenants).expect("a list")[1]["limits"].clone();
+    assert_eq!(limits["queries"], json!({"used": 0, "most": 8}), "{limits}");
+    assert_eq!(limits["state_bytes"].get("most"), None, "{limits}");
     let asked = rivulet(&["query", "show", "home-1"], &url, ann);
     let said = String::from_utf8_lossy(&asked.stderr);
     assert!(said.contains("there is no query"), "{said}");

@@ -433,6 +433,17 @@ impl Mqtt {
         answer.get(2).copied().unwrap_or(0)
     }
 
+    /// Publishes so many messages with QoS 0, numbered from 0 on, as fast as the server reads them.
+    pub(super) fn flood(&mut self, topic: &str, count: u32) {
+        let mut packets = Vec::new();
+        for number in 0..count {
+            let body = [&text(topic)[..], self.properties(), format!("{{\"v\": {number}}}").as_bytes()].concat();
+            packets.extend([0x30, body.len() as u8]);
+            packets.extend(body);
+        }
+        self.stream.write_all(&packets).expect("the messages are sent");
+    }
+
     /// Subscribes to two filters; the codes in the SUBACK.
     pub(super) fn subscribe(&mut self, filters: [&str; 2]) -> [u8; 2] {
         let [one, other] = filters.map(text);

@@ -60,6 +60,7 @@ mod parts;
 mod permitted;
 mod patterns;
 mod prompt;
+mod quotas;
 mod reference;
 mod reload;
 mod replace;

@@ -32,6 +32,7 @@ const SCRIPT: &str = "
     CREATE QUERY big AS SELECT * FROM copies INTO nowhere;
     PAUSE QUERY big;
     CREATE TENANT acme;
+    ALTER TENANT acme SET (queries => 7);
     CREATE USER acme.ann;
     GRANT read ON QUERY 'a%' TO acme.ann;
     CREATE TOKEN FOR acme.ann EXPIRES IN INTERVAL '36500 days'";
@@ -97,7 +98,10 @@ fn what_every_version_saved_is_read() {
             serde_json::from_str(&answer.body_mut().read_to_string().unwrap()).unwrap()
         };
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
-        if name.starts_with("catalog-9") {
+        if name.starts_with("catalog-10") {
+            assert_eq!(get("tenants")["limits"][1]["limits"]["queries"]["most"], 7);
+        }
+        if name.starts_with("catalog-9") || name.starts_with("catalog-10") {
             let users = get("users");
             assert_eq!((&users["users"][0]["tenant"], &users["users"][0]["tokens"]), (&json!("acme"), &json!(1)));
             assert_eq!(get("grants")["grants"][0]["pattern"], "a%");

@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use super::{BigQueries, OneQuery, close};
-use crate::service::QueryState;
+use crate::service::{QueryState, Tenant};
 
 /// A query with less than this part of the bound is not the cause.
 const SHARE_MIN: u64 = 8;
@@ -47,6 +47,12 @@ impl OneQuery {
 }
 
 impl BigQueries {
+    /// The state of the big queries of some tenants, in bytes.
+    pub(in crate::engine) fn state_bytes(&self, is_asked: impl Fn(&Tenant) -> bool) -> Vec<(Tenant, u64)> {
+        let asked = self.that(|_| true).into_iter().filter(|(name, _)| is_asked(&name.tenant));
+        asked.map(|(name, one)| (name.tenant, one.state_bytes())).collect()
+    }
+
     /// Ends the big query with the most state if memory is used up and that query is the cause.
     pub(super) fn keep_memory(&self, ended: &mut Ended) {
         let Some(bytes_max) = self.memory.exceeded() else { return };

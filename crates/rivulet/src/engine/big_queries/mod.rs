@@ -52,7 +52,7 @@ use super::tables::ReferenceTables;
 use super::taps::Watched;
 use crate::catalog::Catalog;
 use crate::run;
-use crate::service::{ErrorKind, FullName, ServiceError, Tenant};
+use crate::service::{ErrorKind, FullName, Limit, ServiceError, Tenant};
 use life::{Life, Started};
 use saved::Saved;
 use selects::Select;
@@ -245,6 +245,9 @@ impl BigQueries {
                 return Ok(false);
             }
             check_free(&state, &name.tenant, &name.name)?;
+            let quota = self.queries.quotas.of(&name.tenant);
+            quota.admit(Limit::BigQueries, state.big_queries(&name.tenant) as u64)?;
+            quota.admit_measured(Limit::StateBytes)?;
             state.big_query_names.insert(name.clone());
         }
         let created = self.start_new(name, create);

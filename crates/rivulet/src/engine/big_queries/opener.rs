@@ -113,7 +113,7 @@ impl Opener {
         tap: Tap,
     ) -> Result<run::Running, ServiceError> {
         let checkpoints = self.config.checkpoint.is_some().then_some(snapshot);
-        let opened = self.open(plan, &name.name, self.host_of(name), None, checkpoints)?;
+        let opened = self.open(plan, name, self.host_of(name), None, checkpoints)?;
         opened.with_tap(tap).start(&self.workers).map_err(without_place)
     }
 
@@ -126,14 +126,14 @@ impl Opener {
         given: Box<Given>,
     ) -> Result<run::Running, ServiceError> {
         let host = ConnectorContext { only_looks: true, ..self.host_of(name) };
-        let opened = self.open(plan, &name.name, host, Some((results, given)), None)?;
+        let opened = self.open(plan, name, host, Some((results, given)), None)?;
         opened.start(&self.workers).map_err(without_place)
     }
 
     fn open(
         &self,
         plan: &Arc<QueryPlan>,
-        name: &str,
+        name: &FullName,
         host: ConnectorContext,
         look: Option<(Box<dyn Results>, Box<Given>)>,
         checkpoints: Option<Option<Snapshot>>,
@@ -147,8 +147,9 @@ impl Opener {
                 ServiceError::new(ErrorKind::Unavailable, message).with_hint("run the query with `rivulet run`")
             );
         }
-        let options = RunOptions::new(self.config.workers.threads);
-        let (plan, query) = (plan.clone(), name.to_owned());
+        let workers = self.permitted.quota(&name.tenant).workers(self.config.workers.threads);
+        let options = RunOptions::new(workers);
+        let (plan, query) = (plan.clone(), name.name.clone());
         let (results, given) = look.unzip();
         let open = move || Opened::open(options, &host, &plan, &query, results, given.as_deref(), checkpoints);
         let opened = self.call(&format!("opening what '{name}' reads and writes"), self.limit(), open);

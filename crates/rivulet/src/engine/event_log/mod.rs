@@ -51,6 +51,8 @@ pub(super) struct EventLog {
     clock: Arc<dyn Clock>,
     /// The recent ends of the log, with their times, oldest first.
     recent: Mutex<VecDeque<(i64, LogPosition)>>,
+    /// Events before this position are not needed any more.
+    forgotten: AtomicU64,
     found: Found,
     /// The problem, if the log ends before the events that checkpoints have.
     cut: Mutex<Option<String>>,
@@ -88,7 +90,8 @@ impl EventLog {
         let progress = Arc::new(Progress { position: AtomicU64::new(found.first), ..Progress::default() });
         let (recent, replayed_to) = (Mutex::default(), Arc::default());
         let (thread, cut) = (Mutex::default(), Mutex::default());
-        Self { log: Arc::new(log), clock, recent, found, cut, progress, thread, replayed_to, stepped }
+        let forgotten = AtomicU64::new(0);
+        Self { log: Arc::new(log), clock, recent, forgotten, found, cut, progress, thread, replayed_to, stepped }
     }
 
     /// A log without threads: its caller calls [`EventLog::commit`] and [`EventLog::replay_some`].
@@ -227,7 +230,14 @@ impl EventLog {
             recent.pop_front();
         }
         let final_up_to = recent.front().filter(|one| is_committed(one)).map_or(0, |(_, next)| *next);
-        self.log.forget_before(position.min(final_up_to));
+        let position = position.min(final_up_to);
+        self.forgotten.fetch_max(position, Ordering::AcqRel);
+        self.log.forget_before(position);
+    }
+
+    /// The position before which no event is needed any more; 0 if that is not known yet.
+    pub(super) fn forgotten(&self) -> LogPosition {
+        self.forgotten.load(Ordering::Acquire)
     }
 
     /// Ends the replay, if it is still under way. The remaining events are replayed at the next start.

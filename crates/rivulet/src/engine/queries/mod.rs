@@ -22,7 +22,7 @@ mod nulls;
 pub(super) mod submit;
 pub(super) mod why;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -44,7 +44,7 @@ use super::tables::ReferenceTables;
 use super::taps::{Taps, Watched};
 use crate::catalog::Catalog;
 use crate::counted::counted;
-use crate::service::{ErrorKind, FullName, LiveResult, ServiceError, Tenant};
+use crate::service::{ErrorKind, FullName, LiveResult, Quotas, ServiceError, Tenant};
 use checked::ReplayedChange;
 
 /// The queries of applications.
@@ -59,6 +59,7 @@ pub(super) struct Queries {
     pub(super) checkpoints: Option<Arc<Checkpoints>>,
     pub(super) way_out: Arc<WayOut>,
     pub(super) companion: Option<Arc<dyn Companion>>,
+    pub(super) quotas: Arc<Quotas>,
     pub(super) state: Mutex<State>,
     /// The position of the first change of values that is yet to be made again; the highest position there can be if
     /// there is none.
@@ -175,6 +176,17 @@ impl Queries {
         Ok(())
     }
 
+    /// How many queries and big queries each tenant has.
+    pub(super) fn counts(&self) -> BTreeMap<Tenant, (u64, u64)> {
+        let state = self.state.lock();
+        let mut counts: BTreeMap<Tenant, (u64, u64)> =
+            state.registry.counts().map(|(tenant, queries)| (tenant.clone(), (queries as u64, 0))).collect();
+        for name in &state.big_query_names {
+            counts.entry(name.tenant.clone()).or_default().1 += 1;
+        }
+        counts
+    }
+
     /// A receiver of the results of a query from now on.
     pub(super) fn watch(&self, query: &FullName) -> Result<broadcast::Receiver<Arc<LiveResult>>, ServiceError> {
         let state = self.state.lock();
@@ -190,8 +202,12 @@ impl Queries {
 impl State {
     /// The number of queries of a tenant, small and big.
     pub(super) fn queries(&self, tenant: &Tenant) -> usize {
-        let big = self.big_query_names.iter().filter(|name| name.tenant == *tenant);
-        self.registry.count_of(tenant) + big.count()
+        self.registry.count_of(tenant) + self.big_queries(tenant)
+    }
+
+    /// The number of big queries of a tenant.
+    pub(super) fn big_queries(&self, tenant: &Tenant) -> usize {
+        self.big_query_names.iter().filter(|name| name.tenant == *tenant).count()
     }
 
     /// Whether there is a query of this name, small or big.

@@ -23,7 +23,7 @@ use crate::engine::registry::Entry;
 use crate::engine::resting::Resting;
 use crate::engine::running::{Running, topics_of};
 use crate::engine::taps::Watched;
-use crate::service::{ErrorKind, FullName, Parameter, QueryRequest, ServiceError, Tenant, generated_id};
+use crate::service::{ErrorKind, FullName, Limit, Parameter, QueryRequest, ServiceError, Tenant, generated_id};
 
 /// The longest name of a query, in bytes.
 const NAME_BYTES_MAX: usize = 255;
@@ -47,6 +47,7 @@ impl Queries {
         let mut state = self.state.lock();
         let mut names = HashSet::default();
         let mut queries = state.registry.count();
+        let (quota, mut of_tenant) = (self.quotas.of(tenant), state.registry.count_of(tenant) as u64);
         for chunk in &mut chunks {
             let running = chunk.running.clone();
             let name = &running.application.name;
@@ -63,11 +64,14 @@ impl Queries {
                     return Err(gone.clone());
                 }
                 check_label(requests[index].label)?;
+                quota.admit(Limit::Queries, of_tenant)?;
+                quota.admit_measured(Limit::StateBytes)?;
                 check_name(&state, &mut names, tenant, &requests[index])?;
                 if let Some(companion) = &self.companion {
                     companion.admit(queries + 1)?;
                 }
                 queries += 1;
+                of_tenant += 1;
                 Ok(())
             };
             chunk.retain(check, &mut refuse);

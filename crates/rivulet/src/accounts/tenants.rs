@@ -1,0 +1,199 @@
+//! Tenants and their limits: a row of the catalog each, and a quota in memory.
+
+use std::collections::BTreeMap;
+
+use rivulet_sql::{Name, TenantLimit};
+
+use super::{Accounts, Known};
+use crate::service::{AccountAnswer, ErrorKind, LIMIT_MAX, Limit, LimitUse, Limits, ServiceError, Tenant, TenantInfo};
+
+/// The longest name of a user or tenant, in characters.
+const NAME_CHARACTERS_MAX: usize = 64;
+
+/// The most tenants.
+const TENANTS_MAX: usize = 10_000;
+
+impl Accounts {
+    pub(super) fn create_tenant(
+        &self,
+        name: &Name,
+        if_not_exists: bool,
+        limits: &[TenantLimit],
+    ) -> Result<AccountAnswer, ServiceError> {
+        check_name("a tenant", name)?;
+        let limits = changed(Limits::default(), limits)?;
+        let tenant = Tenant::new(&name.text);
+        let catalog = self.catalog()?;
+        let _changing = self.changing.lock();
+        let known = self.known.read();
+        if known.has_tenant(&tenant) {
+            return match if_not_exists {
+                true => Ok(done(format!("tenant {name} exists, nothing was done"))),
+                false => {
+                    Err(at(ServiceError::new(ErrorKind::AlreadyExists, format!("the tenant '{name}' exists")), name))
+                }
+            };
+        }
+        if known.tenants.len() >= TENANTS_MAX {
+            return Err(limit(format!("there are {TENANTS_MAX} tenants, which is the limit"), "drop one"));
+        }
+        drop(known);
+        catalog.put_tenant(&tenant, text_of(&limits).as_deref())?;
+        self.quotas.set(&tenant, limits);
+        self.known.write().tenants.insert(tenant);
+        Ok(done(format!("tenant {name} created")))
+    }
+
+    /// Sets and removes limits of a tenant, which may be the default one.
+    pub(super) fn alter_tenant(&self, name: &Name, limits: &[TenantLimit]) -> Result<AccountAnswer, ServiceError> {
+        let tenant = Tenant::new(&name.text);
+        let catalog = self.catalog()?;
+        let _changing = self.changing.lock();
+        if !self.known.read().has_tenant(&tenant) {
+            return Err(at(no_tenant(&tenant), name));
+        }
+        let before = self.quotas.of(&tenant).own();
+        let limits = changed(before, limits)?;
+        if limits == before {
+            return Ok(done(format!("tenant {name} has these limits already, nothing was done")));
+        }
+        catalog.put_tenant(&tenant, text_of(&limits).as_deref())?;
+        self.quotas.set(&tenant, limits);
+        Ok(done(format!("limits of the tenant {name} changed")))
+    }
+
+    pub(super) fn drop_tenant(&self, name: &Name, if_exists: bool) -> Result<AccountAnswer, ServiceError> {
+        let tenant = Tenant::new(&name.text);
+        let catalog = self.catalog()?;
+        let _changing = self.changing.lock();
+        let known = self.known.read();
+        if tenant.is_default() {
+            let error = ServiceError::new(ErrorKind::Conflict, "the default tenant cannot be dropped");
+            return Err(at(error, name));
+        }
+        if !known.has_tenant(&tenant) {
+            return match if_exists {
+                true => Ok(done(format!("there is no tenant {name}, nothing was done"))),
+                false => Err(at(no_tenant(&tenant), name)),
+            };
+        }
+        let users = known.users.keys().filter(|user| user.tenant == tenant).count();
+        if users > 0 {
+            let message = format!("the tenant '{name}' has {}", crate::counted::counted(users as u64, "user"));
+            let error = ServiceError::new(ErrorKind::Conflict, message).with_hint("drop them first: DROP USER");
+            return Err(at(error, name));
+        }
+        drop(known);
+        catalog.remove_tenant(&tenant)?;
+        self.known.write().tenants.remove(&tenant);
+        self.quotas.forget(&tenant);
+        Ok(done(format!("tenant {name} dropped")))
+    }
+
+    /// Every tenant with its limits, the default one first. What is used of them is for the server to say.
+    pub(super) fn tenants(&self) -> Vec<TenantInfo> {
+        let known = self.known.read();
+        let tenants = std::iter::once(Tenant::default()).chain(known.tenants.iter().cloned());
+        let info = |tenant: Tenant| {
+            let quota = self.quotas.of(&tenant);
+            let limit = |limit| LimitUse { limit, used: None, most: quota.most(limit) };
+            TenantInfo { name: tenant.to_string(), limits: Limit::ALL.into_iter().map(limit).collect() }
+        };
+        tenants.map(info).collect()
+    }
+}
+
+impl Known {
+    /// Whether a tenant exists.
+    pub(super) fn has_tenant(&self, tenant: &Tenant) -> bool {
+        tenant.is_default() || self.tenants.contains(tenant)
+    }
+}
+
+/// The limits in a catalog. What a later version has added is left out, and limits nothing.
+pub(super) fn read(text: &str) -> Result<Limits, serde_json::Error> {
+    let mut limits = Limits::default();
+    for (name, most) in serde_json::from_str::<BTreeMap<String, u64>>(text)? {
+        match Limit::named(&name) {
+            Some(limit) => limits.set(limit, Some(most)),
+            None => tracing::warn!(limit = name, "a limit of a tenant is not known to this version, and left out"),
+        }
+    }
+    Ok(limits)
+}
+
+/// Limits as the catalog has them; `None` if there are none.
+fn text_of(limits: &Limits) -> Option<String> {
+    (!limits.is_empty()).then(|| serde_json::to_string(&limits.by_name()).expect("they are names and numbers"))
+}
+
+/// Limits after a change.
+fn changed(mut limits: Limits, changes: &[TenantLimit]) -> Result<Limits, ServiceError> {
+    for (name, most) in changes {
+        let Some(limit) = Limit::named(&name.text) else {
+            let names = Limit::ALL.map(Limit::name);
+            let error = ServiceError::invalid(format!("there is no limit '{name}'"));
+            return Err(at(error.suggesting(&name.text, names, format!("limits are {}", names.join(", "))), name));
+        };
+        if let Some(most) = *most
+            && !(limit.least()..=LIMIT_MAX).contains(&most)
+        {
+            let message = format!("the limit {name} is a whole number from {} to {LIMIT_MAX}", limit.least());
+            return Err(at(ServiceError::invalid(message).with_hint("NULL removes it"), name));
+        }
+        limits.set(limit, *most);
+    }
+    Ok(limits)
+}
+
+pub(super) fn check_name(what: &str, name: &Name) -> Result<(), ServiceError> {
+    let is_plain = |one: char| one.is_ascii_alphanumeric() || "_-.@".contains(one);
+    let length = name.text.chars().count();
+    if (1..=NAME_CHARACTERS_MAX).contains(&length) && name.text.chars().all(is_plain) {
+        return Ok(());
+    }
+    let message = format!("the name of {what} has 1 to {NAME_CHARACTERS_MAX} letters, digits, '_', '-', '.' and '@'");
+    let hint = "it stands in topics and logs, so it has no other characters";
+    Err(at(ServiceError::invalid(message).with_hint(hint), name))
+}
+
+pub(super) fn no_tenant(tenant: &Tenant) -> ServiceError {
+    ServiceError::not_found(format!("there is no tenant '{tenant}'")).with_hint("SHOW TENANTS lists them")
+}
+
+pub(super) fn limit(message: String, hint: &str) -> ServiceError {
+    ServiceError::new(ErrorKind::LimitReached, message).with_hint(hint)
+}
+
+pub(super) fn done(message: String) -> AccountAnswer {
+    AccountAnswer::Done(message)
+}
+
+pub(super) fn at(error: ServiceError, name: &Name) -> ServiceError {
+    error.at_place(name.position.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What versions have written, one for each change of the form. Lines are added and never changed.
+    const SAVED: [&str; 2] = [
+        "{}",
+        r#"{"applications":10,"big_queries":0,"bytes_out_per_second":9,"bytes_per_second":8,"events_per_second":5000,
+            "log_bytes":1048576,"queries":1000,"requests_per_second":7,"state_bytes":1073741824,"streams":50,
+            "workers":4}"#,
+    ];
+
+    #[test]
+    fn what_every_version_saved_is_read() {
+        let [none, all] = SAVED.map(|text| read(text).expect(text));
+        assert!(none.is_empty() && text_of(&none).is_none());
+        assert!(Limit::ALL.iter().all(|limit| all.get(*limit).is_some()));
+        assert_eq!((all.get(Limit::Queries), all.get(Limit::BigQueries)), (Some(1000), Some(0)));
+        assert_eq!(read(&text_of(&all).expect("text")).expect("limits"), all);
+        let later = read(r#"{"queries":1,"quanta":2}"#).expect("of a later version");
+        assert_eq!(later.by_name(), BTreeMap::from([("queries", 1)]));
+        assert!(read(r#"{"queries":"many"}"#).is_err());
+    }
+}
