@@ -68,12 +68,18 @@ pub(super) fn submit(server: &mut ServerProcess, workload: &Workload, queries: u
         for number in first..queries.min(first + LINES_PER_REQUEST) {
             workload.write_query_line(number, &mut body);
         }
-        let answers = server.post("/api/v1/queries/bulk", &body)?;
-        if let Some(refused) = answers.lines().find(|line| line.contains("\"error\"")) {
-            return Err(format!("a query was refused: {}", error_of(refused)));
-        }
+        submit_lines(server, &body)?;
     }
     Ok(())
+}
+
+/// Queries as lines of a bulk submission; all of them are accepted.
+pub(super) fn submit_lines(server: &mut ServerProcess, lines: &[u8]) -> Result<(), String> {
+    let answers = server.post("/api/v1/queries/bulk", lines)?;
+    match answers.lines().find(|line| line.contains("\"error\"")) {
+        Some(refused) => Err(format!("a query was refused: {}", error_of(refused))),
+        None => Ok(()),
+    }
 }
 
 /// Events that queries have had.

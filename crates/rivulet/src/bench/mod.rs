@@ -8,6 +8,7 @@ pub mod nexmark;
 pub mod hibench;
 pub mod recovery;
 pub mod streams;
+pub mod tenants;
 pub mod webhooks;
 mod load;
 mod process;

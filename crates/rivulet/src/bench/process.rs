@@ -16,6 +16,9 @@ use crate::data_folder::FILES;
 const START_MAX: Duration = Duration::from_secs(60);
 const END_MAX: Duration = Duration::from_secs(10);
 
+/// Where its embedded broker listens; on any free port, if that is not among its settings.
+pub(super) const EMBEDDED_ADDRESS: &str = "RIVULET_MQTT_EMBEDDED_ADDRESS";
+
 /// A server in a process of its own. Dropping it ends it and removes its data.
 pub(super) struct ServerProcess {
     child: Child,
@@ -89,6 +92,11 @@ impl ServerProcess {
             std::thread::sleep(Duration::from_millis(20));
         }
         Ok(())
+    }
+
+    /// Makes requests as the user of a token from now on.
+    pub(super) fn log_in(&mut self, token: &str) {
+        self.token = Some(token.to_owned());
     }
 
     /// A folder for files; it goes away with the server.

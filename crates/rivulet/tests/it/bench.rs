@@ -165,3 +165,20 @@ fn a_receiver_that_is_slow_or_silent_costs_no_other_an_event() {
         assert_eq!((&row["lost"], &row["again"]), (&0.into(), &0.into()), "{report}");
     }
 }
+
+#[test]
+fn a_tenant_that_goes_wild_costs_another_one_no_event() {
+    let quiet = ["--queries", "20", "--rate", "200", "--duration", "1s", "--rounds", "1", "--wild-connections", "2"];
+    let output = rivulet().args(["bench", "tenants", "--json"]).args(quiet).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.len() == 2 && report["p99_ratio"].as_f64() > Some(0.0), "{report}");
+    for row in rows {
+        assert_eq!((&row["events"], &row["lost"]), (&200.into(), &0.into()), "{report}");
+    }
+    let wild = &rows[1]["wild"];
+    for deed in ["messages", "requests", "refused"] {
+        assert!(wild[deed].as_u64() > Some(0), "{report}");
+    }
+}

@@ -7,6 +7,7 @@ mod recovery;
 mod report;
 mod setting;
 mod streams;
+mod tenants;
 mod webhooks;
 
 use std::fs::OpenOptions;
@@ -35,6 +36,7 @@ use hibench::HibenchArguments;
 use nexmark::NexmarkArguments;
 use recovery::RecoveryArguments;
 use setting::setting;
+use tenants::TenantArguments;
 use webhooks::WebhookArguments;
 
 /// What to measure.
@@ -58,6 +60,9 @@ pub(in crate::cli) enum BenchCommand {
     /// What one slow receiver of webhooks costs all others
     #[command(after_help = webhooks::COLUMNS)]
     Webhooks(WebhookArguments),
+    /// What a tenant that goes wild costs another one
+    #[command(after_help = tenants::COLUMNS)]
+    Tenants(TenantArguments),
     /// One script in a process of its own, which the other commands start
     #[command(hide = true)]
     Script,
@@ -226,6 +231,7 @@ pub(in crate::cli) fn run(global: Global, command: BenchCommand, start: Start) -
         BenchCommand::Recovery(arguments) => recovery::run(global, arguments),
         BenchCommand::Bulk(arguments) => bulk::run(global, arguments),
         BenchCommand::Webhooks(arguments) => webhooks::run(global, arguments),
+        BenchCommand::Tenants(arguments) => tenants::run(global, arguments),
         BenchCommand::Script => streams::run_job(),
         BenchCommand::Server(arguments) => {
             let mut config = arguments.overrides.load()?.config;

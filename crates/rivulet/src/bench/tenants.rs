@@ -1,0 +1,230 @@
+//! `rivulet bench tenants`: what a tenant that goes wild costs another one.
+//!
+//! Two tenants of one server publish through its embedded broker to applications of their own. The quiet one sends events
+//! at an even rate, first alone; then the wild one beside it publishes as fast as its connections take it, submits
+//! queries, opens streams and sends requests, all over its quotas. That is done several times in turn. Latency is from
+//! the intended time of an event to the receipt of its result. All clients are in this process, and share the machine.
+
+mod client;
+mod wild;
+
+use std::net::{SocketAddr, TcpListener};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rivulet_bench::{LatencyHistogram, LatencySummary};
+use serde_json::{Value, json};
+
+use super::load::submit_lines;
+use super::many::Circumstances;
+use super::process::{EMBEDDED_ADDRESS, ServerProcess};
+use client::{Client, now_us};
+use wild::{Deeds, Wild};
+
+/// How long results may take to come once all events are sent.
+const REST_MAX: Duration = Duration::from_secs(60);
+
+/// How long events are sent before anything is measured.
+const WARM_UP: Duration = Duration::from_secs(2);
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct TenantOptions {
+    /// Queries of the quiet tenant.
+    pub queries: u32,
+    /// Events a second of the quiet tenant, all queries together.
+    pub rate: u32,
+    /// How long events are sent each time.
+    pub duration: Duration,
+    /// How often both are measured.
+    pub rounds: u32,
+    /// Connections of the wild tenant that publish, and as many that send requests.
+    pub wild_connections: u32,
+    /// Limits of the wild tenant, as in `CREATE TENANT wild WITH (...)`; none for no limits.
+    pub limits: String,
+    /// Environment variables of the server under measurement, and their values.
+    pub settings: Vec<(String, String)>,
+}
+
+/// What the quiet tenant saw, alone or beside the wild one.
+#[derive(Clone, Debug)]
+pub struct TenantRow {
+    /// What the wild tenant did meanwhile; `None` if there was none.
+    pub wild: Option<Deeds>,
+    /// Events that the quiet tenant sent.
+    pub events: u64,
+    /// Of these, events without a result.
+    pub lost: u64,
+    /// The latencies of its results.
+    pub latency: LatencySummary,
+}
+
+/// The outcome, or why it came to no end.
+#[derive(Clone, Debug)]
+pub struct TenantReport {
+    /// Where and when.
+    pub circumstances: Circumstances,
+    /// Alone, and beside the wild one.
+    pub rows: Result<[TenantRow; 2], String>,
+}
+
+impl TenantReport {
+    /// The 99th percentile beside the wild tenant, as a multiple of that alone.
+    pub fn ratio(&self) -> Option<f64> {
+        let [alone, beside] = self.rows.as_ref().ok()?;
+        (alone.latency.us_p99 > 0).then(|| beside.latency.us_p99 as f64 / alone.latency.us_p99 as f64)
+    }
+
+    /// The report as one JSON object.
+    pub fn to_json(&self) -> Value {
+        let row = |row: &TenantRow| {
+            let TenantRow { wild, events, lost, latency } = row;
+            json!({
+                "wild": wild.as_ref().map(Deeds::to_json),
+                "events": events,
+                "lost": lost,
+                "latency_us_p50": latency.us_p50,
+                "latency_us_p99": latency.us_p99,
+                "latency_us_max": latency.us_max,
+            })
+        };
+        let outcome = match &self.rows {
+            Ok(rows) => json!(rows.iter().map(row).collect::<Vec<_>>()),
+            Err(error) => json!([{ "error": error }]),
+        };
+        json!({ "circumstances": self.circumstances.to_json(), "rows": outcome, "p99_ratio": self.ratio() })
+    }
+}
+
+/// Runs the measurement; `progress` is told what is going on. What fails is in the report.
+pub fn run_tenants(options: &TenantOptions, mut progress: impl FnMut(&str)) -> TenantReport {
+    TenantReport { circumstances: Circumstances::now(), rows: measure(options, &mut progress) }
+}
+
+/// The application of a tenant, which passes events on.
+fn application(tenant: &str) -> String {
+    format!(
+        "CREATE APPLICATION pass (home TEXT) INPUT readings (ts BIGINT, v DOUBLE)
+         FROM 'mqtt:{tenant}/in/{{home}}' FORMAT JSON
+         OUTPUT 'mqtt:{tenant}/out/{{home}}' FORMAT JSON AS SELECT ts, v FROM readings WHERE v >= 0"
+    )
+}
+
+fn lines(queries: u32) -> String {
+    let line = |number: u32| {
+        format!("{{\"name\":\"q{number}\",\"application\":\"pass\",\"parameters\":{{\"home\":\"{number}\"}}}}\n")
+    };
+    (0..queries).map(line).collect()
+}
+
+fn measure(options: &TenantOptions, progress: &mut impl FnMut(&str)) -> Result<[TenantRow; 2], String> {
+    let broker = TcpListener::bind("127.0.0.1:0")
+        .and_then(|listener| listener.local_addr())
+        .map_err(|error| format!("no free port for the broker: {error}"))?;
+    let address = broker.to_string();
+    let mut settings = vec![(EMBEDDED_ADDRESS, address.as_str())];
+    settings.extend(options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())));
+    let mut server = ServerProcess::start(&["serve"], None, &settings)?;
+    let limits = match options.limits.as_str() {
+        "" => String::new(),
+        limits => format!("WITH ({limits})"),
+    };
+    server.post(
+        "/api/v1/sql",
+        format!(
+            "CREATE TENANT quiet; CREATE TENANT wild {limits}; CREATE USER admin ADMIN; CREATE USER quiet.boss ADMIN; \
+             CREATE USER wild.boss ADMIN"
+        )
+        .as_bytes(),
+    )?;
+    // The last one closes the doors.
+    let [quiet, wild, admin] = {
+        let mut token = |user: &str| {
+            let answer = server.post("/api/v1/sql", format!("CREATE TOKEN FOR {user}").as_bytes())?;
+            let answer: Value = serde_json::from_str(&answer).map_err(|error| format!("a token: {error}"))?;
+            let token = answer["results"][0]["rows"][0][0].as_str().map(str::to_owned);
+            token.ok_or_else(|| format!("no token: {answer}"))
+        };
+        [token("quiet.boss")?, token("wild.boss")?, token("admin")?]
+    };
+    for (token, tenant) in [(&wild, "wild"), (&quiet, "quiet")] {
+        server.log_in(token);
+        server.post("/api/v1/sql", application(tenant).as_bytes())?;
+    }
+    submit_lines(&mut server, lines(options.queries).as_bytes())?;
+    progress("the quiet tenant warms up ...");
+    let once = TenantOptions { duration: WARM_UP, ..options.clone() };
+    let _ = send(&once, broker, &quiet)?;
+    let mut all = [Measured::default(), Measured::default()];
+    let mut deeds = Deeds::default();
+    for round in 1..=options.rounds {
+        progress(&format!("round {round} of {}: the quiet tenant alone ...", options.rounds));
+        all[0].add(&send(options, broker, &quiet)?);
+        progress(&format!("round {round} of {}: a wild tenant beside it ...", options.rounds));
+        let wild = Wild::start(broker, &server.url(), &wild, options.wild_connections)?;
+        // It has used up what its buckets held.
+        thread::sleep(WARM_UP);
+        all[1].add(&send(options, broker, &quiet)?);
+        deeds.add(&wild.stop());
+    }
+    server.log_in(&admin);
+    server.get("/health/ready")?;
+    let [alone, beside] = all;
+    Ok([alone.row(None), beside.row(Some(deeds))])
+}
+
+#[derive(Default)]
+struct Measured {
+    sent: u64,
+    latencies: LatencyHistogram,
+}
+
+impl Measured {
+    fn add(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.latencies.merge(&other.latencies);
+    }
+
+    fn row(self, wild: Option<Deeds>) -> TenantRow {
+        let latency = self.latencies.summary();
+        TenantRow { wild, events: self.sent, lost: self.sent.saturating_sub(latency.count), latency }
+    }
+}
+
+/// The quiet tenant sends its events, evenly over time and queries, and waits for their results.
+fn send(options: &TenantOptions, broker: SocketAddr, token: &str) -> Result<Measured, String> {
+    let mut results = Client::connect(broker, token, "quiet-results")?;
+    results.subscribe("quiet/out/+")?;
+    let mut sender = Client::connect(broker, token, "quiet-events")?;
+    let all = (u64::from(options.rate) * options.duration.as_millis() as u64 / 1_000).max(1);
+    let received = thread::spawn(move || {
+        let (mut latencies, mut last) = (LatencyHistogram::new(), Instant::now());
+        while latencies.count() < all && last.elapsed() < REST_MAX {
+            results.receive(REST_MAX, |payload| {
+                if let Some(ts) = client::time_of(payload) {
+                    latencies.record_us(now_us() - ts);
+                    last = Instant::now();
+                }
+            })?;
+        }
+        Ok::<_, String>(latencies)
+    });
+    let (begun, begun_us) = (Instant::now(), now_us());
+    let mut packets = Vec::new();
+    let mut sent = 0;
+    while sent < all {
+        let due = (begun.elapsed().as_micros() as u64 * u64::from(options.rate) / 1_000_000).min(all);
+        packets.clear();
+        while sent < due {
+            // The time at which it was to be sent, whenever it is.
+            let ts = begun_us + (sent * 1_000_000 / u64::from(options.rate)) as i64;
+            let home = sent % u64::from(options.queries);
+            client::write_publish(&mut packets, &format!("quiet/in/{home}"), &format!("{{\"ts\":{ts},\"v\":1.5}}"));
+            sent += 1;
+        }
+        sender.send(&packets)?;
+        thread::sleep(Duration::from_millis(1));
+    }
+    let latencies = received.join().map_err(|_| "the receiver of results failed".to_owned())??;
+    Ok(Measured { sent, latencies })
+}
