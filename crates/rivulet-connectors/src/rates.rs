@@ -4,9 +4,9 @@
 //! down. Nobody waits for another owner. As long as no rate is reached, a connection asks by two loads of memory for
 //! each time that it has read; there is no lock and no allocation.
 //!
-//! A rate is a bucket that holds what is allowed in a second ("generic cell rate algorithm", ITU-T I.371). What was read
-//! counts even if there was less in the bucket: then the next one waits until that is made up for. Connections that wait
-//! stand in line, so that each gets its turn, and one timer serves all of them.
+//! A rate is a bucket that holds what is allowed in a second ("generic cell rate algorithm", ITU-T I.371). What was
+//! read counts even if there was less in the bucket: then the next one waits until that is made up for. Connections
+//! that wait stand in line, so that each gets its turn, and one timer serves all of them.
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;

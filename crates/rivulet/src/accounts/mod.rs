@@ -135,7 +135,7 @@ impl Accounts {
         let mut known = self.known.write();
         known.tenants.extend(catalog.tenants()?);
         for (tenant, text) in catalog.quotas()? {
-            let limits = tenants::read(&text).map_err(|error| {
+            let limits = record::read_limits(&text).map_err(|error| {
                 let message = format!("the limits of the tenant '{tenant}' in the catalog cannot be read: {error}");
                 ServiceError::new(ErrorKind::Internal, message)
                     .with_hint("was it written by a later version? Otherwise restore the catalog from a backup")

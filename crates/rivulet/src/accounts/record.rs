@@ -1,9 +1,11 @@
-//! Users as they are saved: JSON, one text for each user. A field that is added later has a default, so that every
-//! earlier record is read.
+//! Users, and limits of tenants, as they are saved: JSON, one text for each. A field that is added later has a default,
+//! so that every earlier record is read.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::service::{Action, FullName, Grant, ResourceKind, Rights, administers_server};
+use crate::service::{Action, FullName, Grant, Limit, Limits, ResourceKind, Rights, administers_server};
 
 /// A user.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,6 +87,23 @@ pub(super) fn action_of(word: &str) -> Option<Action> {
     rivulet_sql::GRANT_ACTIONS.iter().zip(actions).find(|(known, _)| **known == word).map(|(_, action)| action)
 }
 
+/// The limits in a catalog. What a later version has added is left out, and limits nothing.
+pub(super) fn read_limits(text: &str) -> Result<Limits, serde_json::Error> {
+    let mut limits = Limits::default();
+    for (name, most) in serde_json::from_str::<BTreeMap<String, u64>>(text)? {
+        match Limit::named(&name) {
+            Some(limit) => limits.set(limit, Some(most)),
+            None => tracing::warn!(limit = name, "a limit of a tenant is not known to this version, and left out"),
+        }
+    }
+    Ok(limits)
+}
+
+/// Limits as the catalog has them; `None` if there are none.
+pub(super) fn limits_text(limits: &Limits) -> Option<String> {
+    (!limits.is_empty()).then(|| serde_json::to_string(&limits.by_name()).expect("they are names and numbers"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -112,5 +131,25 @@ mod tests {
     fn every_word_of_a_grant_means_something() {
         assert!(rivulet_sql::GRANT_KINDS.iter().all(|word| kind_of(word).is_some()));
         assert!(rivulet_sql::GRANT_ACTIONS.iter().all(|word| action_of(word).is_some()));
+    }
+
+    /// What versions have written, one for each change of the form. Lines are added and never changed.
+    const SAVED_LIMITS: [&str; 2] = [
+        "{}",
+        r#"{"applications":10,"big_queries":0,"bytes_out_per_second":9,"bytes_per_second":8,"events_per_second":5000,
+            "log_bytes":1048576,"queries":1000,"requests_per_second":7,"state_bytes":1073741824,"streams":50,
+            "workers":4}"#,
+    ];
+
+    #[test]
+    fn limits_that_every_version_saved_are_read_limits() {
+        let [none, all] = SAVED_LIMITS.map(|text| read_limits(text).expect(text));
+        assert!(none.is_empty() && limits_text(&none).is_none());
+        assert!(Limit::ALL.iter().all(|limit| all.get(*limit).is_some()));
+        assert_eq!((all.get(Limit::Queries), all.get(Limit::BigQueries)), (Some(1000), Some(0)));
+        assert_eq!(read_limits(&limits_text(&all).expect("text")).expect("limits"), all);
+        let later = read_limits(r#"{"queries":1,"quanta":2}"#).expect("of a later version");
+        assert_eq!(later.by_name(), BTreeMap::from([("queries", 1)]));
+        assert!(read_limits(r#"{"queries":"many"}"#).is_err());
     }
 }

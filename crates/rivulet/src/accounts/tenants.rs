@@ -1,9 +1,8 @@
 //! Tenants and their limits: a row of the catalog each, and a quota in memory.
 
-use std::collections::BTreeMap;
-
 use rivulet_sql::{Name, TenantLimit};
 
+use super::record::limits_text;
 use super::{Accounts, Known};
 use crate::service::{AccountAnswer, ErrorKind, LIMIT_MAX, Limit, LimitUse, Limits, ServiceError, Tenant, TenantInfo};
 
@@ -38,7 +37,7 @@ impl Accounts {
             return Err(limit(format!("there are {TENANTS_MAX} tenants, which is the limit"), "drop one"));
         }
         drop(known);
-        catalog.put_tenant(&tenant, text_of(&limits).as_deref())?;
+        catalog.put_tenant(&tenant, limits_text(&limits).as_deref())?;
         self.quotas.set(&tenant, limits);
         self.known.write().tenants.insert(tenant);
         Ok(done(format!("tenant {name} created")))
@@ -57,7 +56,7 @@ impl Accounts {
         if limits == before {
             return Ok(done(format!("tenant {name} has these limits already, nothing was done")));
         }
-        catalog.put_tenant(&tenant, text_of(&limits).as_deref())?;
+        catalog.put_tenant(&tenant, limits_text(&limits).as_deref())?;
         self.quotas.set(&tenant, limits);
         Ok(done(format!("limits of the tenant {name} changed")))
     }
@@ -110,23 +109,6 @@ impl Known {
     }
 }
 
-/// The limits in a catalog. What a later version has added is left out, and limits nothing.
-pub(super) fn read(text: &str) -> Result<Limits, serde_json::Error> {
-    let mut limits = Limits::default();
-    for (name, most) in serde_json::from_str::<BTreeMap<String, u64>>(text)? {
-        match Limit::named(&name) {
-            Some(limit) => limits.set(limit, Some(most)),
-            None => tracing::warn!(limit = name, "a limit of a tenant is not known to this version, and left out"),
-        }
-    }
-    Ok(limits)
-}
-
-/// Limits as the catalog has them; `None` if there are none.
-fn text_of(limits: &Limits) -> Option<String> {
-    (!limits.is_empty()).then(|| serde_json::to_string(&limits.by_name()).expect("they are names and numbers"))
-}
-
 /// Limits after a change.
 fn changed(mut limits: Limits, changes: &[TenantLimit]) -> Result<Limits, ServiceError> {
     for (name, most) in changes {
@@ -171,29 +153,4 @@ pub(super) fn done(message: String) -> AccountAnswer {
 
 pub(super) fn at(error: ServiceError, name: &Name) -> ServiceError {
     error.at_place(name.position.into())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// What versions have written, one for each change of the form. Lines are added and never changed.
-    const SAVED: [&str; 2] = [
-        "{}",
-        r#"{"applications":10,"big_queries":0,"bytes_out_per_second":9,"bytes_per_second":8,"events_per_second":5000,
-            "log_bytes":1048576,"queries":1000,"requests_per_second":7,"state_bytes":1073741824,"streams":50,
-            "workers":4}"#,
-    ];
-
-    #[test]
-    fn what_every_version_saved_is_read() {
-        let [none, all] = SAVED.map(|text| read(text).expect(text));
-        assert!(none.is_empty() && text_of(&none).is_none());
-        assert!(Limit::ALL.iter().all(|limit| all.get(*limit).is_some()));
-        assert_eq!((all.get(Limit::Queries), all.get(Limit::BigQueries)), (Some(1000), Some(0)));
-        assert_eq!(read(&text_of(&all).expect("text")).expect("limits"), all);
-        let later = read(r#"{"queries":1,"quanta":2}"#).expect("of a later version");
-        assert_eq!(later.by_name(), BTreeMap::from([("queries", 1)]));
-        assert!(read(r#"{"queries":"many"}"#).is_err());
-    }
 }

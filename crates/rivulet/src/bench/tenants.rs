@@ -1,9 +1,10 @@
 //! `rivulet bench tenants`: what a tenant that goes wild costs another one.
 //!
-//! Two tenants of one server publish through its embedded broker to applications of their own. The quiet one sends events
-//! at an even rate, first alone; then the wild one beside it publishes as fast as its connections take it, submits
-//! queries, opens streams and sends requests, all over its quotas. That is done several times in turn. Latency is from
-//! the intended time of an event to the receipt of its result. All clients are in this process, and share the machine.
+//! Two tenants of one server publish through its embedded broker to applications of their own. The quiet one sends
+//! events at an even rate, first alone; then the wild one beside it publishes as fast as its connections take it,
+//! submits queries, opens streams and sends requests, all over its quotas. Each is done several times. Latency is
+//! from the intended time of an event to the receipt of its result. All clients are in this process, and share the
+//! machine.
 
 mod client;
 mod wild;
@@ -18,7 +19,7 @@ use serde_json::{Value, json};
 use super::load::submit_lines;
 use super::many::Circumstances;
 use super::process::{EMBEDDED_ADDRESS, ServerProcess};
-use client::{Client, now_us};
+use client::{Client, lines, now_us};
 use wild::{Deeds, Wild};
 
 /// How long results may take to come once all events are sent.
@@ -110,13 +111,6 @@ fn application(tenant: &str) -> String {
     )
 }
 
-fn lines(queries: u32) -> String {
-    let line = |number: u32| {
-        format!("{{\"name\":\"q{number}\",\"application\":\"pass\",\"parameters\":{{\"home\":\"{number}\"}}}}\n")
-    };
-    (0..queries).map(line).collect()
-}
-
 fn measure(options: &TenantOptions, progress: &mut impl FnMut(&str)) -> Result<[TenantRow; 2], String> {
     let broker = TcpListener::bind("127.0.0.1:0")
         .and_then(|listener| listener.local_addr())
@@ -157,9 +151,13 @@ fn measure(options: &TenantOptions, progress: &mut impl FnMut(&str)) -> Result<[
     let _ = send(&once, broker, &quiet)?;
     let mut all = [Measured::default(), Measured::default()];
     let mut deeds = Deeds::default();
+    // What the wild tenant could send stays in the buffers of the system, and is read for long after it has gone: so
+    // all that is measured alone comes first.
     for round in 1..=options.rounds {
         progress(&format!("round {round} of {}: the quiet tenant alone ...", options.rounds));
         all[0].add(&send(options, broker, &quiet)?);
+    }
+    for round in 1..=options.rounds {
         progress(&format!("round {round} of {}: a wild tenant beside it ...", options.rounds));
         let wild = Wild::start(broker, &server.url(), &wild, options.wild_connections)?;
         // It has used up what its buckets held.

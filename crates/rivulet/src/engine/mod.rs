@@ -33,11 +33,11 @@
 //! `resting` (groups that rest meanwhile), `tables` (reference tables), `companion` (what accompanies queries outside),
 //! `offer` (the trait) and `statements` with `texts`, `answers` and `secrets` (SQL), `output` (the sink of a task),
 //! `taps` (live results), `addresses`, `outlet` and `outlets` (where rows go that are not messages), `outside` (waiting
-//! for files, brokers and other servers), `permitted` (what statements may reach there), `quotas` (what tenants use), `messaging` (broker or client)
-//! with `broker_journal` (sessions on disk), `memory` (limits of memory), `checkpoints`, `backup` and `event_log` (what
-//! outlives the process), `attempts` and `threads` (work that is repeated), `reserve` (a start on a full disk),
-//! `status` and `exposition` (counters), `warnings` (what an owner should know), [`stepped`] (for simulations and
-//! trials).
+//! for files, brokers and other servers), `permitted` (what statements may reach there), `quotas` (what tenants use),
+//! `messaging` (broker or client) with `broker_journal` (sessions on disk), `memory` (limits of memory), `checkpoints`,
+//! `backup` and `event_log` (what outlives the process), `attempts` and `threads` (work that is repeated), `reserve` (a
+//! start on a full disk), `status` and `exposition` (counters), `warnings` (what an owner should know), [`stepped`]
+//! (for simulations and trials).
 
 mod addresses;
 mod answers;

@@ -1,7 +1,7 @@
 //! Quotas of tenants: what a tenant may have and use, and how much of it it does.
 //!
-//! What must hold: a limit is asked from memory. A tenant that reaches its limits is refused or slowed down, and no other
-//! one is. Every refusal names the limit and how to raise it.
+//! What must hold: a limit is asked from memory. A tenant that reaches its limits is refused or slowed down, and no
+//! other one is. Every refusal names the limit and how to raise it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

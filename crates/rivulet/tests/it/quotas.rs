@@ -326,7 +326,7 @@ fn requests_over_the_rate_are_answered_with_429_and_when_to_come_again() {
     let head_of = |_| {
         let mut stream = TcpStream::connect(fixture.server.address).expect("a connection");
         stream.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
-        let headers = format!("authorization: Bearer {}\r\nconnection: close\r\n", fixture.boss);
+        let headers = format!("authorization: Bearer {}\r\n", fixture.boss);
         stream.write_all(request("GET", "/api/v1/applications", &headers, "").as_bytes()).expect("a request");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("an answer");

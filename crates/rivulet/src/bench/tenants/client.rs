@@ -51,6 +51,14 @@ pub(super) fn write_publish(out: &mut Vec<u8>, topic: &str, payload: &str) {
     push_packet(out, 0x30, &body);
 }
 
+/// Queries of the tenant's application, as lines of a bulk submission.
+pub(super) fn lines(queries: u32) -> String {
+    let line = |number: u32| {
+        format!("{{\"name\":\"q{number}\",\"application\":\"pass\",\"parameters\":{{\"home\":\"{number}\"}}}}\n")
+    };
+    (0..queries).map(line).collect()
+}
+
 impl Client {
     /// Connects with a token as password.
     pub(super) fn connect(broker: SocketAddr, token: &str, id: &str) -> Result<Self, String> {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::client::{Client, now_us, write_publish};
+use super::client::{Client, lines, now_us, write_publish};
 
 /// Messages that are written at once.
 const AT_ONCE: u32 = 500;
@@ -120,10 +120,7 @@ fn ask(number: u32, url: &str, token: &str, counts: &Counts) {
     while !counts.is_over.load(Ordering::Acquire) {
         turn += 1;
         let answer = match turn % 3 {
-            0 => agent
-                .post(format!("{url}/api/v1/queries/bulk"))
-                .header("authorization", token)
-                .send(super::lines(QUERIES)),
+            0 => agent.post(format!("{url}/api/v1/queries/bulk")).header("authorization", token).send(lines(QUERIES)),
             1 => agent.get(format!("{url}/api/v1/queries")).header("authorization", token).call(),
             _ => {
                 agent.get(format!("{url}/api/v1/queries/q{}/results", turn % 10)).header("authorization", token).call()

@@ -42,7 +42,7 @@ pub(in crate::cli) struct TenantArguments {
     /// How long events are sent each time
     #[arg(long, default_value = "20s", value_parser = duration)]
     duration: Duration,
-    /// How often both are measured, in turn
+    /// How often each is measured
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     rounds: u32,
     /// Connections of the wild tenant that publish, and as many that send requests
