@@ -128,6 +128,8 @@ pub(super) async fn serve(
     if end.is_none() {
         reader.drain(seat).await;
     }
+    // What it has read is not needed any more, and the farewell may take seconds.
+    drop(reader);
     if let Some(dedup_window) = &dedup_window {
         shared.dedup_windows.end(login.client_id.as_bytes(), dedup_window);
     }
