@@ -384,7 +384,17 @@ impl Mqtt {
         id: &str,
         will: Option<&str>,
     ) -> (Self, u8) {
-        let stream = TcpStream::connect(address).expect("a connection");
+        Self::connect_over(TcpStream::connect(address).expect("a connection"), version, password, id, will)
+    }
+
+    /// The same over a connection that there is.
+    pub(super) fn connect_over(
+        stream: TcpStream,
+        version: u8,
+        password: &str,
+        id: &str,
+        will: Option<&str>,
+    ) -> (Self, u8) {
         stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
         let mut client = Self { stream, version };
         let login = if password.is_empty() { 0 } else { 0xc0 };

@@ -34,6 +34,9 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// How long a server may take to stop whose queries have sources that are not there.
 const STOP_MAX: Duration = Duration::from_secs(40);
 
+/// Where connections come from, which are thousands: they leave the ports of 127.0.0.1 to other tests.
+const ELSEWHERE: [u8; 4] = [127, 0, 0, 8];
+
 /// What the victim has.
 const OF_VICTIM: &str = "
     CREATE APPLICATION copy (id TEXT, mark TEXT DEFAULT 'thorn-7f3a')
@@ -72,7 +75,7 @@ impl Site {
 
     /// The status and the body of an answer, and whether it came to its end in time.
     fn ask(&self, token: &str, method: &str, path: &str, body: &[u8], longest: Duration) -> (u16, Vec<u8>, bool) {
-        let mut stream = TcpStream::connect(self.server.http).expect("a connection");
+        let mut stream = connect_from(ELSEWHERE, self.server.http);
         let head = format!(
             "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {}\r\n\
              content-type: text/plain\r\nauthorization: Bearer {token}\r\n\r\n",

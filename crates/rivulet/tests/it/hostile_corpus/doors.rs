@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use super::super::callers::Mqtt;
 use super::super::websocket::{BINARY, frame, request};
 use super::corpus::Input;
-use super::{ANSWER_MAX, MARK, Site, connect_from, read};
+use super::{ANSWER_MAX, ELSEWHERE, MARK, Site, connect_from, read};
 
 /// What the victim has, by the part of a path behind which its name stands. Its token is known by its id.
 const NAMES: [(&str, &str); 6] = [
@@ -102,6 +102,11 @@ impl<'s> Hostile<'s> {
         (status, text)
     }
 
+    /// A client of the broker, and the code in its CONNACK.
+    fn mqtt(&self, version: u8, id: &str) -> (Mqtt, u8) {
+        Mqtt::connect_over(connect_from(ELSEWHERE, self.site.mqtt), version, &self.token, id, None)
+    }
+
     fn sql(&self, script: &str) -> (u16, String) {
         self.ask(script, "POST", "/api/v1/sql", script.as_bytes(), ANSWER_MAX)
     }
@@ -153,7 +158,7 @@ impl<'s> Hostile<'s> {
         let status: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{status} {text}"));
         assert_eq!((&status["total"]["events"], &status["applications"]), (&json!(0), &json!([])), "{status}");
         for version in [4, 5] {
-            let (mut client, code) = Mqtt::connect(self.site.mqtt, version, &self.token, "eve", None);
+            let (mut client, code) = self.mqtt(version, "eve");
             assert_eq!(code, 0);
             for filters in [["victim/#", "#"], ["+/out/#", "victim/out/a"], ["$share/g/victim/#", "$SYS/#"]] {
                 assert!(client.subscribe(filters).iter().all(|code| *code >= 0x80), "{filters:?}");
@@ -215,7 +220,7 @@ impl<'s> Hostile<'s> {
         for input in inputs {
             for form in input.forms() {
                 for version in [4, 5] {
-                    let (client, code) = Mqtt::connect(self.site.mqtt, version, &self.token, "packets", None);
+                    let (client, code) = self.mqtt(version, "packets");
                     assert_eq!(code, 0, "{}: it is let in again", input.name);
                     let mut stream = client.into_stream();
                     // A broker that has seen enough may close before all is sent.
@@ -239,7 +244,7 @@ impl<'s> Hostile<'s> {
 
     /// Bytes over a WebSocket, as they are or as frames.
     fn sends_frames(&self, what: &str, bytes: &[u8], are_frames: bool) {
-        let mut stream = std::net::TcpStream::connect(self.site.websocket).expect("a connection");
+        let mut stream = connect_from(ELSEWHERE, self.site.websocket);
         let text = |text: &str| [&(text.len() as u16).to_be_bytes(), text.as_bytes()].concat();
         let body = [&text("MQTT")[..], &[4, 0xc2, 0, 60], &text("frames"), &text("user"), &text(&self.token)].concat();
         let connect = [&[0x10, body.len() as u8][..], &body].concat();
@@ -255,7 +260,7 @@ impl<'s> Hostile<'s> {
             for before in [&b""[..], b"hostile/", b"victim/", b"$share/g/victim/"] {
                 let topic = [before, line].concat();
                 let named = [&(topic.len() as u16).to_be_bytes(), &topic[..]].concat();
-                let (client, code) = Mqtt::connect(self.site.mqtt, 4, &self.token, "topics", None);
+                let (client, code) = self.mqtt(4, "topics");
                 assert_eq!(code, 0);
                 let mut stream = client.into_stream();
                 let subscribe = packet(0x82, &[&[0, 1], &named[..], &[1]].concat());
@@ -323,7 +328,7 @@ impl<'s> Hostile<'s> {
 
     /// The inputs as payloads of each format. Each is an event of the applications that read it, refused or not.
     pub(super) fn sends_payloads(&self, inputs: &[Input], topics: &BTreeMap<&'static str, String>) {
-        let (client, code) = Mqtt::connect(self.site.mqtt, 4, &self.token, "payloads", None);
+        let (client, code) = self.mqtt(4, "payloads");
         assert_eq!(code, 0);
         let mut stream = client.into_stream();
         let mut events = 0;
