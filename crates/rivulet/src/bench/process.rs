@@ -151,11 +151,6 @@ impl ServerProcess {
         text(answer?)
     }
 
-    /// Shows this token with all requests from now on.
-    pub(super) fn log_in(&mut self, token: String) {
-        self.token = Some(token);
-    }
-
     /// The address of its HTTP server.
     pub(super) fn url(&self) -> String {
         format!("http://{}", self.http)

@@ -93,7 +93,7 @@ impl TenantReport {
             Ok(rows) => json!(rows.iter().map(row).collect::<Vec<_>>()),
             Err(error) => json!([{ "error": error }]),
         };
-        json!({ "circumstances": self.circumstances.to_json(), "rows": outcome, "p99_ratio": self.ratio() })
+        json!({ "circumstances": self.circumstances, "rows": outcome, "p99_ratio": self.ratio() })
     }
 }
 

@@ -350,7 +350,8 @@ impl ClientAuthorizer for BrokerAccess {
             certificate: login.certificate.as_deref(),
             origin: Some(Origin { address: Some(login.address), door: "mqtt" }),
         };
-        let caller = access.authenticate(&credentials).map_err(|_| NotAdmitted::Unknown)?.with_client_id(&login.client_id);
+        let caller =
+            access.authenticate(&credentials).map_err(|_| NotAdmitted::Unknown)?.with_client_id(&login.client_id);
         let quota = access.quotas.of(caller.tenant());
         if access.may_everything(&caller) && access.changes().is_none() {
             return Ok(Some(Arc::new(EveryTopic(quota))));

@@ -36,7 +36,7 @@ pub(super) fn start(
     let mut users: Vec<(String, String)> = publishers(workload).into_iter().map(|user| (user, "-".into())).collect();
     if variant.door == Door::Accounts {
         let admin = token(&mut server, "CREATE USER admin ADMIN; CREATE TOKEN FOR admin")?;
-        server.log_in(admin);
+        server.log_in(&admin);
         for (user, password) in &mut users {
             let script =
                 format!("CREATE USER {user}; GRANT publish ON TOPIC '%u/#' TO {user}; CREATE TOKEN FOR {user}");
