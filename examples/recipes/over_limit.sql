@@ -14,5 +14,5 @@ AS SELECT ts, value, value > $most AS alarm
    QUALIFY changed(alarm) AND (alarm OR lag(alarm));
 
 -- One device's use of it, and another limit while it runs. An alarm that was told stays told:
--- CREATE QUERY boiler FROM APPLICATION over_limit WITH (device => 'boiler', most => 60);
--- ALTER QUERY boiler SET (most => 70);
+-- CREATE QUERY boiler_limit FROM APPLICATION over_limit WITH (device => 'boiler', most => 60);
+-- ALTER QUERY boiler_limit SET (most => 70);

@@ -27,7 +27,7 @@ pub const INPUT_COLUMN: &str = "input";
 /// input: a device with a wrong clock must not be able to move a watermark years ahead. A row without event time is
 /// refused ([`Reason::Decode`]).
 ///
-/// Rows of several inputs come mixed in one batch. Their first column ([`INPUT_COLUMN`]) holds the number of their input.
+/// Rows of several inputs come mixed in one batch. Their first column ([`INPUT_COLUMN`]) is the number of their input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AssignTime {
     /// The rules of each input.

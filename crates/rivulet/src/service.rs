@@ -2,8 +2,8 @@
 //! the [`Session`] of a [`Caller`], which checks what the caller may do.
 //!
 //! What is shown as it is goes over the network as these types are: their JSON is part of the REST API. The types of
-//! requests are plain: [`crate::api`] converts them for the network, and [`crate::catalog`] for the disk. Every call may
-//! block (for a lock, or a commit to disk), so the API makes the calls on a thread that may block.
+//! requests are plain: [`crate::api`] converts them for the network, and [`crate::catalog`] for the disk. Every call
+//! may block (for a lock, or a commit to disk), so the API makes the calls on a thread that may block.
 
 mod access;
 mod accounts;

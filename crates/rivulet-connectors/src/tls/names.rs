@@ -26,8 +26,8 @@ impl NameKind {
     /// Each kind with its word in the configuration.
     pub const ALL: [(Self, &'static str); 3] = [(Self::CommonName, "cn"), (Self::Dns, "dns"), (Self::Uri, "uri")];
 
-    /// The name of this kind in a certificate, as DER, that was verified; `None` if it has none, several, or one that is
-    /// no text without control characters.
+    /// The name of this kind in a certificate, as DER, that was verified; `None` if it has none, several, or one that
+    /// is no text without control characters.
     pub fn of(self, certificate: &[u8]) -> Option<Arc<str>> {
         let certificate = CertificateDer::from(certificate);
         let certificate = EndEntityCert::try_from(&certificate).ok()?;

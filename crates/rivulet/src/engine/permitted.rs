@@ -2,9 +2,9 @@
 //!
 //! Also the topics of applications, which belong to tenants where clients have to log in.
 //!
-//! What must hold: every [`ConnectorContext`] that the engine gives to a connector is made here, so no statement has more
-//! rights than its tenant. Tenants other than the default one share no folder unless the configuration names one for
-//! all.
+//! What must hold: every [`ConnectorContext`] that the engine gives to a connector is made here, so no statement has
+//! more rights than its tenant. Tenants other than the default one share no folder unless the configuration names one
+//! for all.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
