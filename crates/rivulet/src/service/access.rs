@@ -18,6 +18,7 @@ use super::audit::{AuditEntry, Auditor};
 use super::caller::{Caller, Origin};
 use super::quotas::{Quota, Quotas};
 use super::resource::{Action, Resource, ResourceKind};
+use super::rights::is_below;
 use super::{ErrorKind, ServiceError, Tenant};
 
 /// What a client of REST or MQTT says about itself when it connects.
@@ -356,7 +357,9 @@ impl ClientAuthorizer for BrokerAccess {
         if access.may_everything(&caller) && access.changes().is_none() {
             return Ok(Some(Arc::new(EveryTopic(quota))));
         }
-        Ok(Some(Arc::new(TopicRights { access: access.clone(), caller, quota, has_told: Default::default() })))
+        let publishes_below = caller.login().and_then(|login| login.rights.publishes_below()).map(Box::from);
+        let access = access.clone();
+        Ok(Some(Arc::new(TopicRights { access, caller, quota, publishes_below, has_told: Default::default() })))
     }
 }
 
@@ -386,11 +389,20 @@ struct TopicRights {
     access: Arc<Access>,
     caller: Caller,
     quota: Arc<Quota>,
+    /// The level below which the rights of the login let it publish everything: most messages need no other check.
+    publishes_below: Option<Box<str>>,
     /// Whether a refused message and a refused subscription were recorded: a client may send any number of them.
     has_told: [AtomicBool; 2],
 }
 
 impl TopicRights {
+    /// Whether a topic is below that level, and the rights of the login are the present ones.
+    #[inline]
+    fn publishes_below_level(&self, topic: &str) -> bool {
+        let (Some(level), Some(login)) = (&self.publishes_below, self.caller.login()) else { return false };
+        is_below(topic, level) && !login.rights.is_outdated() && !login.token.has_ended()
+    }
+
     fn may(&self, action: Action, topic: &str) -> bool {
         let resource = Resource { kind: ResourceKind::Topic, name: Some(topic) };
         let is_allowed = self.access.check(&self.caller, action, resource).is_ok();
@@ -408,7 +420,7 @@ impl ClientRights for TopicRights {
     }
 
     fn may_publish(&self, topic: &str) -> bool {
-        self.may(Action::Publish, topic)
+        self.publishes_below_level(topic) || self.may(Action::Publish, topic)
     }
 
     fn may_subscribe(&self, filter: &str) -> bool {

@@ -138,6 +138,24 @@ impl Rights {
         };
         may_be_had && (self.all || self.grants.iter().any(|grant| grant.allows(action, resource, client_id)))
     }
+
+    /// A literal level below which they allow every client of the user to publish everything, if there is one. For what
+    /// is not below it, [`Rights::allow`] has to be asked.
+    pub fn publishes_below(&self) -> Option<&str> {
+        let tenant = &self.user.tenant;
+        if self.all {
+            return (!tenant.is_default()).then(|| tenant.as_str());
+        }
+        let topics = self
+            .grants
+            .iter()
+            .filter(|grant| grant.kind == ResourceKind::Topic && grant.actions.contains(&Action::Publish));
+        let mut levels = topics.filter_map(|grant| grant.pattern.as_deref()?.strip_suffix("/#"));
+        levels.find(|level| {
+            let is_literal = !level.starts_with('$') && !level.contains(['+', '#']) && !level.contains(CLIENT);
+            is_literal && (tenant.is_default() || is_below(level, tenant.as_str()))
+        })
+    }
 }
 
 /// Whether a user administers the server, and not only a tenant. `all` says whether it has all rights.
@@ -323,5 +341,35 @@ mod tests {
             assert_eq!(acme.allow(action, resource, None), may, "{action:?} {resource}");
             assert!(own.allow(action, resource, None), "{action:?} {resource}");
         }
+    }
+
+    #[test]
+    fn below_a_level_every_topic_may_be_published() {
+        let with = |tenant: &str, patterns: &[&str]| {
+            let grants = patterns.iter().map(|pattern| Grant {
+                actions: vec![Action::Publish],
+                kind: ResourceKind::Topic,
+                pattern: Some((*pattern).to_owned()),
+            });
+            Rights::new(Tenant::new(tenant).named("ann"), false, grants.collect())
+        };
+        for (tenant, patterns, level) in [
+            ("default", &["home/7/#"] as &[&str], Some("home/7")),
+            ("default", &["home/+/t", "in/%c/#", "a/+/#", "#", "$SYS/#", "home/8", "home/7/#"], Some("home/7")),
+            ("default", &["home/7"], None),
+            ("acme", &["home/7/#"], None),
+            ("acme", &["acme2/#", "acme/#"], Some("acme")),
+        ] {
+            let rights = with(tenant, patterns);
+            assert_eq!(rights.publishes_below(), level, "{tenant} {patterns:?}");
+            for topic in level.iter().flat_map(|level| [level.to_string(), format!("{level}/a/b"), format!("{level}/")])
+            {
+                let resource = Resource { kind: ResourceKind::Topic, name: Some(&topic) };
+                assert!(rights.allow(Action::Publish, resource, None), "{topic} with {patterns:?}");
+            }
+        }
+        let all = |tenant: &str| Rights::new(Tenant::new(tenant).named("ann"), true, Vec::new());
+        assert_eq!(all("acme").publishes_below(), Some("acme"));
+        assert_eq!(all("default").publishes_below(), None, "there is no level of everything");
     }
 }
