@@ -27,7 +27,7 @@ use std::io;
 use std::sync::Arc;
 
 use rivulet_dataflow::QueryId;
-use rivulet_sql::AccountStatement;
+use rivulet_sql::{AccountStatement, StateWish};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::sync::broadcast;
@@ -40,7 +40,7 @@ pub use accounts::{AccountAnswer, GrantInfo, TokenInfo, UserInfo};
 pub(crate) use activity::counted_from;
 pub use activity::{InputActivity, NullColumn, QueryActivity, QueryRefusal, StepActivity};
 pub use applications::{
-    ApplicationInfo, ParameterInfo, QueryReplacement, Replacement, SecretInfo, TableColumn, TableInfo,
+    ApplicationInfo, Code, ParameterInfo, QueryReplacement, Replacement, SecretInfo, TableColumn, TableInfo,
 };
 pub use audit::{AuditEntry, Auditor, without_values};
 pub use caller::{Caller, Login, Origin};
@@ -82,37 +82,15 @@ pub trait Service: Send + Sync + 'static {
     /// Runs an SQL script. Returns one result for each statement, up to the first error.
     fn execute(&self, permit: &Permit, script: &str) -> Vec<Result<StatementResult, ServiceError>>;
 
-    /// Registers an application from the text of one `CREATE APPLICATION`. The same text again returns the same id.
-    fn create_application(&self, permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError>;
-
-    /// Registers an application from its SQL text, or makes it take over the queries of the application of its name. If
-    /// some of their state cannot be taken over, `discards_state` allows that; otherwise the error says what would be
-    /// lost.
-    fn replace_application(
+    /// Registers an application. The same code again returns the same id. With `replaces`, or if the statement says so,
+    /// it takes over the queries of the application of its name; if some of their state cannot be taken over, the error
+    /// says what would be lost, unless it may be discarded.
+    fn create_application(
         &self,
         permit: &Permit,
-        sql: &str,
-        discards_state: bool,
+        code: Code<'_>,
+        replaces: Option<StateWish>,
     ) -> Result<ApplicationInfo, ServiceError>;
-
-    /// Registers an application from code of some kind; the code of `sql` is the text of one `CREATE APPLICATION`. The
-    /// same code again returns the same id.
-    fn create_application_of(&self, permit: &Permit, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
-        let _ = (permit, code);
-        Err(ServiceError::invalid(format!("this server loads no code of the kind '{kind}'")))
-    }
-
-    /// As [`Service::replace_application`], from code of some kind.
-    fn replace_application_of(
-        &self,
-        permit: &Permit,
-        kind: &str,
-        code: &[u8],
-        discards_state: bool,
-    ) -> Result<ApplicationInfo, ServiceError> {
-        let _ = (permit, code, discards_state);
-        Err(ServiceError::invalid(format!("this server loads no code of the kind '{kind}'")))
-    }
 
     /// Creates a reference table from the text of one `CREATE TABLE`, and loads its file. The same text again does
     /// nothing.

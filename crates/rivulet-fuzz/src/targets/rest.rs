@@ -9,12 +9,12 @@ use axum::body::{Body, to_bytes};
 use axum::http::{Method, Request, header};
 use rivulet::api;
 use rivulet::service::{
-    ApplicationInfo, ErrorKind, LiveResult, ParameterValue, Permit, QUERIES_PAGE_MAX, QueryFilter, QueryInfo,
+    ApplicationInfo, Code, ErrorKind, LiveResult, ParameterValue, Permit, QUERIES_PAGE_MAX, QueryFilter, QueryInfo,
     QueryRequest, QueryState, SUBMIT_BATCH_MAX, Service, ServiceError, StatementResult, Status, TableInfo,
     generated_name,
 };
 use rivulet_dataflow::QueryId;
-use rivulet_sql::{Application, ParamValue, ParameterRows};
+use rivulet_sql::{Application, ParamValue, ParameterRows, StateWish};
 use serde_json::Value;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{broadcast, watch};
@@ -212,18 +212,16 @@ impl Service for Double {
         }
     }
 
-    fn create_application(&self, _permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError> {
-        let create = rivulet_sql::parse_application(sql)?;
-        unknown(&create.name.text)
-    }
-
-    fn replace_application(
+    fn create_application(
         &self,
-        permit: &Permit,
-        sql: &str,
-        _discards_state: bool,
+        _permit: &Permit,
+        code: Code<'_>,
+        _replaces: Option<StateWish>,
     ) -> Result<ApplicationInfo, ServiceError> {
-        self.create_application(permit, sql)
+        match code {
+            Code::Statement(sql) => unknown(&rivulet_sql::parse_application(sql)?.name.text),
+            Code::Of(kind, _) => Err(ServiceError::invalid(format!("no code of the kind '{kind}' is loaded"))),
+        }
     }
 
     fn create_table(&self, _permit: &Permit, sql: &str) -> Result<TableInfo, ServiceError> {

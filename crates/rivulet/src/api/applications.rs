@@ -6,7 +6,9 @@ use axum::extract::Query;
 use axum::extract::rejection::QueryRejection;
 use axum::http::StatusCode;
 
-use crate::service::Session;
+use rivulet_sql::StateWish;
+
+use crate::service::Code;
 
 use super::call::{Authenticated, Name};
 use super::error::ApiError;
@@ -49,22 +51,15 @@ pub(super) async fn create_application(
         return Err(ApiError::invalid("discard_state without replace")
             .with_hint("state is discarded by a replacement: add replace=true"));
     }
+    let replaces = replace.then_some(if discard_state { StateWish::Discard } else { StateWish::Keep });
     let registered = match language.filter(|language| language != rivulet_sql::SQL) {
         None => {
             let sql = api.read_sql(body).await?;
-            let register = move |session: &Session<'_>| match replace {
-                true => session.replace_application(&sql, discard_state),
-                false => session.create_application(&sql),
-            };
-            api.blocking(register).await?
+            api.blocking(move |session| session.create_application(Code::Statement(&sql), replaces)).await?
         }
         Some(kind) => {
             let code = api.read_bytes(body).await?;
-            let register = move |session: &Session<'_>| match replace {
-                true => session.replace_application_of(&kind, &code.0, discard_state),
-                false => session.create_application_of(&kind, &code.0),
-            };
-            api.blocking(register).await?
+            api.blocking(move |session| session.create_application(Code::Of(&kind, &code.0), replaces)).await?
         }
     };
     Ok(Json(registered?))

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use rivulet_dataflow::QueryId;
 use rivulet_operators::application::Application;
-use rivulet_sql::{AccountStatement, CreateBigQuery, StateWish};
+use rivulet_sql::{AccountStatement, StateWish, Statement};
 use tokio::sync::broadcast;
 
 use super::big_queries::Declared;
@@ -16,10 +16,9 @@ use super::warnings::{have_contents, hide_contents};
 use super::{Engine, exposition, texts};
 use crate::config::Config;
 use crate::service::{
-    Access, AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, Caller, CheckpointInfo, ErrorKind,
-    FullName, LiveResult, Permit, QueryChange, QueryFilter, QueryInfo, QueryReplacement, QueryRequest, Replacement,
-    Resource, ResourceKind, SecretInfo, Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo,
-    Tenant,
+    Access, AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, Caller, CheckpointInfo, Code, ErrorKind,
+    LiveResult, Permit, QueryChange, QueryFilter, QueryInfo, QueryRequest, Replacement, Resource, ResourceKind,
+    SecretInfo, Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo, Tenant,
 };
 
 impl Service for Engine {
@@ -28,46 +27,25 @@ impl Service for Engine {
     }
 
     fn execute(&self, permit: &Permit, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
-        let shows_results = |query: Option<&str>| permit.shows_results(&self.access, query);
-        self.execute_script(permit.caller(), script, &shows_results)
+        self.execute_script(permit, script)
     }
 
-    fn create_application(&self, permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError> {
-        let (application, replaces) = texts::plan_new(sql, &self.tables.loaded(permit.tenant()))?;
-        let running = match replaces {
-            Some(wish) => self.replace(permit.tenant(), application, wish, None)?.0,
-            None => self.applications.register(permit.tenant(), application)?.0,
+    fn create_application(
+        &self,
+        permit: &Permit,
+        code: Code<'_>,
+        replaces: Option<StateWish>,
+    ) -> Result<ApplicationInfo, ServiceError> {
+        let tenant = permit.tenant();
+        let (application, written) = match code {
+            Code::Statement(sql) => texts::plan_new(sql, &self.tables.loaded(tenant))?,
+            Code::Of(kind, code) => (self.applications.plan(tenant, kind, code)?, None),
         };
-        Ok(running.info())
-    }
-
-    fn replace_application(
-        &self,
-        permit: &Permit,
-        sql: &str,
-        discards_state: bool,
-    ) -> Result<ApplicationInfo, ServiceError> {
-        let (application, replaces) = texts::plan_new(sql, &self.tables.loaded(permit.tenant()))?;
-        let wish = if discards_state { StateWish::Discard } else { replaces.unwrap_or_default() };
-        let (running, replacement) = self.replace(permit.tenant(), application, wish, None)?;
-        Ok(ApplicationInfo { replacement: Some(replacement), ..running.info() })
-    }
-
-    fn create_application_of(&self, permit: &Permit, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
-        let application = self.applications.plan(permit.tenant(), kind, code)?;
-        Ok(self.applications.register(permit.tenant(), application)?.0.info())
-    }
-
-    fn replace_application_of(
-        &self,
-        permit: &Permit,
-        kind: &str,
-        code: &[u8],
-        discards_state: bool,
-    ) -> Result<ApplicationInfo, ServiceError> {
-        let application = self.applications.plan(permit.tenant(), kind, code)?;
-        let wish = if discards_state { StateWish::Discard } else { StateWish::Keep };
-        let (running, replacement) = self.replace(permit.tenant(), application, wish, None)?;
+        // Either may say that state is discarded.
+        let Some(wish) = replaces.filter(|wish| *wish == StateWish::Discard).or(written).or(replaces) else {
+            return Ok(self.applications.register(tenant, application)?.0.info());
+        };
+        let (running, replacement) = self.replace(tenant, application, wish, None)?;
         Ok(ApplicationInfo { replacement: Some(replacement), ..running.info() })
     }
 
@@ -93,7 +71,9 @@ impl Service for Engine {
     }
 
     fn table(&self, permit: &Permit, name: &str) -> Result<TableInfo, ServiceError> {
-        self.described_table(&permit.tenant().named(name))
+        let name = permit.tenant().named(name);
+        let table = self.applications.table(&name)?;
+        Ok(TableInfo { needed_by: self.big_queries.users_of_table(&name), ..table })
     }
 
     fn kinds_of(&self, permit: &Permit, name: &str) -> Vec<ResourceKind> {
@@ -135,7 +115,7 @@ impl Service for Engine {
     }
 
     fn explain(&self, permit: &Permit, application: &str) -> Result<String, ServiceError> {
-        self.explain_application(&permit.tenant().named(application))
+        Ok(self.applications.find(&permit.tenant().named(application))?.application.explain())
     }
 
     fn submit(&self, permit: &Permit, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
@@ -147,20 +127,42 @@ impl Service for Engine {
     }
 
     fn query(&self, permit: &Permit, name: &str) -> Result<QueryInfo, ServiceError> {
-        let mut info = self.query_info(&permit.tenant().named(name))?;
-        self.hide_refusals(permit, &mut info.big);
-        Ok(info)
+        let name = permit.tenant().named(name);
+        match self.big_queries.info(&name) {
+            Some(mut big) => {
+                self.hide_refusals(permit, [&mut big]);
+                Ok(big.into())
+            }
+            None => self.queries.info(&name),
+        }
     }
 
     fn describe_query(&self, permit: &Permit, name: &str, names_topics: bool) -> Result<QueryInfo, ServiceError> {
-        let shows_results = permit.shows_results(&self.access, Some(name));
-        self.query_described(&permit.tenant().named(name), names_topics, shows_results)
+        let full_name = permit.tenant().named(name);
+        if let Some(mut big) = self.big_queries.info(&full_name) {
+            self.hide_refusals(permit, [&mut big]);
+            let why = why_big(&big);
+            return Ok(QueryInfo { why, ..big.into() });
+        }
+        // Only the default tenant is told the topics of others.
+        let names_topics = names_topics && full_name.tenant.is_default();
+        let facts = ServerFacts {
+            broker_problem: self.messaging.ready().err().map(|error| error.message),
+            strays: if names_topics { self.messaging.router().strays() } else { Vec::new() },
+        };
+        self.queries.described(&full_name, facts, permit.shows_results(&self.access, Some(name)))
     }
 
     fn queries(&self, permit: &Permit, filter: &QueryFilter) -> Vec<QueryInfo> {
-        let mut infos = self.query_infos(permit.tenant(), filter);
-        self.hide_refusals(permit, infos.iter_mut().flat_map(|info| &mut info.big));
-        infos
+        let mut all = self.queries.infos(permit.tenant(), filter);
+        let mut big = self.big_queries.infos_of(permit.tenant(), filter);
+        if !big.is_empty() {
+            self.hide_refusals(permit, big.iter_mut().flat_map(|info| &mut info.big));
+            all.extend(big);
+            all.sort_by(|one, other| one.name.cmp(&other.name));
+            all.truncate(filter.limit);
+        }
+        all
     }
 
     fn big_queries(&self, permit: &Permit) -> Vec<BigQueryInfo> {
@@ -170,11 +172,22 @@ impl Service for Engine {
     }
 
     fn create_big_query(&self, permit: &Permit, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
-        self.create_big_query_of(permit.caller(), sql)
+        let Some(Statement::CreateBigQuery(create)) = texts::only_statement(sql)? else {
+            return Err(ServiceError::invalid("expected the text of one CREATE QUERY name AS SELECT ... INTO sink")
+                .with_hint("sources, sinks and views are created by a script at /api/v1/sql"));
+        };
+        let name = permit.tenant().named(&create.name.text);
+        let done = self.execute_statement(permit, Statement::CreateBigQuery(create))?;
+        let gone = || ServiceError::not_found(format!("the query '{name}' was dropped meanwhile"));
+        Ok((self.big_queries.info(&name).ok_or_else(gone)?, done.message.unwrap_or_default()))
     }
 
     fn pause(&self, permit: &Permit, query: &str) -> Result<(), ServiceError> {
-        self.pause_query(&permit.tenant().named(query))
+        let query = permit.tenant().named(query);
+        if self.big_queries.pause(&query)? {
+            return Ok(());
+        }
+        self.queries.set_paused(&query, true)
     }
 
     fn resume(&self, permit: &Permit, query: &str) -> Result<(), ServiceError> {
@@ -186,7 +199,11 @@ impl Service for Engine {
     }
 
     fn drop_query(&self, permit: &Permit, query: &str) -> Result<(), ServiceError> {
-        self.end_query(&permit.tenant().named(query))
+        let query = permit.tenant().named(query);
+        if self.big_queries.drop_query(&query)? {
+            return Ok(());
+        }
+        self.queries.drop_query(&query)
     }
 
     fn status(&self, permit: &Permit) -> Status {
@@ -219,7 +236,18 @@ impl Service for Engine {
     }
 
     fn account(&self, permit: &Permit, statement: &AccountStatement) -> Result<AccountAnswer, ServiceError> {
-        self.change_accounts(permit.caller(), statement)
+        let Some(accounts) = &self.accounts else {
+            return Err(ServiceError::invalid("this server has no accounts of its own")
+                .with_hint("the program that runs it decides who gets in"));
+        };
+        if let AccountStatement::DropTenant { name, .. } = statement {
+            self.refuse_to_drop(&Tenant::new(&name.text)).map_err(|error| error.at_place(name.position.into()))?;
+        }
+        let mut answer = accounts.run(permit.caller(), statement)?;
+        if let AccountAnswer::Tenants(tenants) = &mut answer {
+            self.add_used(tenants, &state_bytes(&self.applications, &self.big_queries, |_| true));
+        }
+        Ok(answer)
     }
 
     fn checkpoint(&self, _permit: &Permit) -> Result<CheckpointInfo, ServiceError> {
@@ -262,7 +290,6 @@ impl Engine {
     }
 }
 
-/// Calls that statements use too.
 impl Engine {
     /// Registers an application, or makes it take over the queries of the application of its name. If it was made from
     /// a running application, it takes over from that one only. After an upgrade a checkpoint is made.
@@ -278,40 +305,6 @@ impl Engine {
             self.coordinator.make_behind_upgrade();
         }
         Ok((running, replacement))
-    }
-
-    /// Creates a big query, or makes it take over from the query of its name. After an upgrade a checkpoint is made.
-    pub(super) fn replace_big_query(
-        &self,
-        tenant: &Tenant,
-        create: CreateBigQuery,
-        wish: StateWish,
-    ) -> Result<QueryReplacement, ServiceError> {
-        let replaced = self.big_queries.replace(tenant, create, wish)?;
-        if replaced.is_changed {
-            self.coordinator.make_behind_upgrade();
-        }
-        Ok(replaced)
-    }
-
-    /// Carries out a statement about accounts.
-    pub(super) fn change_accounts(
-        &self,
-        caller: &Caller,
-        statement: &AccountStatement,
-    ) -> Result<AccountAnswer, ServiceError> {
-        let Some(accounts) = &self.accounts else {
-            return Err(ServiceError::invalid("this server has no accounts of its own")
-                .with_hint("the program that runs it decides who gets in"));
-        };
-        if let AccountStatement::DropTenant { name, .. } = statement {
-            self.refuse_to_drop(&Tenant::new(&name.text)).map_err(|error| error.at_place(name.position.into()))?;
-        }
-        let mut answer = accounts.run(caller, statement)?;
-        if let AccountAnswer::Tenants(tenants) = &mut answer {
-            self.add_used(tenants, &state_bytes(&self.applications, &self.big_queries, |_| true));
-        }
-        Ok(answer)
     }
 
     /// Fails if a tenant has anything that would be left without one.
@@ -341,71 +334,5 @@ impl Engine {
                 info.refusal = None;
             }
         }
-    }
-
-    /// The description of a query, small or big.
-    pub(super) fn query_info(&self, name: &FullName) -> Result<QueryInfo, ServiceError> {
-        if let Some(big) = self.big_queries.info(name) {
-            return Ok(big.into());
-        }
-        self.queries.info(name)
-    }
-
-    /// The same with what became of its events, and why it gives its results: see [`Service::describe_query`]. Only the
-    /// default tenant is told the topics of others.
-    pub(super) fn query_described(
-        &self,
-        name: &FullName,
-        names_topics: bool,
-        shows_results: bool,
-    ) -> Result<QueryInfo, ServiceError> {
-        if let Some(mut big) = self.big_queries.info(name) {
-            big.refusal = big.refusal.filter(|_| shows_results);
-            let why = why_big(&big);
-            return Ok(QueryInfo { why, ..big.into() });
-        }
-        let names_topics = names_topics && name.tenant.is_default();
-        let facts = ServerFacts {
-            broker_problem: self.messaging.ready().err().map(|error| error.message),
-            strays: if names_topics { self.messaging.router().strays() } else { Vec::new() },
-        };
-        self.queries.described(name, facts, shows_results)
-    }
-
-    /// A reference table with all that uses it.
-    pub(super) fn described_table(&self, name: &FullName) -> Result<TableInfo, ServiceError> {
-        let table = self.applications.table(name)?;
-        Ok(TableInfo { needed_by: self.big_queries.users_of_table(name), ..table })
-    }
-
-    /// The first queries of a tenant, by name, that pass the filter, small and big.
-    pub(super) fn query_infos(&self, tenant: &Tenant, filter: &QueryFilter) -> Vec<QueryInfo> {
-        let mut all = self.queries.infos(tenant, filter);
-        let big = self.big_queries.infos_of(tenant, filter);
-        if !big.is_empty() {
-            all.extend(big);
-            all.sort_by(|one, other| one.name.cmp(&other.name));
-            all.truncate(filter.limit);
-        }
-        all
-    }
-
-    /// The plan of an application's queries, as text.
-    pub(super) fn explain_application(&self, name_or_id: &FullName) -> Result<String, ServiceError> {
-        Ok(self.applications.find(name_or_id)?.application.explain())
-    }
-
-    pub(super) fn pause_query(&self, query: &FullName) -> Result<(), ServiceError> {
-        if self.big_queries.pause(query)? {
-            return Ok(());
-        }
-        self.queries.set_paused(query, true)
-    }
-
-    pub(super) fn end_query(&self, query: &FullName) -> Result<(), ServiceError> {
-        if self.big_queries.drop_query(query)? {
-            return Ok(());
-        }
-        self.queries.drop_query(query)
     }
 }

@@ -13,13 +13,12 @@ use super::answers::{
 };
 use super::big_queries::{Declared, Resumed};
 use super::running::Running;
-use super::texts::{only_statement, parameters_of};
-use super::warnings::{have_contents, hide_contents};
+use super::texts::parameters_of;
 use crate::counted::counted;
 use crate::like;
 use crate::service::{
-    BigQueryInfo, Caller, ErrorKind, QUERIES_PAGE_MAX, QueryChange, QueryFilter, QueryRequest, ServiceError,
-    StatementResult, TableInfo, Tenant,
+    ApplicationInfo, ErrorKind, Permit, QUERIES_PAGE_MAX, QueryChange, QueryFilter, QueryRequest, Service,
+    ServiceError, StatementResult, TableInfo, Tenant,
 };
 
 /// The most applications that are registered together.
@@ -37,15 +36,8 @@ fn registered(running: &Running, is_new: bool) -> StatementResult {
 }
 
 impl Engine {
-    /// Runs a script of a caller. Returns one result for each statement, up to the first error. `shows_results` tells
-    /// for a query, or for all, whether results and payloads are shown.
-    pub(super) fn execute_script(
-        &self,
-        caller: &Caller,
-        script: &str,
-        shows_results: &dyn Fn(Option<&str>) -> bool,
-    ) -> Vec<Result<StatementResult, ServiceError>> {
-        let tenant = caller.tenant();
+    /// Runs a script. Returns one result for each statement, up to the first error.
+    pub(super) fn execute_script(&self, permit: &Permit, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
         // If any part of a script is wrong, nothing of it is run. The script is read twice, because all its statements
         // at once may take a thousand times the memory of their text.
         let read = |count: usize, one: Result<(Statement, Position), SqlError>| {
@@ -62,7 +54,7 @@ impl Engine {
         let (mut results, mut bytes) = (Vec::new(), 0);
         let mut statements = rivulet_sql::statements(script).map_while(Result::ok).peekable();
         loop {
-            let applications = self.create_applications(tenant, &mut statements);
+            let applications = self.create_applications(permit.tenant(), &mut statements);
             let has_failed = applications.last().is_some_and(Result::is_err);
             results.extend(applications);
             if has_failed {
@@ -74,7 +66,7 @@ impl Engine {
                 Err(ServiceError::new(ErrorKind::LimitReached, message)
                     .with_hint("ask for less with LIMIT, or cut the script into several"))
             } else {
-                self.execute_statement(caller, statement, shows_results)
+                self.execute_statement(permit, statement)
             };
             let result = done.map_err(|error| match error.line {
                 Some(_) => error,
@@ -128,29 +120,13 @@ impl Engine {
         answers.map(answer).collect()
     }
 
-    /// Creates the only big query in a text. Returns what was done, in words.
-    pub(super) fn create_big_query_of(
-        &self,
-        caller: &Caller,
-        sql: &str,
-    ) -> Result<(BigQueryInfo, String), ServiceError> {
-        let Some(Statement::CreateBigQuery(create)) = only_statement(sql)? else {
-            return Err(ServiceError::invalid("expected the text of one CREATE QUERY name AS SELECT ... INTO sink")
-                .with_hint("sources, sinks and views are created by a script at /api/v1/sql"));
-        };
-        let name = caller.tenant().named(&create.name.text);
-        let done = self.execute_statement(caller, Statement::CreateBigQuery(create), &|_| false)?;
-        let gone = || ServiceError::not_found(format!("the query '{name}' was dropped meanwhile"));
-        Ok((self.big_queries.info(&name).ok_or_else(gone)?, done.message.unwrap_or_default()))
-    }
-
+    /// Runs one statement.
     pub(super) fn execute_statement(
         &self,
-        caller: &Caller,
+        permit: &Permit,
         statement: Statement,
-        shows_results: &dyn Fn(Option<&str>) -> bool,
     ) -> Result<StatementResult, ServiceError> {
-        let tenant = caller.tenant();
+        let tenant = permit.tenant();
         let full = |name: &Name| tenant.named(&name.text);
         match statement {
             Statement::CreateApplication(create) => {
@@ -181,7 +157,7 @@ impl Engine {
                 }))
             }
             Statement::Checkpoint => {
-                let made = self.coordinator.make_whole()?;
+                let made = self.checkpoint(permit)?;
                 Ok(said(format!(
                     "checkpoint {} made: {}, {}, {}, {} ms",
                     made.epoch,
@@ -195,11 +171,11 @@ impl Engine {
                 Ok(answers::checkpoints(self.checkpoints.as_ref().map(|checkpoints| checkpoints.status(tenant))))
             }
             Statement::RefreshTable(name) => {
-                let rows = self.queries.refresh_table(&full(&name)).map_err(|error| at(error, &name))?;
-                Ok(said(format!("table {name} refreshed, {}", counted(rows as u64, "row"))))
+                let table = self.refresh_table(permit, &name.text).map_err(|error| at(error, &name))?;
+                Ok(said(format!("table {name} refreshed, {}", counted(table.rows, "row"))))
             }
             Statement::DropTable { name, if_exists } => {
-                dropped("table", &name, if_exists, self.big_queries.drop_table(&full(&name)))
+                dropped("table", &name, if_exists, self.drop_table(permit, &name.text))
             }
             Statement::ShowTables { like, limit } => {
                 let limit = rows_max(limit);
@@ -208,13 +184,13 @@ impl Engine {
                     vec![json!(one.name), json!(one.state()), json!(one.rows), json!(one.bytes), json!(one.file)]
                 };
                 let columns = ["name", "state", "rows", "bytes", "file"];
-                Ok(first(limit, &columns, self.applications.tables(tenant).into_iter().filter(is_like).map(row)))
+                Ok(first(limit, &columns, self.tables(permit).into_iter().filter(is_like).map(row)))
             }
             Statement::DescribeTable(name) => {
-                Ok(describe_table(self.described_table(&full(&name)).map_err(|error| at(error, &name))?))
+                Ok(describe_table(self.table(permit, &name.text).map_err(|error| at(error, &name))?))
             }
             Statement::CreateQuery { name, if_not_exists, application, values, label } => {
-                if if_not_exists && self.query_info(&full(&name)).is_ok() {
+                if if_not_exists && self.query(permit, &name.text).is_ok() {
                     return Ok(said(format!("query {name} exists, nothing was done")));
                 }
                 let parameters = parameters_of(&values);
@@ -224,7 +200,7 @@ impl Engine {
                     parameters: &parameters,
                     label: label.as_ref().map(|(text, _)| text.as_str()),
                 };
-                let answer = self.queries.submit(tenant, &[request]).pop().expect("one answer for one request");
+                let answer = self.submit(permit, &[request]).pop().expect("one answer for one request");
                 answer.map_err(|error| {
                     // The position of the value that the error names, or of the application's name.
                     match (error.kind, about(&error, &values)) {
@@ -243,7 +219,7 @@ impl Engine {
                     label: label.as_ref().map(|label| label.as_ref().map(|(text, _)| text.as_str())),
                     whole_of: None,
                 };
-                let answer = self.queries.alter(tenant, &[change]).pop().expect("one answer for one change");
+                let answer = self.alter(permit, &[change]).pop().expect("one answer for one change");
                 let altered = answer.map_err(|error| match about(&error, &values) {
                     Some(parameter) if error.kind == ErrorKind::Invalid => at(error, parameter),
                     _ => at(error, &name),
@@ -255,11 +231,9 @@ impl Engine {
             }
             Statement::ShowApplications { like, limit } => {
                 let limit = rows_max(limit);
-                let rows = self
-                    .applications
-                    .infos(tenant)
-                    .into_iter()
-                    .filter(|one| like.as_ref().is_none_or(|pattern| like::like(&one.name, pattern)));
+                let is_like =
+                    |one: &ApplicationInfo| like.as_ref().is_none_or(|pattern| like::like(&one.name, pattern));
+                let rows = self.applications(permit).into_iter().filter(is_like);
                 Ok(first(
                     limit,
                     &["name", "state", "queries_running", "queries_paused", "input", "output", "id"],
@@ -290,7 +264,7 @@ impl Engine {
                 // One row more, to find out whether there are more.
                 let application = application.map(|name| name.text);
                 let filter = QueryFilter { application, like, label, after: None, limit: limit + 1 };
-                let rows = self.query_infos(tenant, &filter).into_iter().map(|one| {
+                let rows = self.queries(permit, &filter).into_iter().map(|one| {
                     let (application, parameters) = match one.big {
                         Some(_) => (Value::Null, Value::Null),
                         None => (json!(one.application), Value::Object(one.parameters)),
@@ -310,14 +284,10 @@ impl Engine {
                 Ok(shown)
             }
             Statement::DescribeApplication(name) => {
-                let mut info = self.applications.info(&full(&name)).map_err(|error| at(error, &name))?;
-                if have_contents(&info.warnings) && !shows_results(None) {
-                    hide_contents(&mut info.warnings);
-                }
-                Ok(describe_application(info))
+                Ok(describe_application(self.application(permit, &name.text).map_err(|error| at(error, &name))?))
             }
             Statement::DescribeQuery(name) => {
-                let described = self.query_described(&full(&name), false, shows_results(Some(&name.text)));
+                let described = self.describe_query(permit, &name.text, false);
                 Ok(describe_query(described.map_err(|error| at(error, &name))?))
             }
             Statement::DescribeFunction(name) => {
@@ -331,7 +301,7 @@ impl Engine {
                 Ok(lines("statement", &self.big_queries.describe_file(tenant, &path, position)?))
             }
             Statement::ExplainApplication(name) => {
-                Ok(lines("plan", &self.explain_application(&full(&name)).map_err(|error| at(error, &name))?))
+                Ok(lines("plan", &self.explain(permit, &name.text).map_err(|error| at(error, &name))?))
             }
             Statement::ExplainCreate(create) => {
                 let application = rivulet_sql::plan_application_with(&create, &self.tables.loaded(tenant))
@@ -342,7 +312,7 @@ impl Engine {
                 if let Some(plan) = self.big_queries.explain(&full(&name)) {
                     return Ok(lines("plan", &plan.map_err(|error| at(error, &name))?));
                 }
-                let query = self.query_info(&full(&name)).map_err(|error| at(error, &name))?;
+                let query = self.query(permit, &name.text).map_err(|error| at(error, &name))?;
                 let of = format!(
                     "query {} ({}), a slot of application {}\n  reads {}\n  writes {}\n\n",
                     query.name,
@@ -351,10 +321,10 @@ impl Engine {
                     query.input_topic,
                     query.output_topic
                 );
-                Ok(lines("plan", &(of + &self.explain_application(&tenant.named(&query.application))?)))
+                Ok(lines("plan", &(of + &self.explain(permit, &query.application)?)))
             }
             Statement::PauseQuery(name) => {
-                self.pause_query(&full(&name)).map_err(|error| at(error, &name))?;
+                self.pause(permit, &name.text).map_err(|error| at(error, &name))?;
                 Ok(said(format!("query {name} is paused")))
             }
             Statement::ResumeQuery(name) => {
@@ -371,10 +341,10 @@ impl Engine {
                 }))
             }
             Statement::DropQuery { name, if_exists } => {
-                dropped("query", &name, if_exists, self.end_query(&full(&name)))
+                dropped("query", &name, if_exists, self.drop_query(permit, &name.text))
             }
             Statement::DropApplication { name, if_exists, cascade } => {
-                dropped("application", &name, if_exists, self.queries.drop_application(&full(&name), cascade))
+                dropped("application", &name, if_exists, self.drop_application(permit, &name.text, cascade))
             }
             statement @ (Statement::CreateSource(_) | Statement::CreateSink(_) | Statement::CreateView(_)) => {
                 self.big_queries.declare(tenant, statement).map(said)
@@ -382,7 +352,10 @@ impl Engine {
             Statement::CreateBigQuery(create) => {
                 let name = create.name.clone();
                 if let Some(wish) = create.replaces {
-                    let replaced = self.replace_big_query(tenant, *create, wish).map_err(|error| at(error, &name))?;
+                    let replaced = self.big_queries.replace(tenant, *create, wish).map_err(|error| at(error, &name))?;
+                    if replaced.is_changed {
+                        self.coordinator.make_behind_upgrade();
+                    }
                     let rows = replaced.rows().into_iter().map(|row| row.map(|text| json!(text)).to_vec());
                     let shown = match replaced.is_changed {
                         true => table(&["change", "what"], rows),
@@ -404,7 +377,7 @@ impl Engine {
             }
             Statement::CreateSecret(create) => self.create_secret(tenant, create),
             Statement::DropSecret { name, if_exists } => {
-                dropped("secret", &name, if_exists, self.drop_secret_of(&full(&name)))
+                dropped("secret", &name, if_exists, self.drop_secret(permit, &name.text))
             }
             Statement::ShowSecrets { like, limit } => Ok(self.show_secrets(tenant, like.as_deref(), limit)),
             Statement::DropSource { name, if_exists } => {
@@ -419,7 +392,7 @@ impl Engine {
                 Ok(self.show_declared(Declared::Sink, tenant, "address", like, limit))
             }
             Statement::ShowViews { like, limit } => Ok(self.show_declared(Declared::View, tenant, "sql", like, limit)),
-            Statement::Account(statement) => Ok(answers::account(self.change_accounts(caller, &statement)?)),
+            Statement::Account(statement) => Ok(answers::account(self.account(permit, &statement)?)),
         }
     }
 

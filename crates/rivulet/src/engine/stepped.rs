@@ -24,7 +24,7 @@ use super::messaging::Messaging;
 use super::{Doors, Engine, Extensions, Parts};
 use crate::catalog::Catalog;
 use crate::config::Config;
-use crate::service::{Caller, ServiceError, StatementResult, Tenant};
+use crate::service::{Permit, ServiceError, StatementResult, Tenant};
 
 pub use super::messaging::Network;
 
@@ -103,7 +103,7 @@ impl Engine {
     /// # Errors
     /// It is refused.
     pub(crate) fn carry_out(&self, statement: Statement) -> Result<StatementResult, ServiceError> {
-        self.execute_statement(&Caller::local_operator(), statement, &|_| true)
+        self.execute_statement(&Permit::of_operator(), statement)
     }
 
     /// The reference tables that an application may be planned with.

@@ -160,9 +160,9 @@ impl ReferenceTables {
         Ok(count)
     }
 
-    /// Loads the file of a table again. Returns the number of rows, and whether the table had none before. Batches
-    /// under way see the old rows, later ones the new rows.
-    pub(super) fn refresh(&self, full_name: &FullName) -> Result<(usize, bool), ServiceError> {
+    /// Loads the file of a table again. Returns whether the table had no rows before. Batches under way see the old
+    /// rows, later ones the new rows.
+    pub(super) fn refresh(&self, full_name: &FullName) -> Result<bool, ServiceError> {
         let FullName { tenant, name } = full_name;
         let create = of(&self.known.lock(), tenant).declared(name)?.clone();
         if inline_rows::is_one(&create.address) {
@@ -193,7 +193,7 @@ impl ReferenceTables {
             }
         };
         tracing::info!(table = full_name.in_log(), rows = count, "loaded");
-        Ok((count, was_absent))
+        Ok(was_absent)
     }
 
     /// Drops a table; a conflict if it has users.

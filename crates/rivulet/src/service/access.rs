@@ -34,14 +34,20 @@ pub struct Credentials<'a> {
     pub origin: Option<Origin>,
 }
 
-/// Proof that a caller may make a request, with the tenant of its names. Only a [`Session`](super::Session) has one,
-/// and every request to a [`Service`](super::Service) needs one: no request bypasses the session.
+/// Proof that a caller may make a request, with the tenant of its names. Only a [`Session`](super::Session) has one
+/// (and the engine of a simulation, which has no callers), and every request to a [`Service`](super::Service) needs
+/// one: no request bypasses the session.
 #[derive(Debug)]
 pub struct Permit(Caller);
 
 impl Permit {
     pub(super) fn new(caller: Caller) -> Self {
         Self(caller)
+    }
+
+    /// The permit of the local operator, for an engine without callers.
+    pub(crate) fn of_operator() -> Self {
+        Self(Caller::local_operator())
     }
 
     pub(crate) fn caller(&self) -> &Caller {

@@ -6,6 +6,15 @@ use utoipa::ToSchema;
 use super::queries::EndHealth;
 use crate::counted::counted;
 
+/// What an application is made of.
+#[derive(Clone, Copy, Debug)]
+pub enum Code<'c> {
+    /// The text of one `CREATE APPLICATION`.
+    Statement(&'c str),
+    /// Code of some kind, as the server may load it. That of the kind `sql` is the text of one `CREATE APPLICATION`.
+    Of(&'c str, &'c [u8]),
+}
+
 /// A reference table.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Table)]

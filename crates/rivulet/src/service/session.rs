@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use rivulet_dataflow::QueryId;
-use rivulet_sql::{AccountStatement, Statement, StatementTexts, UserName};
+use rivulet_sql::{AccountStatement, StateWish, Statement, StatementTexts, UserName};
 use tokio::sync::broadcast;
 
 use super::access::{Access, Permit};
@@ -16,7 +16,7 @@ use super::resource::Action::{self, Administer, Change, Publish, Read, Subscribe
 use super::resource::Resource;
 use super::resource::ResourceKind::{self, Application, Query, Secret, Server, Sink, Source, Table, Tenant, User};
 use super::{
-    AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, CheckpointInfo, ErrorKind, LiveResult,
+    AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, CheckpointInfo, Code, ErrorKind, LiveResult,
     QueryChange, QueryFilter, QueryInfo, QueryRequest, SecretInfo, Selection, Service, ServiceError, StatementResult,
     Status, TableInfo,
 };
@@ -58,35 +58,19 @@ impl Session<'_> {
         }
     }
 
-    /// See [`Service::create_application`].
-    pub fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {
-        self.service.create_application(self.permit_script(sql)?, sql)
-    }
-
-    /// See [`Service::replace_application`].
-    pub fn replace_application(&self, sql: &str, discards_state: bool) -> Result<ApplicationInfo, ServiceError> {
-        self.service.replace_application(self.permit_script(sql)?, sql, discards_state)
-    }
-
-    /// See [`Service::create_application_of`]. Name, inputs and outputs in the code are known only when it is loaded:
-    /// the caller must be allowed to change applications, sources and sinks of any name, and to subscribe to all
-    /// tables; for other languages than SQL, to name all secrets, too.
-    pub fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
-        let permit = self.permit_code()?;
-        self.permit_text(kind, code)?;
-        self.service.create_application_of(permit, kind, code)
-    }
-
-    /// See [`Service::replace_application_of`], and [`Session::create_application_of`] for the right.
-    pub fn replace_application_of(
+    /// See [`Service::create_application`]. Name, inputs and outputs in code that is no statement are known only when
+    /// it is loaded: the caller must be allowed to change applications, sources and sinks of any name, and to subscribe
+    /// to all tables; for other languages than SQL, to name all secrets, too.
+    pub fn create_application(
         &self,
-        kind: &str,
-        code: &[u8],
-        discards_state: bool,
+        code: Code<'_>,
+        replaces: Option<StateWish>,
     ) -> Result<ApplicationInfo, ServiceError> {
-        let permit = self.permit_code()?;
-        self.permit_text(kind, code)?;
-        self.service.replace_application_of(permit, kind, code, discards_state)
+        let permit = match code {
+            Code::Statement(sql) => self.permit_script(sql)?,
+            Code::Of(kind, code) => self.permit_code(kind, code)?,
+        };
+        self.service.create_application(permit, code, replaces)
     }
 
     /// See [`Service::secrets`].
@@ -317,29 +301,23 @@ impl Session<'_> {
         access.may(self.permit.caller(), action, Resource { kind, name }).map(|()| &self.permit)
     }
 
-    /// Checks code that is the text of a statement as that statement. Other code may name any topic and secret.
-    fn permit_text(&self, kind: &str, code: &[u8]) -> Result<(), ServiceError> {
-        match str::from_utf8(code) {
-            Ok(text) if kind == rivulet_sql::SQL => self.permit_script(text).map(drop),
-            Err(_) if kind == rivulet_sql::SQL => Ok(()),
-            // Only the service will know which topics and secrets code in another language names.
-            _ => {
-                self.permit(Read, Secret, None)?;
-                self.access.iter().try_for_each(|access| {
-                    let named = access.may_name_topic(self.permit.caller(), Subscribe, EVERY_TOPIC);
-                    let hint = "write the application in SQL, with the addresses of its topics";
-                    named.map_err(|error| error.with_hint(hint))
-                })
-            }
-        }
-    }
-
-    /// Checks that the caller may register code in which the service alone finds names, sources, sinks and tables.
-    fn permit_code(&self) -> Result<&Permit, ServiceError> {
+    /// Checks that the caller may register code in which the service alone finds names, sources, sinks and tables. Code
+    /// that is the text of a statement is also checked as that statement; other code may name any topic and secret.
+    fn permit_code(&self, kind: &str, code: &[u8]) -> Result<&Permit, ServiceError> {
         self.permit(Change, Source, None)?;
         self.permit(Change, Sink, None)?;
         self.permit(Subscribe, Table, None)?;
-        self.permit(Change, Application, None)
+        let permit = self.permit(Change, Application, None)?;
+        if kind == rivulet_sql::SQL {
+            return str::from_utf8(code).map_or(Ok(permit), |text| self.permit_script(text));
+        }
+        self.permit(Read, Secret, None)?;
+        if let Some(access) = &self.access {
+            let named = access.may_name_topic(self.permit.caller(), Subscribe, EVERY_TOPIC);
+            let hint = "write the application in SQL, with the addresses of its topics";
+            named.map_err(|error| error.with_hint(hint))?;
+        }
+        Ok(permit)
     }
 
     /// Checks that the caller may name the topics of a statement, whose rows go there with the rights of the server.

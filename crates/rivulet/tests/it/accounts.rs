@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use rivulet::api;
 use rivulet::engine::Engine;
-use rivulet::service::{Caller, Credentials, ErrorKind, Service};
+use rivulet::service::{Caller, Code, Credentials, ErrorKind, Service};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -689,7 +689,8 @@ fn statements_of_a_tenant_name_topics_of_the_tenant_only() {
             .expect("a caller"),
     );
     let foreign = application("in/{home}", "acme/out/{home}");
-    let refused = session.create_application_of("sql", foreign.as_bytes()).expect_err("a topic of nobody's tenant");
+    let refused =
+        session.create_application(Code::Of("sql", foreign.as_bytes()), None).expect_err("a topic of nobody's tenant");
     assert_eq!(refused.kind, ErrorKind::Forbidden);
     drop(session);
     assert_eq!(fixture.sql(&boss, &own).0, 200);

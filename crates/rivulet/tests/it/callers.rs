@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rivulet::api;
 use rivulet::engine::{Engine, Extensions};
 use rivulet::service::{
-    Access, Action, Authorizer, Caller, Credentials, ErrorKind, Refused, Resource, ResourceKind, Service, Session,
+    Access, Action, Authorizer, Caller, Code, Credentials, ErrorKind, Refused, Resource, ResourceKind, Service, Session,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -227,7 +227,7 @@ fn a_script_with_a_forbidden_statement_is_refused_as_a_whole() {
         assert_eq!(ann.query("ann_q").expect_err("nothing was run").kind, ErrorKind::NotFound);
     }
     // What code in any language is called and reads is known only when it is loaded.
-    let error = ann.create_application_of("sql", APPLICATION.as_bytes()).expect_err("too much");
+    let error = ann.create_application(Code::Of("sql", APPLICATION.as_bytes()), None).expect_err("too much");
     assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Forbidden, "'ann' may not change sources"));
     let answers = ann.execute(
         "CREATE QUERY ann_q FROM APPLICATION doubled WITH (home => 'x'); PAUSE QUERY ann_q; SHOW APPLICATIONS; \

@@ -11,12 +11,13 @@ use rivulet::api;
 use rivulet::config::{self, FlagValue, Sources};
 use rivulet::http_client::Client;
 use rivulet::service::{
-    ApplicationInfo, ApplicationStatus, Backup, BigQueryInfo, Caller, CheckpointInfo, ConnectionStatus, EndHealth,
-    ErrorKind, LatencyStatus, LiveResult, ParameterInfo, Permit, QueryFilter, QueryInfo, QueryRequest, QueryState,
-    Replacement, Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo, WindowWait,
+    ApplicationInfo, ApplicationStatus, Backup, BigQueryInfo, Caller, CheckpointInfo, Code, ConnectionStatus,
+    EndHealth, ErrorKind, LatencyStatus, LiveResult, ParameterInfo, Permit, QueryFilter, QueryInfo, QueryRequest,
+    QueryState, Replacement, Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo, WindowWait,
     generated_name,
 };
 use rivulet_connectors::connector::{Condition, Direction};
+use rivulet_sql::StateWish;
 use serde_json::json;
 use tokio::sync::{broadcast, oneshot};
 
@@ -122,22 +123,24 @@ impl Service for MemoryService {
         Err(not_found("table", name))
     }
 
-    fn replace_application(
+    fn create_application(
         &self,
         permit: &Permit,
-        sql: &str,
-        discards_state: bool,
+        code: Code<'_>,
+        replaces: Option<StateWish>,
     ) -> Result<ApplicationInfo, ServiceError> {
-        let name = sql.strip_prefix("CREATE APPLICATION ").and_then(|rest| rest.split_whitespace().next());
-        let before = name.and_then(|name| self.state().applications.remove(name));
-        let is_new = before.is_none();
-        let (is_changed, queries) = (before.is_some_and(|before| before.sql != sql), 3);
-        let state_discarded = if discards_state { vec!["window aggregate".into()] } else { Vec::new() };
-        let replacement = Replacement { is_new, is_changed, queries, state_discarded, ..Replacement::default() };
-        Ok(ApplicationInfo { replacement: Some(replacement), ..Service::create_application(self, permit, sql)? })
-    }
-
-    fn create_application(&self, _permit: &Permit, sql: &str) -> Result<ApplicationInfo, ServiceError> {
+        let Code::Statement(sql) = code else { return Err(ServiceError::invalid("it loads no such code")) };
+        if let Some(wish) = replaces {
+            let name = sql.strip_prefix("CREATE APPLICATION ").and_then(|rest| rest.split_whitespace().next());
+            let before = name.and_then(|name| self.state().applications.remove(name));
+            let is_new = before.is_none();
+            let (is_changed, queries) = (before.is_some_and(|before| before.sql != sql), 3);
+            let discards_state = wish == StateWish::Discard;
+            let state_discarded = if discards_state { vec!["window aggregate".into()] } else { Vec::new() };
+            let replacement = Replacement { is_new, is_changed, queries, state_discarded, ..Replacement::default() };
+            let created = Service::create_application(self, permit, code, None)?;
+            return Ok(ApplicationInfo { replacement: Some(replacement), ..created });
+        }
         let Some(name) = sql.strip_prefix("CREATE APPLICATION ").and_then(|rest| rest.split_whitespace().next()) else {
             return Err(ServiceError::invalid("expected CREATE APPLICATION").at(1, 1));
         };
@@ -408,11 +411,11 @@ pub(crate) trait AsOperator {
     }
 
     fn create_application(&self, sql: &str) -> Result<ApplicationInfo, ServiceError> {
-        self.operator().create_application(sql)
+        self.operator().create_application(Code::Statement(sql), None)
     }
 
     fn create_application_of(&self, kind: &str, code: &[u8]) -> Result<ApplicationInfo, ServiceError> {
-        self.operator().create_application_of(kind, code)
+        self.operator().create_application(Code::Of(kind, code), None)
     }
 
     fn replace_application_of(
@@ -421,7 +424,8 @@ pub(crate) trait AsOperator {
         code: &[u8],
         discards_state: bool,
     ) -> Result<ApplicationInfo, ServiceError> {
-        self.operator().replace_application_of(kind, code, discards_state)
+        let wish = if discards_state { StateWish::Discard } else { StateWish::Keep };
+        self.operator().create_application(Code::Of(kind, code), Some(wish))
     }
 
     fn tables(&self) -> Vec<TableInfo> {
@@ -554,7 +558,7 @@ impl TestServer {
     /// A server of an empty [`MemoryService`] with the application `ac_control`.
     pub(crate) fn with_memory() -> (Self, Arc<MemoryService>) {
         let service = Arc::new(MemoryService::default());
-        service.operator().create_application("CREATE APPLICATION ac_control (home TEXT)").expect("an application");
+        AsOperator::create_application(&*service, "CREATE APPLICATION ac_control (home TEXT)").expect("an application");
         (Self::start(Arc::clone(&service) as Arc<dyn Service>), service)
     }
 

@@ -24,7 +24,7 @@ use crate::config::{Config, FlagValue, Sources};
 use crate::data_folder::FILES;
 use crate::engine::Engine;
 use crate::service::{
-    Caller, LiveResult, Parameter, ParameterValue, QueryRequest, SUBMIT_BATCH_MAX, Service, ServiceError, Session,
+    Caller, Code, LiveResult, Parameter, ParameterValue, QueryRequest, SUBMIT_BATCH_MAX, Service, ServiceError, Session,
 };
 
 /// What the demo is asked for.
@@ -82,7 +82,7 @@ pub(super) fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport
         session.create_table(&statement)?;
     }
     for application in workload.applications() {
-        session.create_application(&application.statement)?;
+        session.create_application(Code::Statement(&application.statement), None)?;
     }
     let begun = Instant::now();
     let ids = submit(&session, &workload, options.queries)?;

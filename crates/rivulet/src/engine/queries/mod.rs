@@ -160,12 +160,11 @@ impl Queries {
     }
 
     /// Loads a table again, for which applications may have waited. Returns the number of its rows.
-    pub(super) fn refresh_table(&self, table: &FullName) -> Result<usize, ServiceError> {
-        let (rows, was_absent) = self.tables.refresh(table)?;
-        if was_absent {
+    pub(super) fn refresh_table(&self, table: &FullName) -> Result<(), ServiceError> {
+        if self.tables.refresh(table)? {
             self.start_again()?;
         }
-        Ok(rows)
+        Ok(())
     }
 
     /// Drops a table that neither `users` nor an application uses. No application is replaced meanwhile.
