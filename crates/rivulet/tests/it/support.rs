@@ -125,25 +125,22 @@ impl Service for MemoryService {
 
     fn create_application(
         &self,
-        permit: &Permit,
+        _permit: &Permit,
         code: Code<'_>,
         replaces: Option<StateWish>,
     ) -> Result<ApplicationInfo, ServiceError> {
         let Code::Statement(sql) = code else { return Err(ServiceError::invalid("it loads no such code")) };
-        if let Some(wish) = replaces {
-            let name = sql.strip_prefix("CREATE APPLICATION ").and_then(|rest| rest.split_whitespace().next());
-            let before = name.and_then(|name| self.state().applications.remove(name));
+        let Some(name) = sql.strip_prefix("CREATE APPLICATION ").and_then(|rest| rest.split_whitespace().next()) else {
+            return Err(ServiceError::invalid("expected CREATE APPLICATION").at(1, 1));
+        };
+        let replacement = replaces.map(|wish| {
+            let before = self.state().applications.remove(name);
             let is_new = before.is_none();
             let (is_changed, queries) = (before.is_some_and(|before| before.sql != sql), 3);
             let discards_state = wish == StateWish::Discard;
             let state_discarded = if discards_state { vec!["window aggregate".into()] } else { Vec::new() };
-            let replacement = Replacement { is_new, is_changed, queries, state_discarded, ..Replacement::default() };
-            let created = Service::create_application(self, permit, code, None)?;
-            return Ok(ApplicationInfo { replacement: Some(replacement), ..created });
-        }
-        let Some(name) = sql.strip_prefix("CREATE APPLICATION ").and_then(|rest| rest.split_whitespace().next()) else {
-            return Err(ServiceError::invalid("expected CREATE APPLICATION").at(1, 1));
-        };
+            Replacement { is_new, is_changed, queries, state_discarded, ..Replacement::default() }
+        });
         let parameter = |name: &str, data_type: &str, default: Option<&str>| ParameterInfo {
             name: name.into(),
             data_type: data_type.into(),
@@ -166,7 +163,7 @@ impl Service for MemoryService {
             }
             _ => {
                 state.applications.insert(name.into(), application.clone());
-                Ok(application)
+                Ok(ApplicationInfo { replacement, ..application })
             }
         }
     }
