@@ -24,7 +24,7 @@ use super::received::Received;
 use super::topic;
 use logging::{HeldBy, Logging, deliver, find};
 use routes::{Delivery, Routes, Target};
-pub use routes::{InboxId, Route, RouteError};
+pub use routes::{InboxId, Parted, Route, RouteError};
 use strays::Strays;
 
 /// The number of routes that are added or removed under one lock. Readers wait about a millisecond for them.
@@ -181,6 +181,19 @@ impl Router {
         Ok(from.unwrap_or_else(|| self.log_end()))
     }
 
+    /// Adds the routes of a slot that a query has got for itself, for all inboxes of the query or none; there may be no
+    /// routes, if another inbox gets its messages. A message under way that the slot which the query shared is still to
+    /// get goes to both slots, and one that the shared slot has goes to neither.
+    pub fn add_parted(&self, routes: &[Route<'_>], parted: &[Parted]) -> Result<(), RouteError> {
+        for route in routes {
+            topic::check_route(route.filter)?;
+        }
+        let mut locked = self.routes.write();
+        locked.add(routes)?;
+        parted.iter().for_each(|one| locked.note_parted(one));
+        Ok(())
+    }
+
     /// Removes routes. Ignores those that do not exist. Returns the position of the log from which on no message finds
     /// any of them.
     pub fn remove(&self, routes: &[Route<'_>]) -> LogPosition {
@@ -227,9 +240,24 @@ impl Router {
         self.routes.write().reroute(others, through)
     }
 
-    /// Forgets that routes of this inbox were replaced: its slots are about to be released.
-    pub fn forget_rerouted(&self, inbox: InboxId, slots: &[Slot]) {
-        self.routes.write().forget_rerouted(inbox, slots);
+    /// Forgets that routes of these slots were replaced: they read other topics from now on.
+    pub fn forget_rerouted(&self, inboxes: &[InboxId], slots: &[Slot]) {
+        self.forget_by(inboxes, slots, Routes::forget_rerouted);
+    }
+
+    /// Forgets of these slots, too, which ones they continue: they are about to be released.
+    pub fn forget(&self, inboxes: &[InboxId], slots: &[Slot]) {
+        self.forget_by(inboxes, slots, Routes::forget);
+    }
+
+    fn forget_by(&self, inboxes: &[InboxId], slots: &[Slot], forget: impl Fn(&mut Routes, InboxId, &[Slot])) {
+        if slots.is_empty() || !self.routes.read().remembers() {
+            return;
+        }
+        for chunk in slots.chunks(ROUTES_AT_ONCE) {
+            let mut locked = self.routes.write();
+            inboxes.iter().for_each(|&inbox| forget(&mut locked, inbox, chunk));
+        }
     }
 
     /// Reserves memory for `additional` routes of exact topics. With many routes present this takes a while, during
@@ -325,7 +353,7 @@ impl Routing<'_> {
     ///
     /// On [`Push::Full`] some inboxes may have it, and `pending` says which have not. Keep the message and `pending`,
     /// and call again with both (through this or a later [`Router::read`]) until it is taken. Routes that were removed
-    /// or added meanwhile do not get it.
+    /// or added meanwhile do not get it, except by [`Router::add_parted`].
     #[inline]
     pub fn route(&mut self, message: &Received<'_>, pending: &mut Pending) -> Push {
         (pending.position, pending.held_by) = (0, None);
@@ -375,7 +403,7 @@ impl Routing<'_> {
     fn resume(&mut self, message: &Received<'_>, pending: &mut Pending) -> Push {
         let Received { arrival_us, topic, payload, .. } = *message;
         if pending.version != self.routes.version() {
-            self.routes.retain_present(topic, &mut pending.targets);
+            self.routes.bring_up_to_date(topic, pending.version, &mut pending.targets);
             pending.version = self.routes.version();
         }
         while let Some(&target) = pending.targets.last() {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rivulet_connectors::mqtt::{InboxId, Route};
+use rivulet_connectors::mqtt::{InboxId, Parted, Route, RouteError};
 use rivulet_dataflow::{Inbox, InputIndex, LogPosition, Slot};
 use rivulet_runtime::{Group, GroupInput, InboxLimits, Joined, Workers};
 
@@ -146,26 +146,36 @@ impl Routing {
     /// from which on events find the routes, as [`Router::add`](rivulet_connectors::mqtt::Router::add) does. Rows of
     /// shared topics may be of earlier events.
     pub(super) fn add_routes(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) -> LogPosition {
-        self.add_routes_and(true, running, slots, topics)
-    }
-
-    /// Like [`Routing::add_routes`], for slots whose routes [change](Routing::change_routes) at once, or whose keys do.
-    /// It makes no further topic shared: the group that decodes shared topics would then take in events that find no
-    /// reader after the change, or would find the reader by its key of before.
-    pub(super) fn add_routes_to_change(&self, running: &Running, slots: &[Slot], topics: &[Vec<String>]) {
-        self.add_routes_and(false, running, slots, topics);
-    }
-
-    fn add_routes_and(&self, shares: bool, running: &Running, slots: &[Slot], topics: &[Vec<String>]) -> LogPosition {
         self.messaging.subscribe(own_topics(running, topics));
         let mut shared = self.shared.lock();
         let (own, of_shared) = shared.split(running, slots, topics);
         shared.join(running, &of_shared);
         let from = self.add_own(running, &own);
-        if let Some(shape) = running.shape.as_ref().filter(|_| shares) {
+        if let Some(shape) = &running.shape {
             shared.share_crowded(shape, own.iter().map(|route| route.filter));
         }
         from
+    }
+
+    /// Routes the events of a slot that a query shared also to the one that it has got for itself: of messages under
+    /// way those that the shared slot is yet to get. The group takes in no event meanwhile.
+    ///
+    /// It makes no topic shared if routes of the slot [change](Routing::change_routes) at once, or its key does: the
+    /// group that decodes shared topics would then take in events that find no reader after the change, or would find
+    /// the reader by its key of before.
+    pub(super) fn add_routes_of_parted(&self, running: &Running, from: Slot, to: Slot, routes_change: bool) {
+        let topics = topics_of(running, &[to]);
+        self.messaging.subscribe(own_topics(running, &topics));
+        let parted: Vec<Parted> = running.inboxes.iter().map(|&inbox| Parted { inbox, from, to }).collect();
+        let mut shared = self.shared.lock();
+        let (own, of_shared) = shared.split(running, &[to], &topics);
+        shared.join(running, &of_shared);
+        if let Err(error) = self.messaging.router().add_parted(&own, &parted) {
+            not_routed(running, &error);
+        }
+        if let Some(shape) = running.shape.as_ref().filter(|_| !routes_change) {
+            shared.share_crowded(shape, own.iter().map(|route| route.filter));
+        }
     }
 
     /// Opens routes to slots that are about to read other topics by [`Routing::change_routes`]. An event of these
@@ -192,7 +202,7 @@ impl Routing {
     }
 
     /// Makes those of these topics shared that many queries read by now, which
-    /// [`add_routes_to_change`](Routing::add_routes_to_change) leaves out.
+    /// [`add_routes_of_parted`](Routing::add_routes_of_parted) leaves out if routes change.
     pub(super) fn share_crowded(&self, running: &Running, topics: &[Vec<String>]) {
         if let Some(shape) = &running.shape {
             self.shared.lock().share_crowded(shape, topics.iter().flatten().map(String::as_str));
@@ -202,7 +212,7 @@ impl Routing {
     fn add_own(&self, running: &Running, routes: &[Route<'_>]) -> LogPosition {
         // Topics were checked when the query was bound, and the inbox is registered as long as the application runs.
         self.messaging.router().add(routes).unwrap_or_else(|error| {
-            tracing::error!(application = running.full_name().in_log(), "queries get no events (a defect): {error}");
+            not_routed(running, &error);
             self.event_log.end()
         })
     }
@@ -224,11 +234,15 @@ impl Routing {
         let stay: HashSet<&str> = topics.iter().flatten().map(String::as_str).collect();
         let left = before.iter().map(|of_slot| of_slot.iter().filter(|topic| !stay.contains(topic.as_str())));
         let left: Vec<Vec<String>> = left.map(|of_slot| of_slot.cloned().collect()).collect();
+        let moved = slots.iter().zip(&before).zip(topics).filter(|((_, before), after)| before != after);
+        let moved: Vec<Slot> = moved.map(|((slot, _), _)| *slot).collect();
         let mut shared = self.shared.lock();
         let (own_after, _) = shared.split(running, slots, topics);
         let (own_before, shared_before) = shared.split(running, slots, &before);
         self.messaging.router().remove(&without(own_before, &own_after));
         shared.leave(running, &shared_before, &left);
+        // A message under way stays one for a query that changes its key and not its topic.
+        self.messaging.router().forget_rerouted(&running.inboxes, &moved);
         change();
         // A topic that no other query read is no longer shared.
         let (own, of_shared) = shared.split(running, slots, topics);
@@ -249,6 +263,7 @@ impl Routing {
         let (own, of_shared) = shared.split(running, slots, &topics);
         let until = self.messaging.router().remove(&own);
         shared.leave(running, &of_shared, &topics);
+        self.messaging.router().forget(&running.inboxes, slots);
         drop(shared);
         self.messaging.unsubscribe(own_topics(running, &topics));
         until
@@ -333,6 +348,10 @@ impl Routing {
         let shared = self.shared.lock();
         topics.iter().flatten().any(|topic| shared.topic_of(running, topic).is_some())
     }
+}
+
+fn not_routed(running: &Running, error: &RouteError) {
+    tracing::error!(application = running.full_name().in_log(), "queries get no events (a defect): {error}");
 }
 
 /// The inbox for events of an input of a group's application.

@@ -143,6 +143,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     mod meanwhile;
+    mod waiting;
 
     use std::fs;
     use std::io;

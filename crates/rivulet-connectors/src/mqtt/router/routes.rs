@@ -2,10 +2,10 @@
 //!
 //! Nothing here locks, logs, counts, pushes or reads a clock. The caller carries out the deliveries.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use hashbrown::HashSet;
+use hashbrown::{HashMap, HashSet};
 use rivulet_dataflow::{Inbox, Slot};
 
 use super::super::index::TopicIndex;
@@ -24,6 +24,18 @@ pub struct Route<'a> {
     pub inbox: InboxId,
     /// The query's slot in that inbox.
     pub slot: Slot,
+}
+
+/// A slot that a query has got for itself, and the slot that it shared before. It continues that one: whatever the
+/// query was still to get there, it gets here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parted {
+    /// The inbox of both.
+    pub inbox: InboxId,
+    /// The slot that it shared.
+    pub from: Slot,
+    /// Its own slot.
+    pub to: Slot,
 }
 
 impl Route<'_> {
@@ -63,6 +75,11 @@ pub(super) struct Target {
     pub(super) slot: Slot,
 }
 
+impl Target {
+    const FIRST: Self = Self { inbox: 0, slot: 0 };
+    const LAST: Self = Self { inbox: u32::MAX, slot: Slot::MAX };
+}
+
 /// A message for one slot of an inbox.
 #[derive(Clone, Copy)]
 pub(super) struct Delivery<'r> {
@@ -94,6 +111,10 @@ pub(super) struct Routes {
     version: u64,
     /// Targets whose route was replaced by another. A message that was under way at that moment still goes to them.
     rerouted: HashSet<Target, foldhash::fast::RandomState>,
+    /// Targets that continue another one, by that one, each with the version of the routes since which it does.
+    continued: BTreeMap<(Target, Target), u64>,
+    /// The same, from the other side: which target each of them continues.
+    continues: HashMap<Target, Target, foldhash::fast::RandomState>,
 }
 
 impl Routes {
@@ -177,11 +198,41 @@ impl Routes {
         Ok(())
     }
 
+    /// Notes that a slot continues another one. Its routes were added under the same lock.
+    pub(super) fn note_parted(&mut self, &Parted { inbox, from, to }: &Parted) {
+        self.version += 1;
+        let [from, to] = [from, to].map(|slot| Target { inbox: inbox.0, slot });
+        self.forget_parted(to);
+        self.continued.insert((from, to), self.version);
+        self.continues.insert(to, from);
+        // What is under way to the shared slot by its route of before reaches its own slot in the same way.
+        if self.rerouted.contains(&from) {
+            self.rerouted.insert(to);
+        }
+    }
+
+    fn forget_parted(&mut self, to: Target) {
+        if let Some(from) = self.continues.remove(&to) {
+            self.continued.remove(&(from, to));
+        }
+    }
+
     pub(super) fn forget_rerouted(&mut self, inbox: InboxId, slots: &[Slot]) {
         self.version += 1;
         for &slot in slots {
             self.rerouted.remove(&Target { inbox: inbox.0, slot });
         }
+    }
+
+    /// Forgets which routes of these slots were replaced, and which slots they continue.
+    pub(super) fn forget(&mut self, inbox: InboxId, slots: &[Slot]) {
+        self.forget_rerouted(inbox, slots);
+        slots.iter().for_each(|&slot| self.forget_parted(Target { inbox: inbox.0, slot }));
+    }
+
+    /// Whether there is anything to [forget](Routes::forget).
+    pub(super) fn remembers(&self) -> bool {
+        !self.rerouted.is_empty() || !self.continues.is_empty()
     }
 
     pub(super) fn reserve(&mut self, additional: usize) {
@@ -225,9 +276,14 @@ impl Routes {
         inbox.as_deref().map(|inbox| Delivery { target, inbox, is_logged: *is_logged })
     }
 
-    /// Keeps those targets of a message, found at an earlier version, that are still to get it. A slot may have gone,
-    /// and its number may belong to another query by now.
-    pub(super) fn retain_present(&self, topic: &[u8], targets: &mut Vec<Target>) {
+    /// Brings the targets of a message that are still to get it, found at an earlier `version`, up to date. Those that
+    /// are no longer there are left out: a slot may have gone, and its number may belong to another query by now. A
+    /// target that continues one of them since then is added. If it continues one that has the message already, it is
+    /// not: its query has the message by that one.
+    pub(super) fn bring_up_to_date(&self, topic: &[u8], version: u64, targets: &mut Vec<Target>) {
+        if !self.continued.is_empty() {
+            self.add_continuing(version, targets);
+        }
         targets.sort_unstable();
         let mut present = Vec::new();
         self.index.for_each(topic, |target| {
@@ -239,5 +295,20 @@ impl Routes {
         present.sort_unstable();
         present.dedup();
         *targets = present;
+    }
+
+    fn add_continuing(&self, version: u64, targets: &mut Vec<Target>) {
+        let mut since = vec![version; targets.len()];
+        let mut place = 0;
+        // Versions rise from each target to those that continue it, so this comes to an end.
+        while let Some(&from) = targets.get(place) {
+            for (&(_, to), &parted) in self.continued.range((from, Target::FIRST)..=(from, Target::LAST)) {
+                if parted > since[place] {
+                    targets.push(to);
+                    since.push(parted);
+                }
+            }
+            place += 1;
+        }
     }
 }

@@ -152,6 +152,90 @@ fn what_is_pending_follows_changes_of_the_routes() {
     assert_eq!(a.slots(), [1, 3], "2 was removed, 4 came later");
 }
 
+/// Gives a query a slot for itself: it leaves one that it shared.
+fn part(router: &Router, inbox: InboxId, filter: &str, from: Slot, to: Slot) {
+    let own = [Route { filter, inbox, slot: to }];
+    router.add_parted(&own, &[Parted { inbox, from, to }]).unwrap();
+}
+
+#[test]
+fn what_is_pending_follows_a_query_that_gets_a_slot_for_itself() {
+    let router = Router::new();
+    let (a, id) = inbox(&router, 0, &[("t", 1), ("t", 2)]);
+    // What has come since the last call.
+    let came = || {
+        let slots = a.slots();
+        a.taken.lock().clear();
+        slots
+    };
+    let pending = &mut Pending::default();
+    assert_eq!(push(&router, "t", pending), Push::Full);
+    part(&router, id, "t", 1, 3);
+    part(&router, id, "t", 1, 4);
+    part(&router, id, "t", 4, 5);
+    assert_eq!(push(&router, "t", pending), Push::Full);
+    *a.room.lock() = 2;
+    assert_eq!(push(&router, "t", pending), Push::Full, "some of them have it");
+    // Nobody gets it twice, however often routes change.
+    router.add(&routes(id, &[("other", 9)])).unwrap();
+    *a.room.lock() = 99;
+    assert_eq!((push(&router, "t", pending), pending.is_empty()), (Push::Taken, true));
+    assert_eq!(came(), [1, 2, 3, 4, 5]);
+    assert_eq!(push(&router, "t", pending), Push::Taken);
+    assert_eq!(came(), [1, 2, 3, 4, 5]);
+
+    // One of the two has it, whichever comes first.
+    router.remove(&routes(id, &[("t", 3), ("t", 4), ("t", 5)]));
+    router.forget(&[id], &[3, 4, 5]);
+    assert!(!router.routes.read().remembers());
+    *a.room.lock() = 1;
+    assert_eq!(push(&router, "t", pending), Push::Full);
+    let (has, waits) = if came() == [1] { (1, 2) } else { (2, 1) };
+    part(&router, id, "t", has, 6);
+    part(&router, id, "t", waits, 7);
+    *a.room.lock() = 99;
+    assert_eq!(push(&router, "t", pending), Push::Taken);
+    assert_eq!(came(), [waits, 7], "a query that left a slot that has it has it too");
+
+    // The slot that was shared goes; the query that left it has its messages all the same, unless it goes too.
+    for (is_there, expected) in [(true, vec![1, 7]), (false, vec![1])] {
+        *a.room.lock() = 0;
+        router.add(&routes(id, &[("t", 2)])).unwrap();
+        router.remove(&routes(id, &[("t", 6), ("t", 7)]));
+        assert_eq!(push(&router, "t", pending), Push::Full);
+        part(&router, id, "t", 2, 7);
+        router.remove(&routes(id, &[("t", 2)]));
+        router.forget(&[id], &[2]);
+        if !is_there {
+            router.remove(&routes(id, &[("t", 7)]));
+            router.forget(&[id], &[7]);
+        }
+        *a.room.lock() = 99;
+        assert_eq!(push(&router, "t", pending), Push::Taken);
+        assert_eq!(came(), expected);
+    }
+}
+
+#[test]
+fn what_is_pending_for_a_route_that_was_replaced_follows_a_query_that_gets_a_slot_for_itself() {
+    let router = Router::new();
+    let (a, id) = inbox(&router, 0, &[("t", 1), ("t", 2)]);
+    let (shared, shared_id) = inbox(&router, 9, &[]);
+    let pending = &mut Pending::default();
+    assert_eq!(push(&router, "t", pending), Push::Full);
+    let through = Route { filter: "t", inbox: shared_id, slot: 7 };
+    router.reroute(&[(id, 1)], through).unwrap();
+    // Events of one come by the shared inbox; the other gets a route, which is replaced at once.
+    router.add_parted(&[], &[Parted { inbox: id, from: 1, to: 3 }]).unwrap();
+    part(&router, id, "t", 2, 4);
+    router.reroute(&[(id, 2), (id, 4)], through).unwrap();
+    *a.room.lock() = 9;
+    assert_eq!(push(&router, "t", pending), Push::Taken);
+    assert_eq!((a.slots(), shared.slots()), (vec![1, 2, 3, 4], vec![]));
+    assert_eq!(push(&router, "t", pending), Push::Taken);
+    assert_eq!((a.slots(), shared.slots()), (vec![1, 2, 3, 4], vec![7]));
+}
+
 #[test]
 fn one_route_stands_for_many_and_what_is_under_way_arrives_once() {
     let router = Router::new();
@@ -180,7 +264,7 @@ fn one_route_stands_for_many_and_what_is_under_way_arrives_once() {
     assert!(router.reroute(&[(a_id, 3)], Route { filter: "+", inbox: gone, slot: 7 }).is_err());
     assert_eq!(push(&router, "t", pending), Push::Full);
     router.reroute(&[(a_id, 3)], Route { filter: "+", inbox: shared_id, slot: 8 }).unwrap();
-    router.forget_rerouted(a_id, &[3]);
+    router.forget_rerouted(&[a_id], &[3]);
     assert_eq!(push(&router, "t", pending), Push::Taken, "its slot may be another query's by now");
     assert_eq!(a.slots(), [1, 2, 3, 3]);
 }

@@ -13,7 +13,7 @@ use rivulet_runtime::Alter;
 
 use super::{Queries, State};
 use crate::engine::lifecycle::Lifecycle;
-use crate::engine::running::{Running, topics_of};
+use crate::engine::running::Running;
 use crate::service::{AlterationEffect, ErrorKind, ServiceError};
 
 /// What a change of certain parameters does to a query.
@@ -101,16 +101,12 @@ impl Queries {
     ) -> Result<bool, ServiceError> {
         let (parted, done) = running.group.part_all(queries);
         let mut has_any = false;
-        for (&(_, query), parted) in queries.iter().zip(parted).filter(|((slot, _), parted)| slot != parted) {
+        for (&(shared, query), parted) in queries.iter().zip(parted).filter(|((slot, _), parted)| slot != parted) {
             has_any = true;
             if let Some(entry) = state.registry.get_mut(query) {
                 entry.life.move_to(parted);
             }
-            let topics = topics_of(running, &[parted]);
-            match routes_change {
-                true => self.routing.add_routes_to_change(running, &[parted], &topics),
-                false => _ = self.routing.add_routes(running, &[parted], &topics),
-            }
+            self.routing.add_routes_of_parted(running, shared, parted, routes_change);
         }
         done.map(|()| has_any).map_err(|error| {
             let message = format!("'{}' stays as it was: {error}", running.application.name);

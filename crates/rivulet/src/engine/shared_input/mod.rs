@@ -271,7 +271,6 @@ impl SharedInputs {
         let Some(input) = self.inputs.get_mut(&shape.signature) else { return };
         input.readers.remove(running, &shared.slots, &shared.topics);
         let router = &self.router;
-        router.forget_rerouted(running.inboxes[0], &shared.slots);
         let unread = input.take_unread(topics.iter().flatten().map(String::as_str));
         let (routes, slots): (Vec<Route<'_>>, Vec<Slot>) =
             unread.into_iter().map(|(filter, slot)| (Route { filter, inbox: input.inbox, slot }, slot)).unzip();
