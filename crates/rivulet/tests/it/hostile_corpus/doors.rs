@@ -28,7 +28,7 @@ const NAMES: [(&str, &str); 6] = [
 /// Fuzzers whose inputs are texts for requests; each goes to every operation that takes a body.
 const TEXTS: [&str; 8] = ["sql", "rest", "json", "config", "secrets", "accounts", "grants", "reach"];
 
-/// How long a SELECT that has no end is read.
+/// How long the answer to a SELECT that has no end is read, from its head on.
 const SELECT_MAX: Duration = Duration::from_millis(50);
 
 /// Not one of this machine's programs, as far as pauses after wrong tokens go.
