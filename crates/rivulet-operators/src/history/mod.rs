@@ -19,7 +19,7 @@ use crate::aggregate::Storage;
 use crate::expression::{Expressions, NamedExpression, sql};
 use crate::row_bytes::RowBytes;
 use crate::{AggregateSpec, PlanError};
-use plan::{Kind, Plan, PlannedColumn};
+use plan::{Extreme, Kind, Plan, PlannedColumn};
 
 /// The most rows that `lag` and aggregates look back.
 pub const LAG_ROWS_MAX: usize = 100;
@@ -52,7 +52,7 @@ pub enum HistoryFunction {
         high: Arc<dyn PhysicalExpr>,
     },
     /// `sum(value) OVER (ROWS 4 PRECEDING)`: an aggregate over the row and the rows before it. Of an aggregate that
-    /// remembers values, like `median`, there is none.
+    /// remembers values, like `median`, there is none but `min` and `max` of texts.
     Over {
         /// The aggregate; its name does not matter.
         aggregate: AggregateSpec,
@@ -117,14 +117,26 @@ impl History {
                 HistoryFunction::Lag { value, rows } => (vec![value], Kind::Lag(*rows)),
                 HistoryFunction::Changed { value } => (vec![value], Kind::Changed),
                 HistoryFunction::Hysteresis { value, low, high } => (vec![value, low, high], Kind::Hysteresis),
-                HistoryFunction::Over { .. } => (Vec::new(), Kind::Over(overs.len())),
+                HistoryFunction::Over { aggregate, preceding } => {
+                    match Extreme::of(aggregate, *preceding, &evaluation) {
+                        Some(extreme) => {
+                            (aggregate.arguments.iter().chain(&aggregate.filter).collect(), Kind::Extreme(extreme))
+                        }
+                        None => (Vec::new(), Kind::Over(overs.len())),
+                    }
+                }
             };
             let text = function.to_string();
             let fail = |problem: String| PlanError::Expression { expression: text.clone(), problem };
             let is_beyond = |rows: usize| fail(format!("it looks back {rows} rows, and the most are {LAG_ROWS_MAX}"));
             let column = PlannedColumn { kind, argument: targets.len(), state: state.len(), text: text.clone() };
             let (mut data_type, mut marks) = (DataType::Boolean, HashMap::new());
-            for argument in arguments {
+            if let HistoryFunction::Over { preceding: Some(rows), .. } = function
+                && *rows > LAG_ROWS_MAX
+            {
+                return Err(is_beyond(*rows));
+            }
+            for (place, argument) in arguments.into_iter().enumerate() {
                 let found = argument.data_type(&evaluation).map_err(|error| fail(error.strip_backtrace()))?;
                 let storage = Storage::of(&found).map(|storage| match kind {
                     Kind::Hysteresis if storage == Storage::Integer => Storage::Float,
@@ -137,12 +149,15 @@ impl History {
                     .ok_or_else(|| fail(format!("it does not take an argument of type {found}")))?;
                 targets.push(target);
                 expressions.push(argument.clone());
-                if let Kind::Lag(rows) = kind {
-                    if !(1..=LAG_ROWS_MAX).contains(&rows) {
-                        return Err(fail(format!(
-                            "it looks back {rows} rows, it must be 1 to {LAG_ROWS_MAX}\nhint: use a window"
-                        )));
-                    }
+                if let Kind::Lag(rows) = kind
+                    && !(1..=LAG_ROWS_MAX).contains(&rows)
+                {
+                    return Err(fail(format!(
+                        "it looks back {rows} rows, it must be 1 to {LAG_ROWS_MAX}\nhint: use a window"
+                    )));
+                }
+                // The second argument of an extreme is a condition.
+                if matches!(kind, Kind::Lag(_) | Kind::Extreme(_)) && place == 0 {
                     data_type = found;
                     let field = argument.return_field(&evaluation).map_err(|error| fail(error.strip_backtrace()))?;
                     marks.clone_from(field.metadata());
@@ -151,10 +166,8 @@ impl History {
             match (kind, function) {
                 (Kind::Lag(rows), _) => state.extend(std::iter::repeat_n(targets[column.argument], rows)),
                 (Kind::Changed, _) => state.push(targets[column.argument]),
+                (Kind::Extreme(extreme), _) => state.extend(std::iter::repeat_n(Storage::Text, extreme.values())),
                 (_, HistoryFunction::Over { aggregate, preceding }) => {
-                    if let Some(rows) = preceding.filter(|rows| *rows > LAG_ROWS_MAX) {
-                        return Err(is_beyond(rows));
-                    }
                     let (over, needed) = Over::new(aggregate, *preceding, &evaluation, of_overs.len())?;
                     data_type = over.data_type().clone();
                     state.extend(std::iter::repeat_n(Storage::Integer, over.values()));
@@ -163,7 +176,7 @@ impl History {
                 }
                 _ => state.push(Storage::Boolean),
             }
-            let field = Field::new(name, data_type, matches!(kind, Kind::Lag(_) | Kind::Over(_)));
+            let field = Field::new(name, data_type, !matches!(kind, Kind::Changed | Kind::Hysteresis));
             fields.push(Arc::new(field.with_metadata(marks)));
             planned.push(column);
         }
@@ -253,11 +266,15 @@ impl OperatorFactory for History {
         let keys = plan.key_types.len();
         let of_overs = keys + plan.targets.len()..plan.expressions.len();
         // A truth value is a decision, and so is what hysteresis remembers, whose limits are not kept.
-        let values = plan.columns.iter().filter(|column| match column.kind {
-            Kind::Lag(_) | Kind::Changed => plan.targets[column.argument] != Storage::Boolean,
-            Kind::Hysteresis | Kind::Over(_) => false,
+        let values = plan.columns.iter().flat_map(|column| {
+            let kept = match column.kind {
+                Kind::Lag(_) | Kind::Changed => usize::from(plan.targets[column.argument] != Storage::Boolean),
+                Kind::Extreme(extreme) => extreme.arguments(),
+                Kind::Hysteresis | Kind::Over(_) => 0,
+            };
+            column.argument..column.argument + kept
         });
-        let mut kept = (0..keys).chain(values.map(|column| keys + column.argument)).chain(of_overs);
+        let mut kept = (0..keys).chain(values.map(|argument| keys + argument)).chain(of_overs);
         !kept.any(|place| plan.expressions.uses_parameter(place, parameter))
     }
 }

@@ -183,7 +183,7 @@ impl HistoryOperator {
         let of_overs: Vec<_> = plan.overs.iter().map(|over| over.prepare(of_overs)).collect::<Result<_, _>>()?;
         let updates: Vec<_> = plan.overs.iter().zip(&of_overs).map(|(over, values)| over.updates(values)).collect();
         let computed = plan.columns.iter().map(|column| match column.kind {
-            Kind::Lag(_) => Computed::Values(Builder::values(plan.targets[column.argument], rows)),
+            Kind::Lag(_) | Kind::Extreme(_) => Computed::Values(Builder::values(plan.targets[column.argument], rows)),
             Kind::Changed | Kind::Hysteresis => Computed::Values(Builder::Flags(BooleanBufferBuilder::new(rows))),
             Kind::Over(_) => Computed::Windows(Vec::new()),
         });
@@ -370,6 +370,9 @@ impl PlannedColumn {
                     }
                 }
                 computed.push(state);
+            }
+            Kind::Extreme(extreme) => {
+                extreme.compute(arguments, row, &mut memory[self.state..self.state + extreme.values()], computed);
             }
             Kind::Over(_) => unreachable!("it has windows"),
         }

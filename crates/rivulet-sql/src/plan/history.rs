@@ -105,7 +105,9 @@ impl Histories {
         let field = |call: &Call| {
             let field = Field::new(&call.column, call.data_type.clone(), true);
             match (call.function, call.arguments.first()) {
-                (Function::Lag { .. }, Some(value)) => field.with_metadata(value.marks.clone()),
+                (Function::Lag { .. } | Function::Over { .. }, Some(value)) if call.data_type.is_string() => {
+                    field.with_metadata(value.marks.clone())
+                }
                 _ => field,
             }
         };
@@ -343,16 +345,15 @@ fn over(
     position: Position,
 ) -> Result<(Function, Vec<Computed>, DataType), SqlError> {
     let planned = argument_list(call).into_iter().map(|argument| {
-        let Computed { expression, data_type, .. } = plan(argument, position)?;
+        let Computed { expression, data_type, marks, .. } = plan(argument, position)?;
         let (expression, data_type) = widen((expression, data_type));
-        Ok(Computed::new(expression, data_type, start(argument).or(position)))
+        Ok(Computed { expression, data_type, position: start(argument).or(position), marks })
     });
     let planned = planned.collect::<Result<Vec<_>, SqlError>>()?;
     let types: Vec<DataType> = planned.iter().map(|one| one.data_type.clone()).collect();
     let not_yet = |what: String| {
         Err(SqlError::new(position, format!("{what} with OVER is not supported yet")).hint(
-            "count, sum, avg, min, max, stddev and var of numbers and times are; for others write GROUP BY \
-             count_window(5, 1)",
+            "count, min, max, and of numbers sum, avg, stddev and var are; for others write GROUP BY count_window(5, 1)",
         ))
     };
     // The first and the last value go by event time, and not by the order of the rows.
@@ -360,7 +361,9 @@ fn over(
         return not_yet(aggregate.name().to_owned());
     }
     let data_type = aggregate.result_type(&types).map_err(|error| wrong_call(error, &types, position))?;
-    if !aggregate.is_kept_in_numbers(&types) {
+    let is_extreme = matches!(aggregate, AggregateFunction::Min | AggregateFunction::Max);
+    let is_extreme_text = is_extreme && types.iter().all(DataType::is_string);
+    if !is_extreme_text && !aggregate.is_kept_in_numbers(&types) {
         let names: Vec<String> = types.iter().map(type_name).collect();
         return not_yet(format!("{} of {}", aggregate.name(), names.join(", ")));
     }
