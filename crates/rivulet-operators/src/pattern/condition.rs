@@ -9,7 +9,7 @@ use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::{Slot, SlotTable};
 
 use super::registers::{Layout, Match, Read};
-use super::spec::{MatchCondition, source_storage, source_type};
+use super::spec::{MatchCondition, source_field, source_storage};
 use crate::PlanError;
 use crate::aggregate::Storage;
 use crate::expression::{is_condition, sql};
@@ -28,14 +28,14 @@ impl Condition {
     pub(super) fn new(
         condition: &MatchCondition,
         layout: &Layout,
-        values: &[&DataType],
+        values: &[Field],
         parameter_schema: &Schema,
     ) -> Result<Self, PlanError> {
         let sources = condition.sources.iter();
         let mut fields: Vec<Field> = sources
             .clone()
             .enumerate()
-            .map(|(index, source)| Field::new(format!("source_{index}"), source_type(source, values), true))
+            .map(|(index, source)| source_field(format!("source_{index}"), source, values))
             .collect();
         for &parameter in &condition.parameters {
             let Some(field) = parameter_schema.fields().get(parameter) else {

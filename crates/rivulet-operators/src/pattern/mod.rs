@@ -69,7 +69,7 @@ use condition::Condition;
 use plan::Plan;
 use program::Program;
 use registers::Layout;
-use spec::{source_storage, source_type};
+use spec::{source_field, source_storage};
 
 /// Finds the matches of a row pattern. See the [module](self) for what it does exactly.
 ///
@@ -163,8 +163,7 @@ impl PatternMatch {
             .collect();
         // Fails for types that cannot be a key.
         RowBytes::new(key_fields.iter().map(Field::data_type))?;
-        let value_types: Vec<&DataType> =
-            fields[spec.keys.len()..].iter().take(storages.len()).map(Field::data_type).collect();
+        let value_fields = fields[spec.keys.len()..][..storages.len()].to_vec();
 
         let of_conditions =
             || spec.variables.iter().flat_map(|one| &one.match_condition).flat_map(|condition| &condition.sources);
@@ -180,7 +179,7 @@ impl PatternMatch {
             .iter()
             .map(|one| {
                 let condition = one.match_condition.as_ref();
-                condition.map(|one| Condition::new(one, &layout, &value_types, &spec.parameter_schema)).transpose()
+                condition.map(|one| Condition::new(one, &layout, &value_fields, &spec.parameter_schema)).transpose()
             })
             .collect::<Result<Vec<_>, _>>()?;
         of_results().for_each(|source| layout.add(source, &storages));
@@ -191,9 +190,8 @@ impl PatternMatch {
             Skip::ToLast(variable) => layout.navigate(Some(variable), false, 1),
             Skip::PastLastRow | Skip::ToNextRow => {}
         }
-        let results = of_results().map(|source| (layout.read(source), source_storage(source, &value_types))).collect();
-        let result_fields =
-            spec.results.iter().map(|(name, source)| Field::new(name, source_type(source, &value_types), true));
+        let results = of_results().map(|source| (layout.read(source), source_storage(source, &value_fields))).collect();
+        let result_fields = spec.results.iter().map(|(name, source)| source_field(name, source, &value_fields));
         let output: Vec<Field> = key_fields.iter().cloned().chain(result_fields).collect();
 
         let names: Vec<String> = spec.variables.iter().map(|variable| variable.name.clone()).collect();

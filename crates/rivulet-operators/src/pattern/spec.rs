@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::{DataType, Field, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
 
 use super::program::Pattern;
@@ -149,12 +149,21 @@ pub struct PatternSpec {
     pub arrival_time: bool,
 }
 
-/// The type of a source; `values` are the types of [`PatternSpec::values`].
-pub(super) fn source_type(source: &Source, values: &[&DataType]) -> DataType {
+/// A column of the values of a source, which are JSON if the value is; `values` are the fields of
+/// [`PatternSpec::values`].
+pub(super) fn source_field(name: impl Into<String>, source: &Source, values: &[Field]) -> Field {
+    let field = Field::new(name, source_type(source, values), true);
     match source {
-        Source::Value { value, .. } => values[*value].clone(),
+        Source::Value { value, .. } => field.with_metadata(values[*value].metadata().clone()),
+        _ => field,
+    }
+}
+
+fn source_type(source: &Source, values: &[Field]) -> DataType {
+    match source {
+        Source::Value { value, .. } => values[*value].data_type().clone(),
         Source::Aggregate { aggregate, value, .. } => {
-            let of = value.map(|value| values[value]);
+            let of = value.map(|value| values[value].data_type());
             match (aggregate, of) {
                 (Aggregate::Count, _) | (_, None) => DataType::Int64,
                 (Aggregate::Avg, _) => DataType::Float64,
@@ -168,8 +177,8 @@ pub(super) fn source_type(source: &Source, values: &[&DataType]) -> DataType {
     }
 }
 
-/// The form in which values of a source are kept; `values` as for [`source_type`].
-pub(super) fn source_storage(source: &Source, values: &[&DataType]) -> Storage {
+/// The form in which values of a source are kept; `values` as for [`source_field`].
+pub(super) fn source_storage(source: &Source, values: &[Field]) -> Storage {
     match source {
         Source::Classifier => Storage::Text,
         other => Storage::of(&source_type(other, values)).expect("values are of types that are kept"),

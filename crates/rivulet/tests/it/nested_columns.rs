@@ -93,6 +93,25 @@ fn parts_of_maps_and_rows_are_values_of_their_types() {
 fn sinks_take_maps_and_rows_of_their_type() {
     let folder = folder();
     let script = format!(
+#[test]
+fn patterns_look_at_parts_of_maps_and_rows() {
+    let folder = TempDir::new().unwrap();
+    let lines = [
+        r#"{"ts":1000,"device":"a","sensors":{"t":20,"h":3},"radio":{"rssi":-70,"gps":{"lat":48.5}}}"#,
+        r#"{"ts":2000,"device":"a","sensors":{"t":25.5},"radio":{"rssi":-80}}"#,
+        r#"{"ts":3000,"device":"a","sensors":{},"radio":{"rssi":-90}}"#,
+    ];
+    fs::write(folder.path().join("in.jsonl"), lines.join("\n")).unwrap();
+    let source = SOURCE.replace("device TEXT", "ts TIMESTAMP EVENT TIME, device TEXT");
+    let query = "SELECT device, before, h + 1 AS h, rssi, s['t'] + 1 AS t, radio FROM status MATCH_RECOGNIZE ( \
+                 PARTITION BY device ORDER BY ts MEASURES PREV(B.sensors['t']) AS before, LAST(A.sensors)['h'] AS h, \
+                 A.radio.rssi AS rssi, LAST(B.sensors) AS s, LAST(A.radio) AS radio PATTERN (A B) \
+                 DEFINE B AS B.sensors['t'] > PREV(B.sensors['t']) + 5 AND B.radio.rssi < A.radio.rssi)";
+    let expected = "{\"device\":\"a\",\"before\":20.0,\"h\":4.0,\"rssi\":-70,\"t\":26.5,\
+                    \"radio\":{\"rssi\":-70,\"gps\":{\"lat\":48.5}}}\n";
+    assert_eq!(out(folder.path(), &format!("{source} {query}")), expected);
+}
+
         "{SOURCE} CREATE SINK o (m MAP<TEXT, DOUBLE>, p ARRAY<ROW<x DOUBLE, tags TEXT[]>>, r ROW<rssi DOUBLE, \
          name TEXT>, a MAP<TEXT, JSON>) TO 'file:out.jsonl' FORMAT JSON; \
          SELECT sensors, points, named_struct('rssi', radio.rssi, 'name', device), map('d', device, 's', sensors) \

@@ -16,7 +16,7 @@ use rivulet_operators::{
 use super::aggregate::check_condition;
 use super::check::{ARRIVAL_TIME, Place, Scope};
 use super::defect;
-use super::expression::{Compiler, ExpressionPlanner, parameter_fields};
+use super::expression::{Compiler, ExpressionPlanner, parameter_fields, placed};
 use super::types::{cast_to, result_type};
 use super::walk::start;
 use super::window::{EventTime, LengthCheck, WindowPlanner};
@@ -76,7 +76,8 @@ impl PatternPlanner<'_> {
             if conditions[variable].is_some() {
                 return Err(SqlError::new(name.position, format!("'{name}' is defined twice")));
             }
-            conditions[variable] = Some(self.condition(condition, variable, &mut references, name.position)?);
+            let condition = spelled_out(condition, name.position)?;
+            conditions[variable] = Some(self.condition(&condition, variable, &mut references, name.position)?);
         }
         let mut results = Sources::new(keys.iter().map(|(name, _)| name.clone()).collect());
         let measures = self.measures(&keys, &mut references, &mut results)?;
@@ -172,14 +173,19 @@ impl PatternPlanner<'_> {
         for key in &self.clause.partition_by {
             let position = start(key).or(self.clause.position);
             let mut key = key.clone();
+            let is_name = matches!(key, ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_));
+            if is_name {
+                self.scope.check(&mut key, Place::Where, position)?;
+            }
+            // A field is a column with its name; a row is not.
             let ast::Expr::Identifier(identifier) = &key else {
-                return Err(SqlError::new(position, "PARTITION BY in a row pattern takes columns"));
+                return Err(SqlError::new(position, "PARTITION BY in a row pattern takes columns")
+                    .hint("compute the key in a subquery in FROM, and give it a name"));
             };
             let name = name_of(identifier).text;
             if keys.iter().any(|(known, _)| *known == name) {
                 return Err(SqlError::new(position, format!("'{name}' stands twice in PARTITION BY")));
             }
-            self.scope.check(&mut key, Place::Where, position)?;
             let (expression, data_type) = rows.plan_coerced(&key, position)?;
             let Some(kept) = result_type(&data_type) else {
                 let message = format!("{} cannot be a key of PARTITION BY", type_name(&data_type));
@@ -262,7 +268,8 @@ impl PatternPlanner<'_> {
                 return Err(SqlError::new(name.position, format!("two columns of the matches are called '{name}'"))
                     .hint("give one of them another name with AS"));
             }
-            let measure = self.of_match(expression.clone(), keys, references, sources, name.position)?;
+            let spelled = spelled_out(expression, name.position)?;
+            let measure = self.of_match(spelled, keys, references, sources, name.position)?;
             measures.push((name.clone(), format!("{expression} AS {name}"), measure));
         }
         Ok(measures)
@@ -353,6 +360,14 @@ impl PatternPlanner<'_> {
         }
         step
     }
+}
+
+/// An expression with its parts of values, and what else has a syntax of its own, as calls: then each name of a
+/// variable stands before a column.
+fn spelled_out(expression: &ast::Expr, fallback: Position) -> Result<ast::Expr, SqlError> {
+    let mut expression = expression.clone();
+    rivulet_relational::spell_out_times(&mut expression).map_err(|error| placed(error, fallback))?;
+    Ok(expression)
 }
 
 /// Returns the pattern with numbers for its variables, in order of appearance.

@@ -1,6 +1,8 @@
 //! What DEFINE and MEASURES read: columns of rows of the match (`B.value`, `LAST(B.value, 1)`), aggregates over them,
 //! and the match itself. Each becomes a column, and the rest of the expression is computed from those columns.
 
+use std::collections::HashMap;
+
 use arrow::datatypes::{DataType, Field};
 use datafusion_expr::Expr;
 use datafusion_sql::sqlparser::ast::{self, Spanned};
@@ -30,6 +32,9 @@ const AGGREGATES: [(&str, PatternAggregate); 5] = [
     ("max", PatternAggregate::Max),
 ];
 
+/// The function of a part of a value: `A.sensors['t']`, spelled out.
+const PART: &str = "array_element";
+
 /// The values that are kept for each row, and the meaning of names.
 pub(super) struct References<'a> {
     /// The variables of the pattern.
@@ -46,6 +51,8 @@ pub(super) struct References<'a> {
 pub(super) struct KeptValue {
     pub(super) expression: Expr,
     data_type: DataType,
+    /// The marks of JSON of its values.
+    marks: HashMap<String, String>,
     pub(super) position: Position,
 }
 
@@ -62,13 +69,13 @@ impl Sources {
     }
 
     /// Returns the name of the column of a source.
-    fn column(&mut self, source: Source, data_type: DataType, text: String) -> String {
+    fn column(&mut self, (source, field): (Source, Field), text: String) -> String {
         if let Some((field, _)) = self.found.iter().find(|(_, known)| *known == source) {
             return field.name().clone();
         }
         let name = unique(text.replace('"', ""), &self.taken);
         self.taken.push(name.clone());
-        self.found.push((Field::new(&name, data_type, true), source));
+        self.found.push((field.with_name(&name), source));
         name
     }
 
@@ -87,11 +94,13 @@ impl References<'_> {
     ) -> Result<(), SqlError> {
         let position = start(expression).or(fallback);
         let text = expression.to_string();
-        let (source, data_type) = match expression {
+        let read = match expression {
             ast::Expr::Identifier(_) | ast::Expr::CompoundIdentifier(_) => {
-                let (variable, value) = self.value(expression.clone(), position)?;
-                let navigation = Navigation::Last(0);
-                (Source::Value { value, variable, navigation }, self.values[value].data_type.clone())
+                self.value_in(expression.clone(), Navigation::Last(0), position)?
+            }
+            // Of a value of one row its part is kept, and not all of it.
+            ast::Expr::Function(call) if call_name(call) == PART && self.is_of_one_variable(expression) => {
+                self.value_in(expression.clone(), Navigation::Last(0), position)?
             }
             ast::Expr::Function(call) => match self.call(call, position)? {
                 Some(found) => found,
@@ -99,7 +108,7 @@ impl References<'_> {
             },
             _ => return self.extract_children(expression, sources, position),
         };
-        let column = sources.column(source, data_type, text);
+        let column = sources.column(read, text);
         *expression = ast::Expr::Identifier(ast::Ident::with_quote_and_span('"', expression.span(), column));
         Ok(())
     }
@@ -113,8 +122,28 @@ impl References<'_> {
         try_each_child(expression, &mut |child| self.extract(child, sources, position))
     }
 
-    /// Returns what a call reads; `None` if it is an ordinary function.
-    fn call(&mut self, call: &ast::Function, fallback: Position) -> Result<Option<(Source, DataType)>, SqlError> {
+    /// Whether all columns of an expression are those of one variable.
+    fn is_of_one_variable(&self, expression: &ast::Expr) -> bool {
+        let mut variables = Vec::new();
+        let stripped = self.strip(&mut expression.clone(), &mut variables, Position::default());
+        stripped.is_ok() && variables.windows(2).all(|two| two[0] == two[1]) && !variables.is_empty()
+    }
+
+    /// A value of a row, and its column, whose name does not matter.
+    fn value_in(
+        &mut self,
+        expression: ast::Expr,
+        navigation: Navigation,
+        position: Position,
+    ) -> Result<(Source, Field), SqlError> {
+        let (variable, value) = self.value(expression, position)?;
+        let KeptValue { data_type, marks, .. } = &self.values[value];
+        let field = Field::new("", data_type.clone(), true).with_metadata(marks.clone());
+        Ok((Source::Value { value, variable, navigation }, field))
+    }
+
+    /// Returns what a call reads, and its column, whose name does not matter; `None` if it is an ordinary function.
+    fn call(&mut self, call: &ast::Function, fallback: Position) -> Result<Option<(Source, Field)>, SqlError> {
         let position = Position::from(call.name.span()).or(fallback);
         let name = call_name(call);
         if let Some((_, aggregate)) = AGGREGATES.iter().find(|(known, _)| *known == name) {
@@ -141,8 +170,8 @@ impl References<'_> {
             "classifier" | "match_number" => {
                 check_argument_count(&name, arguments.len(), 0..=0, &format!("{}()", name.to_uppercase()), position)?;
                 let found = match name.as_str() {
-                    "classifier" => (Source::Classifier, DataType::Utf8),
-                    _ => (Source::MatchNumber, DataType::Int64),
+                    "classifier" => (Source::Classifier, Field::new("", DataType::Utf8, true)),
+                    _ => (Source::MatchNumber, Field::new("", DataType::Int64, true)),
                 };
                 return Ok(Some(found));
             }
@@ -165,8 +194,7 @@ impl References<'_> {
             "last" => Navigation::Last(rows),
             _ => Navigation::Previous(rows),
         };
-        let (variable, value) = self.value(arguments[0].clone(), position)?;
-        Ok(Some((Source::Value { value, variable, navigation }, self.values[value].data_type.clone())))
+        self.value_in(arguments[0].clone(), navigation, position).map(Some)
     }
 
     fn aggregate(
@@ -175,7 +203,7 @@ impl References<'_> {
         name: &str,
         call: &ast::Function,
         position: Position,
-    ) -> Result<(Source, DataType), SqlError> {
+    ) -> Result<(Source, Field), SqlError> {
         let usage = format!("{name}(A.value)");
         let refuse = |what: &str| {
             Err(SqlError::new(position, format!("{what} in a row pattern is not supported yet"))
@@ -220,7 +248,7 @@ impl References<'_> {
                 return Err(SqlError::new(position, format!("{name} does not take {found}")).hint(usage_hint(&usage)));
             }
         };
-        Ok((Source::Aggregate { aggregate, value, variable }, data_type))
+        Ok((Source::Aggregate { aggregate, value, variable }, Field::new("", data_type, true)))
     }
 
     /// Returns the variable of an argument, or `None` for all rows, and the index of the kept value.
@@ -241,14 +269,16 @@ impl References<'_> {
             },
         };
         self.scope.check(&mut expression, Place::Where, position)?;
-        let (expression, data_type) = widen(self.rows.plan_coerced(&expression, position)?);
+        let (expression, data_type) = self.rows.plan_coerced(&expression, position)?;
+        let marks = self.rows.field_of(&expression, "", &data_type).metadata().clone();
+        let (expression, data_type) = widen((expression, data_type));
         if matches!(data_type, DataType::Interval(_) | DataType::Duration(_)) {
             let message = format!("a row pattern does not look at values of type {}", type_name(&data_type));
             return Err(SqlError::new(position, message).hint("look at a number, text, boolean or time"));
         }
         let known = self.values.iter().position(|value| value.expression == expression);
         let value = known.unwrap_or_else(|| {
-            self.values.push(KeptValue { expression, data_type, position });
+            self.values.push(KeptValue { expression, data_type, marks, position });
             self.values.len() - 1
         });
         Ok((variable, value))
@@ -263,12 +293,13 @@ impl References<'_> {
     ) -> Result<(), SqlError> {
         match expression {
             ast::Expr::Identifier(_) => variables.push(None),
+            ast::Expr::CompoundIdentifier(names) if self.is_row(&name_of(&names[0])) => variables.push(None),
             ast::Expr::CompoundIdentifier(names) => {
-                let [variable, column] = names.as_slice() else {
-                    return Err(SqlError::new(fallback, "a name with several points is not supported yet"));
+                variables.push(Some(self.variable(&name_of(&names[0]))?));
+                *expression = match &names[1..] {
+                    [column] => ast::Expr::Identifier(column.clone()),
+                    column_with_parts => ast::Expr::CompoundIdentifier(column_with_parts.to_vec()),
                 };
-                variables.push(Some(self.variable(&name_of(variable))?));
-                *expression = ast::Expr::Identifier(column.clone());
             }
             ast::Expr::Function(call) if self.is_about_match(call) => {
                 let position = Position::from(call.name.span()).or(fallback);
@@ -281,6 +312,14 @@ impl References<'_> {
             other => return try_each_child(other, &mut |child| self.strip(child, variables, fallback)),
         }
         Ok(())
+    }
+
+    /// Whether a name before a point is no variable but a column with parts: `radio.rssi`.
+    fn is_row(&self, name: &Name) -> bool {
+        let is_row = |column: &&str| {
+            column.strip_prefix(&name.text).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        !self.variables.iter().any(|variable| variable.text == name.text) && self.scope.columns.iter().any(is_row)
     }
 
     /// Whether a call reads more than one row.
