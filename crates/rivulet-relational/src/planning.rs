@@ -258,7 +258,7 @@ fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, Relat
             Problem::UnknownColumn(name, columns) => fields::name_column(name, columns, &mut query),
             Problem::Foreign(message) => {
                 names::make_different(message, &mut query)
-                    || stars::spell_out(message, &mut query, |row| schema_of(row, catalog).ok())
+                    || stars::spell_out(message, &mut query, |row| schema_of(row, catalog).ok())?
             }
             _ => false,
         };
