@@ -29,6 +29,28 @@ pub(super) fn result_table(columns: &[String], rows: &[Vec<Value>]) -> String {
     render(columns.to_vec(), &numeric, rows.iter().map(|row| row.iter().map(cell).collect()))
 }
 
+/// What is shown of the result of a statement that shows or describes: not the columns that are null in every row, and
+/// of properties not those that are null.
+pub(super) fn shown(columns: &[String], rows: &[Vec<Value>]) -> (Vec<String>, Vec<Vec<Value>>) {
+    if columns == ["property", "value"] {
+        let has_value = |row: &&Vec<Value>| row.get(1).is_none_or(|value| !value.is_null());
+        return (columns.to_vec(), rows.iter().filter(has_value).cloned().collect());
+    }
+    let said = columns_that_say(columns.len(), rows, Value::is_null);
+    let pick = |row: &Vec<Value>| said.iter().filter_map(|&place| row.get(place).cloned()).collect();
+    (said.iter().map(|&place| columns[place].clone()).collect(), rows.iter().map(pick).collect())
+}
+
+/// The columns of which a row says anything; all of them where there are no rows.
+pub(super) fn columns_that_say<T>(columns: usize, rows: &[Vec<T>], is_nothing: impl Fn(&T) -> bool) -> Vec<usize> {
+    let says =
+        |place: &usize| rows.is_empty() || rows.iter().any(|row| row.get(*place).is_some_and(|one| !is_nothing(one)));
+    (0..columns).filter(says).collect()
+}
+
+/// What stands for a value that there is not.
+pub(super) const NOTHING: &str = "-";
+
 /// A table of as many columns as there are headers.
 pub(super) fn render(headers: Vec<String>, numeric: &[usize], rows: impl Iterator<Item = Vec<String>>) -> String {
     let mut table = Table::new();
@@ -47,7 +69,7 @@ pub(super) fn render(headers: Vec<String>, numeric: &[usize], rows: impl Iterato
 /// A JSON value as a cell: text without quotes.
 pub(super) fn cell(value: &Value) -> String {
     match value {
-        Value::Null => "-".into(),
+        Value::Null => NOTHING.into(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
     }
@@ -108,6 +130,20 @@ mod tests {
             "name     events\nkims_ac       7\nx          1200\n-             -"
         );
         assert_eq!(table(["a", "b"], &[], [["1".into(), "2".into()]]), "a  b\n1  2");
+    }
+
+    #[test]
+    fn what_is_null_everywhere_is_not_shown() {
+        let columns = ["name", "label", "events"].map(str::to_owned);
+        let rows = [vec![json!("a"), json!(null), json!(7)], vec![json!("b"), json!(null), json!(null)]];
+        let table = |columns: &[String], rows: &[Vec<Value>]| {
+            let (columns, rows) = shown(columns, rows);
+            result_table(&columns, &rows)
+        };
+        assert_eq!(table(&columns, &rows), "name  events\na          7\nb          -");
+        assert_eq!(table(&columns, &[]), "name  label  events");
+        let rows = [vec![json!("name"), json!("a")], vec![json!("output"), json!(null)]];
+        assert_eq!(table(&["property".into(), "value".into()], &rows), "property  value\nname      a");
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::http_client::{Client, WatchEvent};
 use super::complete::Completion;
 use super::error::CliError;
 use super::options::{Connection, Global};
-use super::output::{cell, print_json, result_table};
+use super::output::{cell, print_json, result_table, shown};
 use super::signals::interruptible;
 
 /// Lines that the prompt remembers.
@@ -170,7 +170,8 @@ fn print_result(out: &mut impl Write, result: &StatementResult) -> Result<(), Cl
             }
         }
         (columns, rows) => {
-            writeln!(out, "{}", result_table(columns, rows))?;
+            let (columns, rows) = shown(columns, rows);
+            writeln!(out, "{}", result_table(&columns, &rows))?;
             let (count, noun) = (rows.len(), if rows.len() == 1 { "row" } else { "rows" });
             eprintln!("({count} {noun})");
         }

@@ -13,7 +13,7 @@ use crate::service::QueryState;
 
 use super::error::CliError;
 use super::options::{Connection, Global};
-use super::output::{bytes, duration_us, print_json, render, table, uptime};
+use super::output::{NOTHING, bytes, columns_that_say, duration_us, print_json, render, table, uptime};
 
 /// How often `--watch` asks.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -23,6 +23,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// What the columns of the table are.
 pub(super) const COLUMNS: &str = "\
+A column is left out where no row has anything in it.
 Of each application, since the server started:
   running    queries that run
   events     events received
@@ -290,13 +291,16 @@ const OF_BIG_QUERIES: [Column<BigQuery>; 12] = [
     ("behind", Shown::Always, true, |one| percentile(one.watermark_lag_us)),
 ];
 
-/// The wide table, or what fits into 80 columns.
+/// The wide table, or what fits into 80 columns; without columns of which no row says anything.
 fn table_of<'t, T: 't>(columns: &[Column<T>], wide: bool, rows: impl IntoIterator<Item = &'t T>) -> String {
     let other = if wide { Shown::Narrow } else { Shown::Wide };
     let columns: Vec<&Column<T>> = columns.iter().filter(|(_, shown, ..)| *shown != other).collect();
-    let numeric: Vec<usize> = (0..columns.len()).filter(|&place| columns[place].2).collect();
-    let rows = rows.into_iter().map(|row| columns.iter().map(|(.., cell)| cell(row)).collect());
-    render(columns.iter().map(|(header, ..)| (*header).to_owned()).collect(), &numeric, rows)
+    let rows: Vec<Vec<String>> =
+        rows.into_iter().map(|row| columns.iter().map(|(.., cell)| cell(row)).collect()).collect();
+    let said = columns_that_say(columns.len(), &rows, |cell| cell == NOTHING);
+    let numeric: Vec<usize> = (0..said.len()).filter(|&place| columns[said[place]].2).collect();
+    let rows = rows.into_iter().map(|row| said.iter().map(|&place| row[place].clone()).collect());
+    render(said.iter().map(|&place| columns[place].0.to_owned()).collect(), &numeric, rows)
 }
 
 /// The state of a query, and what of it does not work though it runs: `running, sink retrying`.
@@ -310,7 +314,7 @@ fn big_state(query: &BigQuery) -> String {
 
 /// Where workers stand on a machine with several memory nodes.
 fn worker_table(workers: &[Worker]) -> String {
-    let number = |value: Option<u64>| value.map_or_else(|| "-".into(), |value| value.to_string());
+    let number = |value: Option<u64>| value.map_or_else(|| NOTHING.into(), |value| value.to_string());
     let rows = workers.iter().map(|worker| {
         [
             worker.worker.to_string(),
@@ -324,7 +328,7 @@ fn worker_table(workers: &[Worker]) -> String {
 }
 
 fn percentile(value: Option<u64>) -> String {
-    value.map_or_else(|| "-".into(), duration_us)
+    value.map_or_else(|| NOTHING.into(), duration_us)
 }
 
 /// Counts by reason, those without any left out.
