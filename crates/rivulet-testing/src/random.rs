@@ -5,8 +5,8 @@ use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::InputIndex;
 use rivulet_sql::ParamValue;
 
-/// A random application over the input `readings (ts, value, device)`, or over two inputs with these columns, with the
-/// parameters `low`, `width` and `rows`.
+/// A random application over the input `readings (ts, value, device, sensors, radio)`, where `sensors` is a map and
+/// `radio` a row, or over two inputs with these columns, with the parameters `low`, `width` and `rows`.
 pub struct RandomApplication {
     /// The `CREATE APPLICATION`.
     pub sql: String,
@@ -37,6 +37,10 @@ pub struct RandomEvent {
     pub payload: String,
 }
 
+/// The columns of each input.
+const COLUMNS: &str = "ts TIMESTAMP EVENT TIME, value DOUBLE, device TEXT, sensors MAP<TEXT, DOUBLE>, \
+                       radio ROW<rssi BIGINT, gps ROW<lat DOUBLE>>";
+
 /// A row pattern instead of a window.
 const PATTERN: &str = "pattern";
 
@@ -46,6 +50,7 @@ impl RandomApplication {
         let mut random = StdRng::seed_from_u64(seed);
         let mut pick = |options: &[&str]| options[random.random_range(0..options.len())].to_owned();
         let window = pick(&[
+            "",
             "",
             "",
             "tumble(ts, $width)",
@@ -62,23 +67,34 @@ impl RandomApplication {
             PATTERN,
             PATTERN,
         ]);
-        let filter = pick(&["", "", "WHERE value > $low", "WHERE device <> 'b' AND value < 90"]);
+        let filter = pick(&[
+            "",
+            "",
+            "WHERE value > $low",
+            "WHERE device <> 'b' AND value < 90",
+            "WHERE sensors['t'] > 10 OR radio.gps.lat IS NULL",
+        ]);
         let options = pick(&[
             "",
             "WITH (lateness => INTERVAL '2 seconds')",
             "WITH (lateness => INTERVAL '1 second', topic_column => 'device')",
             "WITH (idle_timeout => INTERVAL '3 seconds', lateness => INTERVAL '500 milliseconds')",
         ]);
-        let on_change = pick(&["", "EMIT ON CHANGE"]);
+        let on_change = pick(&["", "", "EMIT ON CHANGE"]);
         let over = pick(&["", "OVER (PARTITION BY device)"]);
         let body = if window == PATTERN {
-            let partition = pick(&["", "PARTITION BY device"]);
-            let number = pick(&["", ", MATCH_NUMBER() AS number"]);
+            let partition = pick(&["", "PARTITION BY device", "PARTITION BY device"]);
+            let number = pick(&[
+                "",
+                ", MATCH_NUMBER() AS number",
+                ", PREV(sensors['t']) AS before, LAST(A.sensors)['t'] AS t, LAST(radio) AS radio",
+            ]);
             let skip = pick(&["", "", "AFTER MATCH SKIP TO NEXT ROW", "AFTER MATCH SKIP TO LAST A"]);
             let within = pick(&["", "WITHIN $width", "WITHIN INTERVAL '2 seconds'"]);
             let pattern = pick(&[
                 "(A B+) @ DEFINE B AS B.value < PREV(B.value)",
                 "(A+) @ DEFINE A AS value > $low",
+                "(A B+) @ DEFINE B AS B.sensors['t'] < PREV(B.sensors['t']) OR B.radio.rssi > A.radio.rssi",
                 "(A+? B) @ DEFINE A AS value > $low, B AS B.value > avg(A.value) + 5",
                 "((A | B){2,3} C) @ DEFINE A AS device = 'a', B AS LAST(B.value, 1) IS NULL OR value > LAST(B.value, 1)",
                 "(A X*? B) @ DEFINE A AS value > $low, B AS B.value > A.value + $low / 10 AND device <> A.device",
@@ -100,11 +116,18 @@ impl RandomApplication {
                 "value - lag(value, 2) AS step, lag(device) OVER (PARTITION BY value > $low) AS before",
                 "sum(value) OVER (PARTITION BY device ORDER BY ts ROWS 2 PRECEDING) AS three, device",
                 "avg(value) OVER (ROWS UNBOUNDED PRECEDING) AS mean, max(ts) OVER (ROWS 3 PRECEDING) AS last",
+                "max(device) OVER (PARTITION BY radio.rssi ROWS 2 PRECEDING) AS greatest, \
+                 min(device) FILTER (WHERE value > $low) OVER (ORDER BY ts ROWS UNBOUNDED PRECEDING) AS least",
+                "sensors['t'] + $low AS t, radio.rssi, radio.gps.lat AS lat",
+                "upper(device) AS device, sensors, radio",
+                "lag(sensors)['h'] AS before, lag(radio.rssi) OVER (PARTITION BY sensors['t']) AS rssi",
             ]);
             let qualify = pick(&[
                 "",
                 "",
+                "",
                 "QUALIFY changed(device)",
+                "QUALIFY changed(sensors) OR radio.rssi > lag(radio.rssi)",
                 "QUALIFY lag(value, 3) < value OR hysteresis(value, $low, $low + 20)",
                 "QUALIFY changed(CAST(value AS BIGINT) / 30) OVER (PARTITION BY device)",
             ]);
@@ -117,6 +140,8 @@ impl RandomApplication {
                     "avg(value) AS a",
                     "min(value) AS a",
                     "max(value) AS a",
+                    "max(sensors['t']) AS a",
+                    "avg(radio.rssi) AS a",
                     "median(value) AS a",
                 ]),
                 pick(&[
@@ -128,6 +153,9 @@ impl RandomApplication {
                     "regr_slope(value, date_part('epoch', ts)) AS b",
                     "avg(value) > $low AS b",
                     "array_agg(value) AS b",
+                    "last_value(sensors)['h'] AS b",
+                    "array_agg(radio) AS b",
+                    "max(sensors) FILTER (WHERE radio.rssi < -60) AS b",
                     "string_agg(device, '+' ORDER BY value DESC) AS b",
                     "json_object('all', array_agg(device), 'n', count(*)) AS b",
                 ]),
@@ -180,7 +208,7 @@ impl RandomApplication {
         }
         let sql = format!(
             "CREATE APPLICATION random (low DOUBLE, width INTERVAL, rows BIGINT DEFAULT 3)\n\
-             INPUT readings (ts TIMESTAMP EVENT TIME, value DOUBLE, device TEXT) FORMAT JSON {options}\n\
+             INPUT readings ({COLUMNS}) FORMAT JSON {options}\n\
              OUTPUT FORMAT JSON AS {body}"
         );
         Self { sql, inputs: 1 }
@@ -191,13 +219,13 @@ impl RandomApplication {
 fn with_two_inputs(body: &str, options: String, pick: &mut impl FnMut(&[&str]) -> String) -> String {
     let body = match pick(&["union", "latest", "interval"]).as_str() {
         "union" => {
-            let filter = pick(&["", "WHERE value > $low", "WHERE device <> 'b'"]);
+            let filter = pick(&["", "WHERE value > $low", "WHERE device <> 'b'", "WHERE sensors['t'] > 10"]);
             let value = pick(&["value", "value + $low", "CAST(value AS BIGINT)"]);
             body.replace(
                 "FROM readings",
                 &format!(
-                    "FROM (SELECT ts, value, device FROM readings {filter} \
-                     UNION ALL SELECT ts, {value}, upper(device) FROM others) AS readings"
+                    "FROM (SELECT ts, value, device, sensors, radio FROM readings {filter} \
+                     UNION ALL SELECT ts, {value}, upper(device), sensors, radio FROM others) AS readings"
                 ),
             )
         }
@@ -214,6 +242,7 @@ fn with_two_inputs(body: &str, options: String, pick: &mut impl FnMut(&[&str]) -
             ]);
             pick(&[
                 &format!("SELECT r.ts, r.value - o.value AS value, o.device FROM {from}"),
+                &format!("SELECT r.ts, r.sensors['t'] - o.radio.rssi AS t, o.sensors, r.radio FROM {from}"),
                 &format!("SELECT r.value, o.value AS other, r.device FROM {both} WHERE r.value > $low EMIT ON CHANGE"),
                 &format!("SELECT r.value + lag(o.value) AS value, r.device FROM {both} QUALIFY changed(r.device)"),
                 &format!(
@@ -232,7 +261,11 @@ fn with_two_inputs(body: &str, options: String, pick: &mut impl FnMut(&[&str]) -
                 "r.device = o.device AND r.ts BETWEEN o.ts - INTERVAL '2 seconds' AND o.ts + $width",
                 "o.ts >= r.ts - $width AND o.ts <= r.ts - INTERVAL '100 milliseconds' AND o.device = r.device",
             ]);
-            let columns = pick(&["r.ts, o.ts AS other, r.value", "r.value - o.value AS value, o.device"]);
+            let columns = pick(&[
+                "r.ts, o.ts AS other, r.value",
+                "r.value - o.value AS value, o.device",
+                "r.radio, o.sensors['t'] AS t, o.radio.gps.lat AS lat",
+            ]);
             let filter = pick(&["", "WHERE o.value > $low"]);
             let on_change = pick(&["", "EMIT ON CHANGE"]);
             pick(&[
@@ -253,8 +286,8 @@ fn with_two_inputs(body: &str, options: String, pick: &mut impl FnMut(&[&str]) -
     ]);
     format!(
         "CREATE APPLICATION random (low DOUBLE, width INTERVAL, rows BIGINT DEFAULT 3, input TEXT, output TEXT)\n\
-         INPUT readings (ts TIMESTAMP EVENT TIME, value DOUBLE, device TEXT) FROM 'mqtt:{{input}}/readings' FORMAT JSON {options}\n\
-         INPUT others (ts TIMESTAMP EVENT TIME, value DOUBLE, device TEXT) FROM 'mqtt:{{input}}/others' FORMAT JSON\n\
+         INPUT readings ({COLUMNS}) FROM 'mqtt:{{input}}/readings' FORMAT JSON {options}\n\
+         INPUT others ({COLUMNS}) FROM 'mqtt:{{input}}/others' FORMAT JSON\n\
          {outputs} AS {body}"
     )
 }
@@ -317,7 +350,11 @@ pub fn events(random: &mut StdRng, queries: usize, count: usize, start_us: i64) 
                 4 => format!("{{\"value\":{value}}}"),
                 5 => format!("{{\"ts\":{time_ms},\"device\":\"{device}\"}}"),
                 6 => String::new(),
-                _ => format!("{{\"ts\":{time_ms},\"value\":{value},\"device\":\"{device}\"}}"),
+                7 => format!("{{\"ts\":{time_ms},\"device\":\"{device}\",\"sensors\":{{\"t\":\"warm\"}}}}"),
+                _ => {
+                    let parts = parts(random);
+                    format!("{{\"ts\":{time_ms},\"value\":{value},\"device\":\"{device}\"{parts}}}")
+                }
             };
             RandomEvent {
                 query: random.random_range(0..queries),
@@ -328,4 +365,22 @@ pub fn events(random: &mut StdRng, queries: usize, count: usize, start_us: i64) 
             }
         })
         .collect()
+}
+
+/// The map and the row of an event, each often missing in part or as a whole, with few different values.
+fn parts(random: &mut StdRng) -> String {
+    let t = random.random_range(0..40);
+    let sensors = match random.random_range(0..6) {
+        0 => String::new(),
+        1 => ",\"sensors\":{}".to_owned(),
+        2 => format!(",\"sensors\":{{\"h\":{t}}}"),
+        _ => format!(",\"sensors\":{{\"t\":{t},\"h\":0.5}}"),
+    };
+    let rssi = -50 - 10 * random.random_range(0..4);
+    let radio = match random.random_range(0..6) {
+        0 => String::new(),
+        1 => format!(",\"radio\":{{\"rssi\":{rssi}}}"),
+        _ => format!(",\"radio\":{{\"gps\":{{\"lat\":48.5}},\"rssi\":{rssi}}}"),
+    };
+    sensors + &radio
 }
