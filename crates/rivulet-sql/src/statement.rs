@@ -5,7 +5,6 @@ mod parts;
 mod query;
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion_sql::sqlparser::ast;
@@ -17,7 +16,7 @@ use crate::{Literal, Position};
 pub use account::{AccountStatement, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, TenantLimit, UserName, limit_of};
 use parts::Sealed;
 pub(crate) use parts::{ColumnDeclaration, ComputedColumn, MatchClause, PatternTree, SealedComputed, SkipClause};
-pub use parts::{Name, StateWish};
+pub use parts::{Name, SecretValue, StateWish};
 pub(crate) use query::Watermark;
 pub use query::{BigQuery, CreateBigQuery, CreateSink, CreateSource, CreateView};
 
@@ -284,16 +283,6 @@ pub struct CreateSecret {
     pub replaces: bool,
     /// The value.
     pub value: SecretValue,
-}
-
-/// The value of a secret. It is not shown, in logs neither.
-#[derive(Clone, PartialEq, Eq)]
-pub struct SecretValue(pub String);
-
-impl fmt::Debug for SecretValue {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("***")
-    }
 }
 
 /// The topic of an address, if it is one of the default connector.

@@ -10,6 +10,7 @@ mod accounts;
 mod activity;
 mod applications;
 mod audit;
+mod broker_access;
 mod caller;
 mod error;
 mod live;
@@ -34,7 +35,6 @@ use tokio::sync::broadcast;
 use utoipa::ToSchema;
 
 use crate::config::Config;
-pub(crate) use access::BrokerAccess;
 pub use access::{Access, Authorizer, Credentials, LocalOperator, Permit, Refused};
 pub use accounts::{AccountAnswer, GrantInfo, TokenInfo, UserInfo};
 pub(crate) use activity::counted_from;
@@ -43,6 +43,7 @@ pub use applications::{
     ApplicationInfo, Code, ParameterInfo, QueryReplacement, Replacement, SecretInfo, TableColumn, TableInfo,
 };
 pub use audit::{AuditEntry, Auditor, without_values};
+pub(crate) use broker_access::BrokerAccess;
 pub use caller::{Caller, Login, Origin};
 pub use error::{ErrorKind, ServiceError};
 pub(crate) use live::Waiting;
@@ -55,7 +56,7 @@ pub use queries::{
 pub use quotas::{LIMIT_MAX, Limit, LimitUse, Limits, LiveStream, Quota, Quotas, TenantInfo};
 pub use requests::{Alteration, AlterationEffect, Parameter, ParameterValue, QueryChange, QueryRequest};
 pub use resource::{Action, Resource, ResourceKind};
-pub use rights::{Grant, LoginToken, Rights};
+pub use rights::{Grant, LoginProof, LoginToken, Rights};
 pub(crate) use rights::{administers_server, has_expired, is_below};
 pub use session::Session;
 pub use status::{

@@ -78,7 +78,10 @@ pub(super) fn alter(cursor: &mut Cursor<'_>) -> Result<AccountStatement, SqlErro
         return Ok(AccountStatement::AlterTenant { name, limits });
     }
     cursor.expect_word("TOKEN").map_err(|error| {
-        error.hint("rights of a user change with GRANT and REVOKE; a user is dropped, and created anew")
+        error.hint(
+            "rights of a user change with GRANT and REVOKE, a password with `rivulet user password`; a user is \
+             dropped, and created anew",
+        )
     })?;
     let (id, position) = cursor.string("the id of a token in single quotes")?;
     cursor.expect_word("ROTATE")?;

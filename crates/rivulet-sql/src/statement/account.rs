@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::Name;
+use super::{Name, SecretValue};
 use crate::Position;
 use crate::reserved::name_in_sql;
 
@@ -127,6 +127,14 @@ pub enum AccountStatement {
         /// Do nothing if there is none.
         if_exists: bool,
     },
+    /// Gives a user a password, or takes it away. There is no SQL for it, because texts of statements are kept in
+    /// scripts and histories.
+    SetPassword {
+        /// The user.
+        user: UserName,
+        /// The password; `None` to take it away.
+        password: Option<SecretValue>,
+    },
     /// `SHOW USERS`: those of the caller's tenant, or of all tenants if the caller administers the server.
     ShowUsers,
     /// `CREATE TOKEN FOR u [EXPIRES IN INTERVAL '90 days']`
@@ -180,6 +188,7 @@ impl AccountStatement {
         match self {
             Self::CreateUser { user, .. }
             | Self::DropUser { user, .. }
+            | Self::SetPassword { user, .. }
             | Self::CreateToken { user, .. }
             | Self::Grant { user, .. }
             | Self::Revoke { user, .. } => Some(user),
@@ -207,6 +216,9 @@ impl AccountStatement {
                 format!("CREATE USER {user}{}", if *is_admin { " ADMIN" } else { "" })
             }
             Self::DropUser { user, .. } => format!("DROP USER {user}"),
+            Self::SetPassword { user, password } => {
+                format!("ALTER USER {user} {} PASSWORD", if password.is_some() { "SET" } else { "DROP" })
+            }
             Self::ShowUsers => "SHOW USERS".into(),
             Self::CreateToken { user, expires_in_s } => {
                 let expires = expires_in_s.map(|seconds| format!(" EXPIRES IN INTERVAL '{seconds} seconds'"));

@@ -26,6 +26,16 @@ impl fmt::Display for Name {
     }
 }
 
+/// The value of a secret. It is not shown, in logs neither.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretValue(pub String);
+
+impl fmt::Debug for SecretValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
 /// What is to become of state when a new version takes over. For an application it is the state of its queries, for a
 /// query its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use serde_json::{Map, Value, json};
 use super::token;
 use crate::catalog::OWNER_ONLY;
 use crate::config::AuditConfig;
-use crate::service::{Action, AuditEntry, Auditor, ErrorKind, Origin, ServiceError};
+use crate::service::{Action, AuditEntry, Auditor, ErrorKind, LoginProof, Origin, ServiceError};
 use crate::times::at;
 
 /// The file that is written now. Those before it have the time at which they ended in their names.
@@ -199,7 +199,16 @@ fn line(entry: &AuditEntry<'_>) -> Value {
         put("tenant", json!(caller.tenant().as_str()));
         put("user", json!(caller.name()));
         if let Some(login) = caller.login() {
-            put("token", json!(token::id_text(login.token.id)));
+            match &login.token.proof {
+                LoginProof::Token(id) => put("token", json!(token::id_text(*id))),
+                LoginProof::Password => put("by", json!("password")),
+                LoginProof::Certificate => put("by", json!("certificate")),
+                LoginProof::Jwt { issuer, subject } => {
+                    put("by", json!("jwt"));
+                    put("issuer", json!(issuer));
+                    put("subject", json!(subject));
+                }
+            }
         }
         if let Some(client) = caller.client_id() {
             put("client", json!(cut(client)));

@@ -23,6 +23,9 @@ const USERS_MAX: usize = 100_000;
 /// The most tokens of a user. One more takes the place of one that has expired, if there is one.
 const TOKENS_MAX: usize = 32;
 
+/// The most tokens that a user has for its password.
+const LOGINS_MAX: usize = 16;
+
 /// The most rights of a user: each is looked at for each message.
 const GRANTS_MAX: usize = 256;
 
@@ -51,6 +54,7 @@ impl Accounts {
                     dropped => dropped.map(|()| done(format!("user {name} dropped"))),
                 }
             }
+            S::SetPassword { user, password } => self.set_password(&full(user), user, password.as_ref()),
             S::CreateToken { user, expires_in_s } => self.create_token(&full(user), user, *expires_in_s),
             S::RotateToken { id, grace_s, position } => {
                 self.rotate_token(caller, id, *grace_s).map_err(|error| error.at_place((*position).into()))
@@ -71,6 +75,7 @@ impl Accounts {
                     is_admin: record.all,
                     tokens: record.tokens.len(),
                     grants: record.grants.len(),
+                    has_password: record.password.is_some(),
                     created_s: record.created_s,
                 });
             })?)),
@@ -143,7 +148,7 @@ impl Accounts {
 
     /// Changes the record of a user, `None` for no user: on disk, then in memory. The last administrator who can log
     /// in stays.
-    fn change<T>(
+    pub(super) fn change<T>(
         &self,
         name: &FullName,
         change: impl FnOnce(&mut Option<UserRecord>) -> Result<T, ServiceError>,
@@ -165,7 +170,7 @@ impl Accounts {
                 || others.any(|(other, user)| user.record.can_administer(other, is_token))
         };
         let was = before.as_ref().is_some_and(|record| record.can_administer(name, holds));
-        // Without any token of an administrator, expired ones too, nobody would have to log in any more.
+        // Without any password or token of an administrator, expired ones too, nobody would have to log in any more.
         let opens = self.are_in_force() && !remains(&|_| true);
         if opens || was && !remains(&holds) {
             let message = format!("'{name}' is the last administrator of the server who can log in");
@@ -218,7 +223,7 @@ impl Accounts {
         }
         let note = match self.are_in_force() {
             true => "",
-            false => "; tokens are asked for once an administrator of the server has one",
+            false => "; nobody has to log in before an administrator of the server has a token or a password",
         };
         Ok(done(format!("user {name} created{note}")))
     }
@@ -232,7 +237,7 @@ impl Accounts {
         self.change(name, |record| {
             let record = record.as_mut().ok_or_else(|| no_user(name, written))?;
             let now_s = now_s();
-            add_token(name, record, expires_in_s.map(|after_s| now_s.saturating_add(after_s)))
+            add_token(name, record, expires_in_s.map(|after_s| now_s.saturating_add(after_s)), false)
         })
     }
 
@@ -251,13 +256,14 @@ impl Accounts {
             let now_s = now_s();
             let old = &mut record.tokens[place];
             let lifetime_s = old.expires_s.map(|expires_s| expires_s.saturating_sub(old.created_s));
+            let by_password = old.by_password;
             if grace_s == 0 {
                 record.tokens.remove(place);
             } else {
                 let end_s = now_s.saturating_add(grace_s);
                 old.expires_s = Some(old.expires_s.map_or(end_s, |expires_s| expires_s.min(end_s)));
             }
-            add_token(&name, record, lifetime_s.map(|after_s| now_s.saturating_add(after_s)))
+            add_token(&name, record, lifetime_s.map(|after_s| now_s.saturating_add(after_s)), by_password)
         })
     }
 
@@ -338,20 +344,34 @@ fn full_name(caller: &Caller, user: &UserName) -> FullName {
     }
 }
 
-fn add_token(name: &FullName, record: &mut UserRecord, expires_s: Option<u64>) -> Result<AccountAnswer, ServiceError> {
+/// Gives a user one more token, which ends at this time. Tokens that were given for its password have places of their
+/// own, of which a new one takes the oldest.
+pub(super) fn add_token(
+    name: &FullName,
+    record: &mut UserRecord,
+    expires_s: Option<u64>,
+    by_password: bool,
+) -> Result<AccountAnswer, ServiceError> {
     let now_s = now_s();
-    if record.tokens.len() >= TOKENS_MAX {
+    let max = if by_password { LOGINS_MAX } else { TOKENS_MAX };
+    let count = |record: &UserRecord| record.tokens.iter().filter(|token| token.by_password == by_password).count();
+    if count(record) >= max {
         record.tokens.retain(|token| !has_expired(token.expires_s, now_s));
     }
-    if record.tokens.len() >= TOKENS_MAX {
-        return Err(limit(
-            format!("{name} has {TOKENS_MAX} tokens, which is the limit"),
-            "drop one: SHOW TOKENS, DROP TOKEN",
-        ));
+    if count(record) >= max {
+        let oldest = record.tokens.iter().position(|token| token.by_password && by_password);
+        let Some(oldest) = oldest else {
+            return Err(limit(
+                format!("{name} has {TOKENS_MAX} tokens, which is the limit"),
+                "drop one: SHOW TOKENS, DROP TOKEN",
+            ));
+        };
+        record.tokens.remove(oldest);
     }
     let NewToken { id, text, hash } = token::generate()?;
     let id = token::id_text(id);
-    let token = TokenRecord { id, hash: hex::encode(hash), created_s: now_s, expires_s, last_used_s: None };
+    let hash = hex::encode(hash);
+    let token = TokenRecord { id, hash, created_s: now_s, expires_s, last_used_s: None, by_password };
     let info = info_of(name, &token, now_s);
     record.tokens.push(token);
     Ok(AccountAnswer::Token { text, info })
@@ -446,7 +466,7 @@ fn check_filter(tenant: &Tenant, filter: &str) -> Result<(), (String, String)> {
     Ok(())
 }
 
-fn no_user(name: &FullName, written: &UserName) -> ServiceError {
+pub(super) fn no_user(name: &FullName, written: &UserName) -> ServiceError {
     let error = ServiceError::not_found(format!("there is no user '{name}'"));
     at(error.with_hint("SHOW USERS lists them; one of another tenant is written tenant.name"), &written.name)
 }

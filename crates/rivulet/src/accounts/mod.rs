@@ -1,14 +1,19 @@
 //! Accounts: tenants, users, their tokens and rights, kept in the catalog and asked from memory.
 //!
 //! What must hold: a change that is answered is on disk, and counts from then on: for requests at once, and for
-//! connections and streams at their next message or within a second. Once an administrator of the server has a token,
-//! every door asks for one, and that never goes away again: there is always an administrator who can log in.
+//! connections and streams at their next message or within a second. Once an administrator of the server has a token
+//! or a password, every door asks for one, and that never goes away again: there is always an administrator who can
+//! log in.
 //!
-//! In reading order: [`token`] (the text of a token), `record` (what is saved of a user), this file (who is who, and
-//! what they may do), `tenants` (with their limits), `change` (statements), `audit` (the record of what callers do).
+//! In reading order: [`token`] (the text of a token), `password`, `record` (what is saved of a user), this file (who is
+//! who, and what they may do), `tenants` (with their limits), `login` (passwords, and the tokens that are given for
+//! them), `authorizer` (who gets in), `change` (statements), `audit` (the record of what callers do).
 
 mod audit;
+mod authorizer;
 mod change;
+mod login;
+mod password;
 mod record;
 mod tenants;
 pub mod token;
@@ -21,14 +26,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, RwLock};
-use rivulet_connectors::logins::is_secret;
 use tokio::sync::watch;
 
 use crate::catalog::Catalog;
-use crate::service::{
-    Action, Authorizer, Caller, Credentials, ErrorKind, FullName, Login, LoginToken, Quotas, Refused, Resource, Rights,
-    ServiceError, Tenant, is_below,
-};
+use crate::service::{ErrorKind, FullName, Login, LoginProof, LoginToken, Quotas, Rights, ServiceError, Tenant};
+use password::Passwords;
 use record::UserRecord;
 use token::Hash;
 
@@ -53,6 +55,16 @@ pub struct Accounts {
     /// Counts changes after which somebody may do less.
     changed: watch::Sender<u64>,
     last_use_saved_s: Mutex<u64>,
+    passwords: Passwords,
+}
+
+/// What a restore has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct EndedLogins {
+    /// Tokens that were valid.
+    pub tokens: usize,
+    /// Passwords.
+    pub passwords: usize,
 }
 
 #[derive(Default)]
@@ -60,11 +72,15 @@ struct Known {
     tenants: BTreeSet<Tenant>,
     users: BTreeMap<FullName, User>,
     tokens: HashMap<u64, Token>,
+    /// How many users have a password.
+    with_password: usize,
 }
 
 struct User {
     record: UserRecord,
     rights: Arc<Rights>,
+    /// What those have shown who have logged in with its password, if it has one.
+    password: Option<Arc<LoginToken>>,
 }
 
 #[derive(Clone)]
@@ -86,6 +102,16 @@ impl Known {
                 gone.login.end();
             }
         }
+        let of_before = before.as_ref().and_then(|user| user.password.clone());
+        self.with_password -= usize::from(of_before.is_some());
+        let has_same = |user: &User| record.as_ref().is_some_and(|record| record.password == user.record.password);
+        let password = of_before.filter(|login| {
+            let is_same = before.as_ref().is_some_and(has_same);
+            if !is_same {
+                login.end();
+            }
+            is_same
+        });
         let Some(record) = record else {
             before.iter().for_each(|user| user.rights.end());
             return;
@@ -96,7 +122,7 @@ impl Known {
                 tracing::error!(user = name.in_log(), id = token.id, "a token cannot be read, and is left out");
                 continue;
             };
-            let login = || Arc::new(LoginToken::new(id, token.expires_s, token.last_used_s));
+            let login = || Arc::new(LoginToken::new(LoginProof::Token(id), token.expires_s, token.last_used_s));
             let entry = self.tokens.entry(id).or_insert_with(|| Token { hash, user: name.clone(), login: login() });
             entry.login.expires_s.store(token.expires_s.unwrap_or(u64::MAX), Ordering::Release);
         }
@@ -106,7 +132,10 @@ impl Known {
             Some(user) => Arc::new(user.rights.replace(record.rights(name))),
             None => Arc::new(record.rights(name)),
         };
-        self.users.insert(name.clone(), User { record, rights });
+        let new_login = || Arc::new(LoginToken::new(LoginProof::Password, None, None));
+        let password = password.or_else(|| record.password.is_some().then(new_login));
+        self.with_password += usize::from(password.is_some());
+        self.users.insert(name.clone(), User { record, rights, password });
     }
 
     /// Whether callers have to log in.
@@ -163,7 +192,7 @@ impl Accounts {
         &self.quotas
     }
 
-    /// Whether callers have to log in: an administrator of the server has a token.
+    /// Whether callers have to log in: an administrator of the server has a token or a password.
     pub fn are_in_force(&self) -> bool {
         self.is_in_force.load(Ordering::Acquire)
     }
@@ -212,32 +241,6 @@ impl Accounts {
         let _ = self.put(catalog, users);
     }
 
-    /// Ends all tokens, on disk too. They stay as expired ones, so that callers still have to log in. Returns how many
-    /// were valid.
-    ///
-    /// # Errors
-    /// That cannot be written. Then they hold.
-    pub fn end_tokens(&self) -> Result<usize, ServiceError> {
-        let Some(catalog) = self.catalog.get() else { return Ok(0) };
-        let _changing = self.changing.lock();
-        let now_s = now_s();
-        let (mut users, mut ended) = (Vec::new(), 0);
-        for (name, user) in &self.known.read().users {
-            let mut record = user.record.clone();
-            for token in &mut record.tokens {
-                if token.expires_s.is_none_or(|expires_s| expires_s > now_s) {
-                    token.expires_s = Some(now_s);
-                    ended += 1;
-                }
-            }
-            if record != user.record {
-                users.push((name.clone(), record));
-            }
-        }
-        self.put(catalog, users)?;
-        Ok(ended)
-    }
-
     /// Replaces the records of users, on disk and in memory.
     fn put(&self, catalog: &Catalog, users: Vec<(FullName, UserRecord)>) -> Result<(), ServiceError> {
         let texts: Vec<String> = users.iter().map(|(_, record)| text_of(record)).collect();
@@ -259,98 +262,9 @@ impl Accounts {
         }
     }
 
-    /// The user that a verified certificate names: `user`, or `tenant/user` outside of the default tenant. It is logged
-    /// in for as long as there is such a user.
-    fn of_certificate(&self, name: &str) -> Option<Caller> {
-        let user = match name.split_once('/') {
-            Some((tenant, name)) => Tenant::new(tenant).named(name),
-            None => Tenant::default().named(name),
-        };
-        let rights = self.known.read().users.get(&user)?.rights.clone();
-        Some(Caller::logged_in(user, Login { rights, token: Arc::new(LoginToken::new(0, None, None)) }))
-    }
-
     /// Whether nobody has to log in, and the accounts are loaded.
     fn are_open(&self) -> bool {
         !self.are_in_force() && self.catalog.get().is_some()
-    }
-}
-
-impl Authorizer for Accounts {
-    fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, Refused> {
-        if self.are_open() {
-            return Ok(Caller::local_operator());
-        }
-        let Some(secret) = credentials.secret else {
-            return credentials.certificate.and_then(|name| self.of_certificate(name)).ok_or_else(Refused::default);
-        };
-        let (id, hash) = token::read(secret).ok_or_else(|| Refused {
-            hint: str::from_utf8(secret)
-                .is_ok_and(token::is_mistyped)
-                .then(|| "characters of the token are missing or wrong; copy it again as it was shown".to_owned()),
-        })?;
-        let (token, rights) = {
-            let known = self.known.read();
-            let token = known.tokens.get(&id).cloned();
-            let rights = token.as_ref().and_then(|token| known.users.get(&token.user)).map(|user| user.rights.clone());
-            (token, rights)
-        };
-        // An id is no secret, and is shown; that which must not be guessed is compared as a whole.
-        let is_same = is_secret(&hash, &token.as_ref().map_or(Hash::default(), |token| token.hash));
-        let (Some(token), Some(rights), true) = (token, rights, is_same) else { return Err(Refused::default()) };
-        let now_s = now_s();
-        if token.login.has_ended() || token.login.is_expired_at(now_s) {
-            let hint = "the token has expired; ask an administrator for another, or have it rotated before it ends";
-            return Err(Refused { hint: Some(hint.into()) });
-        }
-        token.login.last_used_s.store(now_s, Ordering::Relaxed);
-        Ok(Caller::logged_in(token.user, Login { rights, token: token.login }))
-    }
-
-    fn may_everything(&self, caller: &Caller) -> bool {
-        match caller.login() {
-            None => self.are_open(),
-            Some(login) => self.rights_of(login).is_some_and(|rights| rights.has_server()),
-        }
-    }
-
-    fn may(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), Refused> {
-        let Some(login) = caller.login() else {
-            return if self.are_open() { Ok(()) } else { Err(Refused::default()) };
-        };
-        // On the way of a message: no lock and no allocation as long as nothing has changed.
-        let is_allowed = match login.rights.is_outdated() || login.token.has_ended() {
-            false => login.rights.allow(action, resource, caller.client_id()),
-            true => self.rights_of(login).is_some_and(|rights| rights.allow(action, resource, caller.client_id())),
-        };
-        if is_allowed {
-            return Ok(());
-        }
-        Err(Refused::default())
-    }
-
-    fn may_name_topic(&self, caller: &Caller, topic: &str) -> Result<(), Refused> {
-        let tenant = caller.tenant();
-        if tenant.is_default() || is_below(topic, tenant.as_str()) {
-            return Ok(());
-        }
-        let hint = format!("topics of the tenant '{tenant}' begin with {tenant}/: write 'mqtt:{tenant}/{topic}'");
-        Err(Refused { hint: Some(hint) })
-    }
-
-    fn holds(&self, caller: &Caller) -> bool {
-        match caller.login() {
-            None => self.are_open(),
-            Some(login) => self.rights_of(login).is_some(),
-        }
-    }
-
-    fn has_accounts(&self) -> bool {
-        !self.are_open()
-    }
-
-    fn changes(&self) -> Option<watch::Receiver<u64>> {
-        Some(self.changed.subscribe())
     }
 }
 

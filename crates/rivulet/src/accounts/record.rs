@@ -19,6 +19,9 @@ pub(super) struct UserRecord {
     pub(super) grants: Vec<GrantRecord>,
     #[serde(default)]
     pub(super) tokens: Vec<TokenRecord>,
+    /// The hash of its password, as a PHC string.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) password: Option<String>,
 }
 
 /// A right.
@@ -45,6 +48,13 @@ pub(super) struct TokenRecord {
     pub(super) expires_s: Option<u64>,
     #[serde(default)]
     pub(super) last_used_s: Option<u64>,
+    /// Whether the user has got it for its password, with which it ends.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(super) by_password: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 /// What stands for the user's name in the filter of a topic.
@@ -56,9 +66,9 @@ impl UserRecord {
         Rights::new(user.clone(), self.all, grants)
     }
 
-    /// Whether a user of this name administers the server, and has a token for that.
+    /// Whether a user of this name administers the server, and has a password or such a token for that.
     pub(super) fn can_administer(&self, user: &FullName, is_token: impl FnMut(&TokenRecord) -> bool) -> bool {
-        administers_server(user, self.all) && self.tokens.iter().any(is_token)
+        administers_server(user, self.all) && (self.password.is_some() || self.tokens.iter().any(is_token))
     }
 }
 
@@ -109,17 +119,20 @@ mod tests {
     use super::*;
 
     /// What versions have written, one for each change of the form. Lines are added and never changed.
-    const SAVED: [&str; 2] = [
+    const SAVED: [&str; 3] = [
         r#"{"created_s":1795000000}"#,
         r#"{"created_s":1795000000,"all":true,"grants":[{"actions":["read","subscribe"],"kind":"query",
             "pattern":"home-7-%"},{"actions":["administer"],"kind":"server","pattern":null}],
             "tokens":[{"id":"00000000000000a1","hash":"ab","created_s":1,"expires_s":2,"last_used_s":null}]}"#,
+        r#"{"created_s":1795000000,"password":"$argon2id$v=19$m=19456,t=2,p=1$c2FsdA$aGFzaA",
+            "tokens":[{"id":"00000000000000a1","hash":"ab","created_s":1,"expires_s":2,"by_password":true}]}"#,
     ];
 
     #[test]
     fn what_every_version_saved_is_read() {
         let read = SAVED.map(|text| serde_json::from_str::<UserRecord>(text).expect(text));
         assert_eq!(read[0], UserRecord { created_s: 1_795_000_000, ..UserRecord::default() });
+        assert!(read[2].password.is_some() && read[2].tokens[0].by_password && !read[1].tokens[0].by_password);
         assert!(read[1].all && read[1].grants.len() == 2 && read[1].tokens[0].expires_s == Some(2));
         for record in read {
             let text = serde_json::to_string(&record).expect("text");

@@ -41,6 +41,9 @@ pub struct User {
     pub tokens: u64,
     /// The number of its other rights.
     pub grants: u64,
+    /// Whether it has a password.
+    #[serde(default)]
+    pub password: bool,
     /// When it was created, in seconds since the epoch.
     pub created_s: u64,
 }
@@ -184,8 +187,8 @@ pub(super) struct InTenant {
 
 impl From<UserInfo> for User {
     fn from(info: UserInfo) -> Self {
-        let UserInfo { tenant, name, is_admin: admin, tokens, grants, created_s } = info;
-        Self { tenant, name, admin, tokens: tokens as u64, grants: grants as u64, created_s }
+        let UserInfo { tenant, name, is_admin: admin, tokens, grants, has_password: password, created_s } = info;
+        Self { tenant, name, admin, tokens: tokens as u64, grants: grants as u64, password, created_s }
     }
 }
 
@@ -208,7 +211,7 @@ pub(super) fn named(name: String) -> rivulet_sql::Name {
     rivulet_sql::Name { text: name, position: Position::default() }
 }
 
-fn user_name(tenant: Option<String>, name: String) -> UserName {
+pub(super) fn user_name(tenant: Option<String>, name: String) -> UserName {
     UserName { tenant: tenant.map(named), name: named(name) }
 }
 
@@ -252,12 +255,17 @@ impl Authenticated {
     }
 
     async fn make_token(&self, statement: AccountStatement) -> Result<(StatusCode, Json<TokenCreated>), ApiError> {
-        match self.account(statement).await? {
-            AccountAnswer::Token { text, info } => {
-                Ok((StatusCode::CREATED, Json(TokenCreated { token: text, info: info.into() })))
-            }
-            _ => Err(unexpected()),
+        token_created(self.account(statement).await?)
+    }
+}
+
+/// The answer that has a token.
+pub(super) fn token_created(answer: AccountAnswer) -> Result<(StatusCode, Json<TokenCreated>), ApiError> {
+    match answer {
+        AccountAnswer::Token { text, info } => {
+            Ok((StatusCode::CREATED, Json(TokenCreated { token: text, info: info.into() })))
         }
+        _ => Err(unexpected()),
     }
 }
 

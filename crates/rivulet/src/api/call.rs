@@ -17,7 +17,7 @@ use tokio::sync::{Semaphore, watch};
 
 use super::error::ApiError;
 use super::turns::Turns;
-use crate::service::{Access, Caller, Credentials, Origin, Service, ServiceError, Session};
+use crate::service::{Access, AccountAnswer, Caller, Credentials, ErrorKind, Origin, Service, ServiceError, Session};
 
 /// The largest body of a request that is read as a whole.
 const BODY_BYTES_MAX: usize = 4 << 20;
@@ -37,6 +37,12 @@ const LOGINS_MAX: usize = 8;
 
 /// How long a request over the rate of its tenant waits for its refusal.
 const REFUSAL_WAIT: Duration = Duration::from_millis(100);
+
+/// Passwords at a time; others wait. Their hashes take much memory, and those who show a token do not wait for them.
+const PASSWORDS_MAX: usize = 2;
+
+/// The largest body of a login. Anybody may send one.
+const LOGIN_BYTES_MAX: usize = 16 << 10;
 
 /// Clients that watch results at a time, at most; others are refused.
 pub(super) const WATCH_MAX: usize = 1024;
@@ -60,6 +66,7 @@ pub(super) struct Api {
     turns: Turns,
     pub(super) look_permits: Arc<Semaphore>,
     pub(super) login_permits: Arc<Semaphore>,
+    pub(super) password_permits: Arc<Semaphore>,
     pub(super) failed_logins: Arc<FailedLogins>,
     pub(super) bounds: Bounds,
     pub(super) hosts: watch::Receiver<Hosts>,
@@ -90,9 +97,21 @@ impl Api {
         let call_permits = Arc::new(Semaphore::new(CALLS_MAX));
         let look_permits = Arc::new(Semaphore::new(LOOKS_MAX));
         let login_permits = Arc::new(Semaphore::new(LOGINS_MAX));
+        let password_permits = Arc::new(Semaphore::new(PASSWORDS_MAX));
         let turns = Turns::new(CALLS_OF_TENANT_MAX);
         let failed_logins = Arc::default();
-        Self { service, call_permits, turns, look_permits, login_permits, failed_logins, bounds, hosts, stop }
+        Self {
+            service,
+            call_permits,
+            turns,
+            look_permits,
+            login_permits,
+            password_permits,
+            failed_logins,
+            bounds,
+            hosts,
+            stop,
+        }
     }
 
     pub(super) async fn call<T: Send + 'static>(
@@ -114,14 +133,36 @@ impl Api {
 
     /// Reads a body, within bounds. It counts as long as the second value is there.
     pub(super) async fn read_bytes(&self, body: Body) -> Result<(Vec<u8>, Held), ApiError> {
-        read_body(body, BODY_BYTES_MAX, &self.bounds.budget, 1).await.map_err(unread)
+        read_body(body, BODY_BYTES_MAX, &self.bounds.budget, 1).await.map_err(|error| unread(error, BODY_BYTES_MAX))
+    }
+
+    /// Asks something with credentials, in its turn, so that those who guess at the same time do not pass together.
+    /// Wrong ones count against the address that they come from.
+    async fn log_in<T: Send + 'static>(
+        &self,
+        permits: &Arc<Semaphore>,
+        address: Option<IpAddr>,
+        ask: impl FnOnce(&Access) -> Result<T, ServiceError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let failed_logins = self.failed_logins.clone();
+        let in_turn = move |service: &Arc<dyn Service>| {
+            if let Some(wait) = address.and_then(|address| failed_logins.must_wait(address)) {
+                return Err(ApiError::after_wrong_tokens(wait));
+            }
+            let answer = ask(&service.access());
+            let is_wrong = answer.as_ref().is_err_and(|error| error.kind == ErrorKind::Unauthenticated);
+            if let Some(address) = address.filter(|_| is_wrong) {
+                failed_logins.note(address, "the REST API");
+            }
+            answer.map_err(ApiError::from)
+        };
+        self.call(permits, in_turn).await?
     }
 
     /// The same as text.
     pub(super) async fn read_text(&self, body: Body) -> Result<Text, ApiError> {
         let (bytes, held) = self.read_bytes(body).await?;
-        let text = String::from_utf8(bytes).map_err(|_| ApiError::invalid("the body is not UTF-8 text"))?;
-        Ok(Text { text, _held: [Some(held), None] })
+        Text::of(bytes, held)
     }
 
     /// The same for SQL, whose reading takes much more than its text.
@@ -149,7 +190,7 @@ impl FromRequestParts<Api> for Authenticated {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
-        let address = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+        let address = address_of(parts);
         let secret =
             parts.headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
         let certificate = parts.extensions.get::<Encrypted>().and_then(|encrypted| encrypted.certificate.clone());
@@ -158,33 +199,17 @@ impl FromRequestParts<Api> for Authenticated {
         let caller = match secret.map(<[u8]>::to_vec) {
             None => {
                 let certificate = certificate.as_deref();
-                access.authenticate(&Credentials { certificate, origin, ..Credentials::default() })
+                access.authenticate(&Credentials { certificate, origin, ..Credentials::default() })?
             }
             Some(secret) => {
-                let failed_logins = api.failed_logins.clone();
-                // In its turn, so that those who guess at the same time do not pass together.
-                let authenticate = move |service: &Arc<dyn Service>| {
-                    if let Some(wait) = address.and_then(|address| failed_logins.must_wait(address)) {
-                        return Err(ApiError::after_wrong_tokens(wait));
-                    }
+                let authenticate = move |access: &Access| {
                     let certificate = certificate.as_deref();
-                    let credentials = Credentials { user: None, secret: Some(&secret), certificate, origin };
-                    let caller = service.access().authenticate(&credentials);
-                    if let (Err(_), Some(address)) = (&caller, address) {
-                        failed_logins.note(address, "the REST API");
-                    }
-                    Ok(caller)
+                    access.authenticate(&Credentials { user: None, secret: Some(&secret), certificate, origin })
                 };
-                api.call(&api.login_permits, authenticate).await??
+                api.log_in(&api.login_permits, address, authenticate).await?
             }
         };
-        let caller = caller?;
-        let quota = access.quotas().of(caller.tenant());
-        if let Err((error, wait)) = quota.request() {
-            // A client that asks again at once is slowed down with that.
-            tokio::time::sleep(REFUSAL_WAIT).await;
-            return Err(ApiError::over_a_rate(error, wait));
-        }
+        count_request(&access, &caller).await?;
         Ok(Self { api: api.clone(), access, caller, address })
     }
 }
@@ -219,6 +244,59 @@ impl MaybeAuthenticated {
             (service.ready().map(|()| service.problems()), is_told)
         };
         api.call(&api.look_permits, look).await
+    }
+}
+
+/// Counts a request for the rate of its caller's tenant.
+async fn count_request(access: &Access, caller: &Caller) -> Result<(), ApiError> {
+    if let Err((error, wait)) = access.quotas().of(caller.tenant()).request() {
+        // A client that asks again at once is slowed down with that.
+        tokio::time::sleep(REFUSAL_WAIT).await;
+        return Err(ApiError::over_a_rate(error, wait));
+    }
+    Ok(())
+}
+
+/// Where a request comes from; `None` if it came without a connection.
+fn address_of(parts: &Parts) -> Option<IpAddr> {
+    parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip())
+}
+
+/// A request of somebody who is to be found out.
+pub(super) struct Visitor {
+    api: Api,
+    address: Option<IpAddr>,
+}
+
+impl FromRequestParts<Api> for Visitor {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
+        Ok(Self { api: api.clone(), address: address_of(parts) })
+    }
+}
+
+impl Visitor {
+    /// Reads the small body of a login.
+    pub(super) async fn read_text(&self, body: Body) -> Result<Text, ApiError> {
+        let read = read_body(body, LOGIN_BYTES_MAX, &self.api.bounds.budget, 1).await;
+        let (bytes, held) = read.map_err(|error| unread(error, LOGIN_BYTES_MAX))?;
+        Text::of(bytes, held)
+    }
+
+    /// Exchanges the name and the password of a user for a token. It is a request of the user's tenant once the
+    /// password is right: guesses use up no rate of a tenant.
+    pub(super) async fn log_in(&self, user: String, password: String) -> Result<AccountAnswer, ApiError> {
+        let access = self.api.service.get().ok_or_else(ApiError::starting)?.access();
+        let origin = Some(Origin { address: self.address, door: "http" });
+        let check = move |access: &Access| {
+            let secret = Some(password.as_bytes());
+            access.check_password(&Credentials { user: Some(&user), secret, origin, ..Credentials::default() })
+        };
+        let caller = self.api.log_in(&self.api.password_permits, self.address, check).await?;
+        count_request(&access, &caller).await?;
+        let issue = move |service: &Arc<dyn Service>| service.access().issue_token(&caller, origin);
+        Ok(self.api.call(&self.api.login_permits, issue).await??)
     }
 }
 
@@ -284,6 +362,13 @@ pub(super) struct Text {
     _held: [Option<Held>; 2],
 }
 
+impl Text {
+    fn of(bytes: Vec<u8>, held: Held) -> Result<Self, ApiError> {
+        let text = String::from_utf8(bytes).map_err(|_| ApiError::invalid("the body is not UTF-8 text"))?;
+        Ok(Self { text, _held: [Some(held), None] })
+    }
+}
+
 impl Deref for Text {
     type Target = str;
 
@@ -305,12 +390,15 @@ impl Stop {
 }
 
 /// Why a body was not read, as an answer.
-fn unread(error: BodyError) -> ApiError {
+fn unread(error: BodyError, bytes_max: usize) -> ApiError {
     match error {
         BodyError::TooLarge => {
-            let message = format!("the body is larger than {BODY_BYTES_MAX} bytes");
-            ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
-                .with_hint("submit many queries at /api/v1/queries/bulk, which has no limit")
+            let message = format!("the body is larger than {bytes_max} bytes");
+            let error = ApiError::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message);
+            match bytes_max {
+                BODY_BYTES_MAX => error.with_hint("submit many queries at /api/v1/queries/bulk, which has no limit"),
+                _ => error.with_hint("send the user and the password alone"),
+            }
         }
         BodyError::NoRoom => ApiError::no_room("there is no memory for the request at present"),
         BodyError::Stalled(problem) => ApiError::new(StatusCode::REQUEST_TIMEOUT, "timeout", problem)

@@ -52,9 +52,10 @@ impl ApiError {
         .with_hint("try again in some seconds; /health/ready says when it is ready")
     }
 
-    /// The address of the client has given so many wrong tokens that its next one is not looked at for so long.
+    /// The address of the client has given so many wrong tokens or passwords that its next one is not looked at for so
+    /// long.
     pub(super) fn after_wrong_tokens(wait: Duration) -> Self {
-        let message = "this address has given too many wrong tokens: none is looked at for a while";
+        let message = "this address has given too many wrong tokens or passwords: none is looked at for a while";
         let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", message)
             .with_hint("wait for as long as Retry-After says, and look for the client that sends them");
         Self { retry_after_s: Some(wait.as_secs() + 1), ..error }

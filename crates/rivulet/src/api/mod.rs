@@ -18,6 +18,7 @@ mod call;
 mod error;
 mod lines;
 mod metrics;
+mod passwords;
 mod queries;
 mod results;
 mod secrets;
@@ -222,7 +223,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
         (name = "tables", description = "Rows from files, for applications to look events up in"),
         (name = "secrets", description = "Values that options of sources and sinks name, and that are never shown"),
         (name = "queries", description = "Applications bound to one user's values and topics; and big queries"),
-        (name = "accounts", description = "Tenants, users, their tokens and rights"),
+        (name = "accounts", description = "Tenants, users, their passwords, tokens and rights"),
         (name = "server", description = "Status, metrics and health"),
     )
 )]
@@ -251,6 +252,8 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(tenants::alter_tenant, tenants::drop_tenant))
         .routes(routes!(accounts::list_users, accounts::create_user))
         .routes(routes!(accounts::drop_user))
+        .routes(routes!(passwords::put_password, passwords::drop_password))
+        .routes(routes!(passwords::log_in))
         .routes(routes!(accounts::list_tokens, accounts::create_token))
         .routes(routes!(accounts::drop_token))
         .routes(routes!(accounts::rotate_token))

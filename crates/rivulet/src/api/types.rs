@@ -11,6 +11,7 @@ pub use super::accounts::{
     AccountChanged, Grant, GrantList, NewToken, NewUser, Rotation, Token, TokenCreated, TokenList, User, UserList,
 };
 pub use super::activity::{QueryActivity, QueryInput, QueryRefusal, QueryStep};
+pub use super::passwords::{NewLogin, NewPassword};
 pub use super::tenants::{LimitChanges, LimitUsed, NewTenant, TenantLimits, TenantList};
 pub use crate::service::{
     ApplicationInfo as Application, ApplicationStatus, BigQueryInfo as BigQuery, CheckpointInfo as Checkpoint,

@@ -18,7 +18,7 @@
 //! | `statements` | number | SQL text of a statement about big queries |
 //! | `paused_statements` | number | nothing |
 //! | `failed_statements` | number | the error that ended the big query |
-//! | `users` | name | record of the user with its tokens and rights, as JSON: see `crate::accounts` |
+//! | `users` | name | record of the user with its tokens, rights and (from format 10 on) password, as JSON: see `crate::accounts` |
 //! | `tenants` | name | nothing |
 //! | `quotas` | name of the tenant | its limits, as JSON: see `crate::accounts` |
 //! | `places` | text | how often the place has changed, the place; for now only that of the checkpoints |

@@ -7,6 +7,7 @@ use tempfile::TempDir;
 
 use crate::service::{Parameter, ParameterValue};
 
+use super::tables::QUOTAS;
 use super::*;
 
 fn folder() -> TempDir {
@@ -212,6 +213,32 @@ fn tables_are_added_to_a_catalog_of_the_first_version() {
     let catalog = Catalog::open(folder.path()).expect("a catalog");
     assert_eq!(catalog.tables().expect("tables"), [(Tenant::default().named("rooms"), "CREATE TABLE rooms".into())]);
     assert_eq!(catalog.applications().expect("applications").len(), 1);
+}
+
+#[test]
+fn users_of_a_catalog_before_passwords_and_quotas_are_read_as_they_are() {
+    let folder = folder();
+    let ann = Tenant::default().named("ann");
+    let record = r#"{"created_s":1795000000,"all":true,"grants":[],"tokens":[]}"#;
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    catalog.put_users(&[(&ann, Some(record))]).expect("stored");
+    catalog
+        .write(|transaction| {
+            transaction.delete_table(QUOTAS)?;
+            transaction.open_table(META)?.insert(META_FORMAT_VERSION, 9)?;
+            Ok(())
+        })
+        .expect("a write");
+    drop(catalog);
+    let catalog = Catalog::open(folder.path()).expect("a catalog");
+    assert_eq!(catalog.users().expect("users"), [(ann.clone(), record.to_owned())]);
+    assert!(catalog.quotas().expect("quotas").is_empty());
+    // The version before would not see a password, and must not open the doors.
+    let format = catalog.look(|transaction| {
+        let meta = transaction.open_table(META)?;
+        Ok(meta.get(META_FORMAT_VERSION)?.map(|version| version.value()))
+    });
+    assert_eq!(format.expect("a format"), Some(FORMAT_VERSION));
 }
 
 #[test]

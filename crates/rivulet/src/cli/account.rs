@@ -4,13 +4,13 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rivulet_sql::{AccountStatement, GrantedRights, Name, Position, TenantLimit, UserName, limit_of};
+use rivulet_sql::{AccountStatement, GrantedRights, Name, Position, SecretValue, TenantLimit, UserName, limit_of};
 use serde_json::json;
 
 use crate::accounts::Accounts;
 use crate::api::types::{
-    AccountChanged, Grant, GrantList, LimitChanges, NewTenant, NewToken, NewUser, Rotation, TenantLimits, TenantList,
-    Token, TokenCreated, TokenList, User, UserList,
+    AccountChanged, Grant, GrantList, LimitChanges, NewPassword, NewTenant, NewToken, NewUser, Rotation, TenantLimits,
+    TenantList, Token, TokenCreated, TokenList, User, UserList,
 };
 use crate::catalog::Catalog;
 use crate::http_client::{Client, segment};
@@ -20,6 +20,7 @@ use crate::times::at;
 use super::error::CliError;
 use super::options::{Connection, Global, lifetime};
 use super::output::{print_json, render, table};
+use super::password;
 
 /// Where the accounts are.
 #[derive(Debug, clap::Args)]
@@ -132,6 +133,14 @@ enum UserCommand {
     Drop {
         /// Its name
         name: String,
+    },
+    /// Give a user a password, which is read from the terminal or from standard input
+    Password {
+        /// Its name
+        name: String,
+        /// Take its password away instead
+        #[arg(long)]
+        remove: bool,
     },
     /// List the users
     List,
@@ -251,6 +260,13 @@ pub(super) fn run_user(global: Global, arguments: UserArguments) -> Result<(), C
             AccountStatement::CreateUser { user: of.user(&name), if_not_exists: false, is_admin: admin }
         }
         UserCommand::Drop { name } => AccountStatement::DropUser { user: of.user(&name), if_exists: false },
+        UserCommand::Password { name, remove } => {
+            let password = match remove {
+                true => None,
+                false => Some(SecretValue(password::read_new(&format!("the new password of {name}: "))?)),
+            };
+            AccountStatement::SetPassword { user: of.user(&name), password }
+        }
         UserCommand::List => AccountStatement::ShowUsers,
     };
     carry_out(global, &place, &statement)
@@ -378,6 +394,19 @@ fn ask(client: &Client, statement: &AccountStatement) -> Result<Answer, CliError
             client.delete(&format!("/api/v1/users/{}", segment(&user.name.text)), &query)?;
             Answer::Done(format!("user {} dropped", user.name))
         }
+        S::SetPassword { user, password } => {
+            let (path, tenant) = (format!("/api/v1/users/{}/password", segment(&user.name.text)), tenant_of(user));
+            let query: Vec<(&str, &str)> = tenant.iter().map(|tenant| ("tenant", tenant.as_str())).collect();
+            match password {
+                Some(SecretValue(password)) => {
+                    done(client.put_json(&path, &query, &NewPassword { password: password.clone() })?)
+                }
+                None => {
+                    client.delete(&path, &query)?;
+                    Answer::Done(format!("{} has no password", user.name))
+                }
+            }
+        }
         S::ShowUsers => Answer::Users(client.get("/api/v1/users", &[])?),
         S::CreateToken { user, expires_in_s } => {
             let (user, tenant) = (user.name.text.clone(), tenant_of(user));
@@ -441,11 +470,12 @@ fn print(global: Global, answer: Answer) -> Result<(), CliError> {
         Answer::Users(list) if global.json => print_json(&mut out, &list.users)?,
         Answer::Users(list) => {
             let row = |user: User| {
-                let admin = if user.admin { "yes" } else { "-" }.to_owned();
-                [user.tenant, user.name, admin, user.tokens.to_string(), user.grants.to_string()]
+                let shown = |is: bool| if is { "yes" } else { "-" }.to_owned();
+                let (admin, password) = (shown(user.admin), shown(user.password));
+                [user.tenant, user.name, admin, password, user.tokens.to_string(), user.grants.to_string()]
             };
             let rows = list.users.into_iter().map(row);
-            writeln!(out, "{}", table(["tenant", "name", "admin", "tokens", "grants"], &[3, 4], rows))?;
+            writeln!(out, "{}", table(["tenant", "name", "admin", "password", "tokens", "grants"], &[4, 5], rows))?;
         }
         Answer::Tokens(list) if global.json => print_json(&mut out, &list.tokens)?,
         Answer::Tokens(list) => {

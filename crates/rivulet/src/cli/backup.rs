@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::json;
 
-use crate::accounts::Accounts;
+use crate::accounts::{Accounts, EndedLogins};
 use crate::catalog::Catalog;
 use crate::counted::counted;
 use crate::data_folder::archive::{ArchiveError, Contents, back_up, inside_of, receive, restore_changed};
@@ -40,7 +40,8 @@ pub(super) struct RestoreArguments {
     /// What is made: neither the data folder nor the place of the checkpoints may have anything in it
     #[command(flatten)]
     folders: Folders,
-    /// Let the tokens in the backup count again, also those that were dropped or rotated since it was made
+    /// Let the tokens and passwords in the backup count again, also those that were dropped, rotated or changed since
+    /// it was made
     #[arg(long)]
     keep_tokens: bool,
 }
@@ -65,26 +66,30 @@ pub(super) fn run_backup(global: Global, arguments: &BackupArguments) -> Result<
 
 pub(super) fn run_restore(global: Global, arguments: &RestoreArguments) -> Result<(), CliError> {
     let (folder, checkpoints) = arguments.folders.find()?;
-    let mut ended = 0;
+    let mut ended = EndedLogins::default();
     let contents = restore_changed(&arguments.file, &folder, &checkpoints, |restored| {
         if !arguments.keep_tokens {
             let accounts = Accounts::open(Arc::new(Catalog::open(restored)?));
-            ended = accounts.and_then(|accounts| accounts.end_tokens()).map_err(ArchiveError::Change)?;
+            ended = accounts.and_then(|accounts| accounts.end_logins()).map_err(ArchiveError::Change)?;
         }
         Ok(())
     })?;
     let is_apart = inside_of(&folder, &checkpoints).is_none();
     let apart = is_apart.then(|| format!("its checkpoints are in {checkpoints}"));
-    let tokens = (ended > 0).then(|| {
+    let EndedLogins { tokens, passwords } = ended;
+    let named = [(tokens, "token"), (passwords, "password")];
+    let ended: Vec<String> =
+        named.iter().filter(|(count, _)| *count > 0).map(|(count, what)| counted(*count as u64, what)).collect();
+    let ended = (!ended.is_empty()).then(|| {
         format!(
-            "{} of the backup do not count any more, because some may have been dropped since it was made: make one \
-             for an administrator with `rivulet token create NAME --data-dir {}`, or remove what was restored and \
-             restore it with --keep-tokens",
-            counted(ended as u64, "token"),
+            "{} of the backup do not count any more, because some may have been dropped or changed since it was made: \
+             make a token for an administrator with `rivulet token create NAME --data-dir {}`, or remove what was \
+             restored and restore it with --keep-tokens",
+            ended.join(" and "),
             folder.display()
         )
     });
-    let notices: Vec<String> = apart.into_iter().chain(tokens).collect();
+    let notices: Vec<String> = apart.into_iter().chain(ended).collect();
     say(global, "restored to", &folder, contents, &notices)
 }
 

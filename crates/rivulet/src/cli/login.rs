@@ -5,16 +5,31 @@ use std::io::{self, IsTerminal};
 use serde_json::{Value, json};
 
 use crate::accounts::token::is_mistyped;
+use crate::api::types::{NewLogin, TokenCreated};
 use crate::http_client::{ClientError, SERVER_DEFAULT};
 
 use super::error::CliError;
 use super::options::{Global, Trust};
 use super::output::print_json;
-use super::profile;
+use super::{password, profile};
 
-/// Arguments of `rivulet login` and `rivulet logout`.
+/// Arguments of `rivulet login`.
 #[derive(Debug, clap::Args)]
 pub(super) struct LoginArguments {
+    #[command(flatten)]
+    place: LogoutArguments,
+    /// Log in as this user with its password, which is read from the terminal or from standard input; the token that
+    /// is given for it ends after 12 hours
+    #[arg(long, value_name = "NAME")]
+    user: Option<String>,
+    /// The tenant of the user, if it is not the default one
+    #[arg(long, value_name = "NAME", requires = "user")]
+    tenant: Option<String>,
+}
+
+/// Arguments of `rivulet logout`.
+#[derive(Debug, clap::Args)]
+pub(super) struct LogoutArguments {
     /// The server
     #[arg(long, env = "RIVULET_SERVER", default_value = SERVER_DEFAULT, value_name = "URL")]
     server: String,
@@ -23,7 +38,14 @@ pub(super) struct LoginArguments {
 }
 
 pub(super) fn log_in(global: Global, arguments: &LoginArguments) -> Result<(), CliError> {
-    let server = &arguments.server;
+    let LogoutArguments { server, trust } = &arguments.place;
+    if let Some(user) = &arguments.user {
+        let password = password::read(&format!("the password of {user} at {server}: "))?;
+        let login = NewLogin { user: user.clone(), tenant: arguments.tenant.clone(), password };
+        let TokenCreated { token, .. } = trust.client(server, None)?.post_json("/api/v1/login", &login)?;
+        set(server, Some(&token))?;
+        return say(global, server, "logged in");
+    }
     if io::stdin().is_terminal() {
         eprintln!("the token for {server}:");
     }
@@ -32,10 +54,10 @@ pub(super) fn log_in(global: Global, arguments: &LoginArguments) -> Result<(), C
     let token = line.trim();
     if token.is_empty() || is_mistyped(token) {
         return Err(CliError::new("this is no token: characters are missing or wrong")
-            .with_hint("an administrator makes one with `rivulet token create USER`"));
+            .with_hint("an administrator makes one with `rivulet token create USER`; with a password, give --user"));
     }
     // What the user may do is not asked: a refusal for another reason shows that the server knows the token.
-    match arguments.trust.client(server, Some(token))?.get::<Value>("/api/v1/status", &[]) {
+    match trust.client(server, Some(token))?.get::<Value>("/api/v1/status", &[]) {
         Err(ClientError::Refused(error)) if error.kind == "forbidden" => {}
         answer => drop(answer?),
     }
@@ -43,7 +65,7 @@ pub(super) fn log_in(global: Global, arguments: &LoginArguments) -> Result<(), C
     say(global, server, "logged in")
 }
 
-pub(super) fn log_out(global: Global, arguments: &LoginArguments) -> Result<(), CliError> {
+pub(super) fn log_out(global: Global, arguments: &LogoutArguments) -> Result<(), CliError> {
     let server = &arguments.server;
     match set(server, None)? {
         true => say(global, server, "logged out"),

@@ -22,6 +22,7 @@ mod open_files;
 mod options;
 mod output;
 mod paint;
+mod password;
 mod profile;
 mod query;
 mod reload;
@@ -73,7 +74,7 @@ enum Command {
     /// Remember the token for a server, read from standard input
     Login(login::LoginArguments),
     /// Forget the token for a server
-    Logout(login::LoginArguments),
+    Logout(login::LogoutArguments),
     /// Create, drop or list tenants
     #[command(arg_required_else_help = true)]
     Tenant(account::TenantArguments),

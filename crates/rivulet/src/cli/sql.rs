@@ -269,10 +269,10 @@ fn prompt(global: Global, client: &Client) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Whether a text may have the value of a secret, which the history does not keep.
+/// Whether a text may have the value of a secret or a password, which the history does not keep.
 fn has_secret(script: &str) -> bool {
     let mut words = script.split_whitespace().map(str::to_ascii_lowercase);
-    words.any(|word| word == "secret") && script.contains('\'')
+    words.any(|word| word == "secret" || word.contains("password")) && script.contains('\'')
 }
 
 /// `RIVULET_HISTORY`, or a file in the home folder.

@@ -142,10 +142,11 @@ pub(super) fn account(answer: AccountAnswer) -> StatementResult {
                     json!(one.is_admin),
                     json!(one.tokens),
                     json!(one.grants),
+                    json!(one.has_password),
                     json!(created),
                 ]
             };
-            let columns = ["tenant", "name", "admin", "tokens", "grants", "created"];
+            let columns = ["tenant", "name", "admin", "tokens", "grants", "password", "created"];
             table(&columns, users.into_iter().map(row))
         }
         AccountAnswer::Tokens(tokens) => table(&OF_TOKEN, tokens.iter().map(token)),

@@ -267,6 +267,21 @@ impl Client {
         self.json(self.accepted(request.send(text))?)
     }
 
+    /// Puts JSON in the place of what is there, and gets JSON.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn put_json<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        query: &[(&str, &str)],
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        let text = serde_json::to_string(body).map_err(|error| ClientError::Input(error.into()))?;
+        let request = self.agent.put(self.url(path)).query_pairs(query.iter().copied());
+        self.json(self.accepted(request.content_type("application/json").send(text.as_str()))?)
+    }
+
     /// Posts JSON and gets JSON.
     ///
     /// # Errors

@@ -1,32 +1,29 @@
 //! Callers and what they may do.
 //!
 //! A client gets a [`Caller`] once, when it connects, by [`Authorizer::authenticate`]. Its later requests go through a
-//! [`Session`](super::Session) or, for an MQTT client, through [`BrokerAccess`]; both ask [`Authorizer::may`]. Tenants,
-//! a list of tokens or a directory service are implementations of this trait; the server gets one in
-//! [`Engine::open_with`](crate::engine::Engine::open_with).
+//! [`Session`](super::Session) or, for an MQTT client, through [`BrokerAccess`](super::BrokerAccess); both ask
+//! [`Authorizer::may`]. Tenants, a list of tokens or a directory service are implementations of this trait; the server
+//! gets one in [`Engine::open_with`](crate::engine::Engine::open_with).
 
-use std::fmt;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
-use rivulet_connectors::mqtt::{ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted};
-use rivulet_connectors::rates::Rates;
 use tokio::sync::watch;
 
+use super::accounts::AccountAnswer;
 use super::audit::{AuditEntry, Auditor};
 use super::caller::{Caller, Origin};
-use super::quotas::{Quota, Quotas};
+use super::quotas::Quotas;
 use super::resource::{Action, Resource, ResourceKind};
-use super::rights::is_below;
 use super::{ErrorKind, ServiceError, Tenant};
 
 /// What a client of REST or MQTT says about itself when it connects.
 #[derive(Clone, Copy, Default)]
 pub struct Credentials<'a> {
-    /// The user's name. A token comes without one.
+    /// The user's name. A token needs none.
     pub user: Option<&'a str>,
-    /// A password, or the token of `Authorization: Bearer TOKEN`.
+    /// A password, a token, or a JSON Web Token.
     pub secret: Option<&'a [u8]>,
     /// The name in the certificate that the client showed, if TLS has verified one.
     pub certificate: Option<&'a str>,
@@ -71,6 +68,15 @@ impl Permit {
 pub struct Refused {
     /// What the caller can do about it. Without a hint, the caller is sent to the person who runs the server.
     pub hint: Option<String>,
+    /// The credentials were not looked at, because wrong ones were given too often. They are after this time.
+    pub wait: Option<Duration>,
+}
+
+impl Refused {
+    /// A refusal with what to do about it.
+    pub fn with_hint(hint: impl Into<String>) -> Self {
+        Self { hint: Some(hint.into()), wait: None }
+    }
 }
 
 /// Decides which caller a client is, and what a caller may do.
@@ -81,6 +87,31 @@ pub trait Authorizer: Send + Sync + 'static {
     /// # Errors
     /// The credentials are wrong, or are missing.
     fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, Refused>;
+
+    /// Whether [`Authorizer::authenticate`] takes long for these credentials, as for a password that is hashed. Few of
+    /// those are asked for at a time. It must answer from memory.
+    fn takes_long(&self, credentials: &Credentials<'_>) -> bool {
+        let _ = credentials;
+        false
+    }
+
+    /// Returns the user of this name and password. Called on a thread that may block.
+    ///
+    /// # Errors
+    /// There is none, or passwords are not what users log in with.
+    fn check_password(&self, credentials: &Credentials<'_>) -> Result<Caller, Refused> {
+        let _ = credentials;
+        Err(Refused::with_hint("users of this server do not log in with passwords"))
+    }
+
+    /// Makes a token for a caller who has just shown its password. It is that of [`AccountAnswer::Token`].
+    ///
+    /// # Errors
+    /// It cannot be saved, or the password has changed meanwhile.
+    fn issue_token(&self, caller: &Caller) -> Result<AccountAnswer, ServiceError> {
+        let _ = caller;
+        Err(ServiceError::invalid("users of this server do not log in with passwords"))
+    }
 
     /// Whether [`Authorizer::may`] permits everything to a caller; then it is not called, and costs nothing. Called
     /// once for each HTTP request and each MQTT connection.
@@ -203,28 +234,68 @@ impl Access {
     /// [`Authorizer::authenticate`], counted.
     ///
     /// # Errors
-    /// [`ErrorKind::Unauthenticated`].
+    /// [`ErrorKind::Unauthenticated`]; [`ErrorKind::LimitReached`] if wrong passwords were given too often.
     pub fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Caller, ServiceError> {
-        let authenticated = self.authorizer.authenticate(credentials).map(|caller| match credentials.origin {
+        let caller = self.known(credentials, self.authorizer.authenticate(credentials))?;
+        self.note_login(Some(&caller), credentials.origin, None);
+        Ok(caller)
+    }
+
+    /// [`Authorizer::takes_long`].
+    pub(crate) fn takes_long(&self, credentials: &Credentials<'_>) -> bool {
+        self.authorizer.takes_long(credentials)
+    }
+
+    /// Returns the user of this name and password. Called on a thread that may block.
+    ///
+    /// # Errors
+    /// As [`Access::authenticate`].
+    pub(crate) fn check_password(&self, credentials: &Credentials<'_>) -> Result<Caller, ServiceError> {
+        self.known(credentials, self.authorizer.check_password(credentials))
+    }
+
+    /// Makes a token that ends for a caller of [`Access::check_password`]. Called on a thread that may block.
+    ///
+    /// # Errors
+    /// The token cannot be saved, or the password has changed meanwhile.
+    pub(crate) fn issue_token(&self, caller: &Caller, origin: Option<Origin>) -> Result<AccountAnswer, ServiceError> {
+        let auditor = self.auditor();
+        auditor.iter().try_for_each(|auditor| auditor.admits_changes())?;
+        let made = self.authorizer.issue_token(caller);
+        if let Some(auditor) = auditor {
+            let user = Resource { kind: ResourceKind::User, name: Some(caller.name()) };
+            auditor.note(&AuditEntry {
+                caller: Some(caller),
+                origin,
+                action: Some(Action::Administer),
+                resource: Some(user),
+                count: 1,
+                statement: Some("CREATE TOKEN"),
+                refused: made.as_ref().err().map(|error| error.message.as_str()),
+            });
+        }
+        made
+    }
+
+    /// The caller, or why there is none, counted and recorded.
+    fn known(&self, credentials: &Credentials<'_>, given: Result<Caller, Refused>) -> Result<Caller, ServiceError> {
+        let known = given.map(|caller| match credentials.origin {
             Some(origin) if self.auditor.is_some() => caller.at(origin),
             _ => caller,
         });
-        if let Ok(caller) = &authenticated {
-            self.note_login(Some(caller), credentials.origin, None);
-        }
-        authenticated.map_err(|refused| {
+        known.map_err(|refused| {
             self.logins_refused.fetch_add(1, Ordering::Relaxed);
-            let message = match credentials.secret {
-                Some(_) => "the server does not know these credentials",
-                None => "the server asks for credentials",
+            let (kind, message) = match (refused.wait, credentials.secret) {
+                (Some(_), _) => (ErrorKind::LimitReached, "wrong passwords were given for this user too often"),
+                (None, Some(_)) => (ErrorKind::Unauthenticated, "the server does not know these credentials"),
+                (None, None) => (ErrorKind::Unauthenticated, "the server asks for credentials"),
             };
             match (credentials.secret, self.auditor()) {
                 (None, Some(auditor)) => auditor.note_anonymous(credentials.origin, message),
                 _ => self.note_login(None, credentials.origin, Some(message)),
             }
             let hint = "send `Authorization: Bearer TOKEN`; commands send the token in RIVULET_TOKEN";
-            ServiceError::new(ErrorKind::Unauthenticated, message)
-                .with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()))
+            ServiceError::new(kind, message).with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()))
         })
     }
 
@@ -271,7 +342,7 @@ impl Access {
 
     /// Has a refused request recorded.
     #[cold]
-    fn note_refused(&self, caller: &Caller, action: Action, resource: Resource<'_>, why: &str) {
+    pub(super) fn note_refused(&self, caller: &Caller, action: Action, resource: Resource<'_>, why: &str) {
         if let Some(auditor) = self.auditor() {
             auditor.note(&AuditEntry {
                 caller: Some(caller),
@@ -299,7 +370,7 @@ impl Access {
             .with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()))
     }
 
-    fn check(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), Refused> {
+    pub(super) fn check(&self, caller: &Caller, action: Action, resource: Resource<'_>) -> Result<(), Refused> {
         self.authorizer.may(caller, action, resource).inspect_err(|_| {
             self.requests_refused.fetch_add(1, Ordering::Relaxed);
         })
@@ -329,128 +400,5 @@ impl Access {
     /// message of an MQTT client counts.
     pub fn requests_refused(&self) -> u64 {
         self.requests_refused.load(Ordering::Relaxed)
-    }
-}
-
-/// Clients of the embedded broker are callers too.
-#[derive(Clone)]
-pub(crate) struct BrokerAccess(pub(crate) Arc<Access>);
-
-impl fmt::Debug for BrokerAccess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("BrokerAccess")
-    }
-}
-
-impl ClientAuthorizer for BrokerAccess {
-    fn admit(&self, login: &ClientLogin) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted> {
-        let access = &self.0;
-        match login.is_configured {
-            // The user in the configuration belongs to the person who writes it.
-            Some(true) => return Ok(Some(Arc::new(EveryTopic(access.quotas.of(&Tenant::default()))))),
-            Some(false) if !access.has_accounts() => return Err(NotAdmitted::Unknown),
-            _ => {}
-        }
-        let credentials = Credentials {
-            user: login.user.as_deref(),
-            secret: login.password.as_deref(),
-            certificate: login.certificate.as_deref(),
-            origin: Some(Origin { address: Some(login.address), door: "mqtt" }),
-        };
-        let caller =
-            access.authenticate(&credentials).map_err(|_| NotAdmitted::Unknown)?.with_client_id(&login.client_id);
-        let quota = access.quotas.of(caller.tenant());
-        if access.may_everything(&caller) && access.changes().is_none() {
-            return Ok(Some(Arc::new(EveryTopic(quota))));
-        }
-        let publishes_below = caller.login().and_then(|login| login.rights.publishes_below()).map(Box::from);
-        let access = access.clone();
-        Ok(Some(Arc::new(TopicRights { access, caller, quota, publishes_below, has_told: Default::default() })))
-    }
-}
-
-/// The rights of a client that may do everything, and whose rates count all the same.
-struct EveryTopic(Arc<Quota>);
-
-impl ClientRights for EveryTopic {
-    fn session_scope(&self) -> Option<String> {
-        None
-    }
-
-    fn may_publish(&self, _topic: &str) -> bool {
-        true
-    }
-
-    fn may_subscribe(&self, _filter: &str) -> bool {
-        true
-    }
-
-    fn rates(&self) -> Option<Arc<Rates>> {
-        Some(self.0.rates().clone())
-    }
-}
-
-/// The rights of a caller that is a client of the embedded broker.
-struct TopicRights {
-    access: Arc<Access>,
-    caller: Caller,
-    quota: Arc<Quota>,
-    /// The level below which the rights of the login let it publish everything: most messages need no other check.
-    publishes_below: Option<Box<str>>,
-    /// Whether a refused message and a refused subscription were recorded: a client may send any number of them.
-    has_told: [AtomicBool; 2],
-}
-
-impl TopicRights {
-    /// Whether a topic is below that level, and the rights of the login are the present ones.
-    #[inline]
-    fn publishes_below_level(&self, topic: &str) -> bool {
-        let (Some(level), Some(login)) = (&self.publishes_below, self.caller.login()) else { return false };
-        is_below(topic, level) && !login.rights.is_outdated() && !login.token.has_ended()
-    }
-
-    fn may(&self, action: Action, topic: &str) -> bool {
-        let resource = Resource { kind: ResourceKind::Topic, name: Some(topic) };
-        let is_allowed = self.access.check(&self.caller, action, resource).is_ok();
-        if !is_allowed && !self.has_told[usize::from(action == Action::Subscribe)].swap(true, Ordering::Relaxed) {
-            self.access.note_refused(&self.caller, action, resource, "it has no such right");
-        }
-        is_allowed
-    }
-}
-
-impl ClientRights for TopicRights {
-    fn session_scope(&self) -> Option<String> {
-        let is_operator = self.caller == Caller::local_operator() && self.caller.login().is_none();
-        (!is_operator).then(|| format!("{}\0{}", self.caller.tenant(), self.caller.name()))
-    }
-
-    fn may_publish(&self, topic: &str) -> bool {
-        self.publishes_below_level(topic) || self.may(Action::Publish, topic)
-    }
-
-    fn may_subscribe(&self, filter: &str) -> bool {
-        self.may(Action::Subscribe, filter)
-    }
-
-    fn rates(&self) -> Option<Arc<Rates>> {
-        Some(self.quota.rates().clone())
-    }
-
-    fn ended(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(async move {
-            match (self.caller.login(), self.access.changes()) {
-                (Some(login), _) => {
-                    tokio::select! {
-                        () = login.token.ended() => {}
-                        () = login.rights.lessened() => {}
-                    }
-                }
-                (None, Some(mut changes)) => {
-                    while self.access.holds(&self.caller) && changes.changed().await.is_ok() {}
-                }
-                (None, None) => std::future::pending().await,
-            }
-        })
     }
 }

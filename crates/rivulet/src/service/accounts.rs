@@ -15,6 +15,8 @@ pub struct UserInfo {
     pub tokens: usize,
     /// The number of its other rights.
     pub grants: usize,
+    /// Whether it has a password.
+    pub has_password: bool,
     /// When it was created.
     pub created_s: u64,
 }

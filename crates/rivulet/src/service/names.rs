@@ -86,6 +86,15 @@ pub struct FullName {
 }
 
 impl FullName {
+    /// The user that a client calls itself where it says no tenant: `user`, or `tenant/user` outside of the default
+    /// tenant. No name of a user or tenant has a slash.
+    pub(crate) fn from_login(name: &str) -> Self {
+        match name.split_once('/') {
+            Some((tenant, name)) => Tenant::new(tenant).named(name),
+            None => Tenant::default().named(name),
+        }
+    }
+
     /// The name in the log of the server, whose reader knows all tenants: `acme/floors`, and the plain name for the
     /// default tenant.
     pub fn in_log(&self) -> String {

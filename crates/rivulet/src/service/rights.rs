@@ -230,11 +230,29 @@ fn is_level(granted: &str, level: &str, client_id: Option<&str>) -> bool {
 /// What stands for the id of the client in a granted filter.
 const CLIENT: &str = "%c";
 
-/// A token that somebody has logged in with.
+/// What somebody has shown to log in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LoginProof {
+    /// The token of this id, which is no secret.
+    Token(u64),
+    /// The user's password.
+    Password,
+    /// The certificate of a connection.
+    Certificate,
+    /// A JSON Web Token.
+    Jwt {
+        /// Who has issued it.
+        issuer: Arc<str>,
+        /// Whom the issuer means.
+        subject: String,
+    },
+}
+
+/// A token, or what stands in its place, that somebody has logged in with.
 #[derive(Debug)]
 pub struct LoginToken {
-    /// Its id, which is no secret.
-    pub id: u64,
+    /// What was shown.
+    pub proof: LoginProof,
     /// When it ends, in seconds since the epoch; `u64::MAX` for never.
     pub expires_s: AtomicU64,
     /// When it was last used, in seconds since the epoch; 0 for never.
@@ -243,10 +261,10 @@ pub struct LoginToken {
 }
 
 impl LoginToken {
-    /// A token that has not ended.
-    pub fn new(id: u64, expires_s: Option<u64>, last_used_s: Option<u64>) -> Self {
+    /// One that has not ended.
+    pub fn new(proof: LoginProof, expires_s: Option<u64>, last_used_s: Option<u64>) -> Self {
         Self {
-            id,
+            proof,
             expires_s: AtomicU64::new(expires_s.unwrap_or(u64::MAX)),
             last_used_s: AtomicU64::new(last_used_s.unwrap_or(0)),
             ending: Ending::default(),

@@ -57,6 +57,7 @@ mod kill_mqtt;
 mod kill_qos2;
 mod kill_sessions;
 mod parts;
+mod passwords;
 mod permitted;
 mod patterns;
 mod prompt;

@@ -598,8 +598,20 @@ pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// One HTTP request as text, one answer as status and body. Closes the connection.
 pub(crate) fn exchange(address: SocketAddr, request: &str) -> (u16, String) {
+    exchange_by(std::net::TcpStream::connect(address).expect("a connection"), request)
+}
+
+/// A connection from this address of the machine, 127.0.0.x.
+pub(crate) fn connect_from(from: [u8; 4], address: SocketAddr) -> std::net::TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).expect("a socket");
+    socket.bind(&SocketAddr::from((from, 0)).into()).expect("an address of this machine");
+    socket.connect(&address.into()).expect("a connection");
+    socket.into()
+}
+
+/// The same as [`exchange`] by this connection.
+pub(crate) fn exchange_by(mut stream: std::net::TcpStream, request: &str) -> (u16, String) {
     use std::io::{Read, Write};
-    let mut stream = std::net::TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
     stream.write_all(request.as_bytes()).expect("a request");
     let mut answer = Vec::new();
