@@ -56,13 +56,15 @@ impl Authorizer for Accounts {
         };
         match str::from_utf8(secret) {
             Ok(text) if text.starts_with(token::PREFIX) => self.of_token(text),
+            Ok(text) if self.is_for_issuer(secret) => self.of_jwt(text),
             _ => self.of_password(credentials),
         }
     }
 
     fn takes_long(&self, credentials: &Credentials<'_>) -> bool {
         let Some(secret) = credentials.secret.filter(|_| credentials.user.is_some()) else { return false };
-        !secret.starts_with(token::PREFIX.as_bytes()) && !self.are_open() && self.have_passwords()
+        let is_password = !secret.starts_with(token::PREFIX.as_bytes()) && !self.is_for_issuer(secret);
+        is_password && !self.are_open() && self.have_passwords()
     }
 
     fn check_password(&self, credentials: &Credentials<'_>) -> Result<Caller, Refused> {

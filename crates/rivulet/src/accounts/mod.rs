@@ -7,14 +7,17 @@
 //!
 //! In reading order: [`token`] (the text of a token), `password`, `record` (what is saved of a user), this file (who is
 //! who, and what they may do), `tenants` (with their limits), `login` (passwords, and the tokens that are given for
-//! them), `authorizer` (who gets in), `change` (statements), `audit` (the record of what callers do).
+//! them), `jwt` and `single_sign_on` (tokens of an issuer elsewhere), `authorizer` (who gets in), `change`
+//! (statements), `audit` (the record of what callers do).
 
 mod audit;
 mod authorizer;
 mod change;
+mod jwt;
 mod login;
 mod password;
 mod record;
+mod single_sign_on;
 mod tenants;
 pub mod token;
 
@@ -22,7 +25,7 @@ pub(crate) use audit::AuditLog;
 pub use audit::audit_line;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::{Mutex, RwLock};
@@ -30,6 +33,7 @@ use tokio::sync::watch;
 
 use crate::catalog::Catalog;
 use crate::service::{ErrorKind, FullName, Login, LoginProof, LoginToken, Quotas, Rights, ServiceError, Tenant};
+use jwt::Issuer;
 use password::Passwords;
 use record::UserRecord;
 use token::Hash;
@@ -56,6 +60,10 @@ pub struct Accounts {
     changed: watch::Sender<u64>,
     last_use_saved_s: Mutex<u64>,
     passwords: Passwords,
+    /// Who issues tokens elsewhere, if anybody does.
+    issuer: RwLock<Option<Arc<Issuer>>>,
+    /// Those who have logged in with one, as long as they are there.
+    passing: Mutex<Vec<Weak<LoginToken>>>,
 }
 
 /// What a restore has ended.
@@ -201,9 +209,9 @@ impl Accounts {
     /// a [`LOOK_PERIOD`].
     pub fn look(&self) {
         let now_s = now_s();
+        let mut has_ended = self.look_at_issuer(now_s);
         let known = self.known.read();
         let expired = known.tokens.values().filter(|one| !one.login.has_ended() && one.login.is_expired_at(now_s));
-        let mut has_ended = false;
         expired.for_each(|token| {
             token.login.end();
             has_ended = true;

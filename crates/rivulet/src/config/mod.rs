@@ -5,6 +5,7 @@
 //! software puts variables there by itself (Kubernetes adds `RIVULET_PORT` for a service that is called `rivulet`).
 
 mod broker_url;
+mod jwt;
 mod keys;
 
 use std::collections::BTreeMap;
@@ -25,6 +26,8 @@ use rivulet_storage::{BucketName, Credentials, Place, S3Settings};
 use toml::de::{DeTable, DeValue};
 
 use broker_url::broker_url;
+use jwt::is_safe_url;
+pub use jwt::{JwtConfig, JwtKeys};
 use keys::Written;
 pub use keys::{KEYS, Key, Kind, Value, environment_names};
 
@@ -141,6 +144,8 @@ pub struct Config {
     pub log_json: bool,
     /// The record of what callers do, if it is kept.
     pub audit: Option<AuditConfig>,
+    /// Who issues JSON Web Tokens for users of this server, if anybody does.
+    pub jwt: Option<JwtConfig>,
 }
 
 /// An address at which the server listens.
@@ -760,6 +765,7 @@ impl Values {
             log_level: self.text("log.level").unwrap_or_default(),
             log_json: self.text("log.format").as_deref() == Some("json"),
             audit: self.switch("audit.enabled").then(|| self.audit()),
+            jwt: self.jwt()?,
         };
         listen_apart(&config.listeners())?;
         self.warn_of_plain(&config);
@@ -823,6 +829,37 @@ impl Values {
             files_max: self.number("audit.files_max"),
             required: self.switch("audit.required"),
         }
+    }
+
+    /// The issuer of JSON Web Tokens.
+    fn jwt(&self) -> Result<Option<JwtConfig>, ConfigError> {
+        const KEYS_OF_ISSUER: [&str; 5] =
+            ["jwt.issuer", "jwt.audience", "jwt.keys_file", "jwt.keys_url", "jwt.keys_ca_file"];
+        let [issuer, audience, file, url, ca] = KEYS_OF_ISSUER;
+        let Some(first) = KEYS_OF_ISSUER.into_iter().find(|key| self.text(key).is_some()) else { return Ok(None) };
+        let needed = |key: &str| self.text(key).filter(|text| !text.is_empty()).ok_or_else(|| both(first, key));
+        let keys = match (self.text(file), self.text(url)) {
+            (Some(_), Some(_)) => {
+                let (message, hint) = (format!("{file} and {url} are both set"), "remove one of them".into());
+                return Err(ConfigError::Contradiction { message, hint });
+            }
+            (Some(path), None) => JwtKeys::File(path.into()),
+            (None, Some(at)) if is_safe_url(&at) => JwtKeys::Url { url: at, ca_file: self.text(ca).map(PathBuf::from) },
+            (None, Some(at)) => {
+                let message = format!("{url} is {at:?}, which is no https URL");
+                let hint = "keys are fetched over https, or over http from this machine (http://127.0.0.1/...)".into();
+                return Err(ConfigError::Contradiction { message, hint });
+            }
+            (None, None) => return Err(both(first, url)),
+        };
+        Ok(Some(JwtConfig {
+            issuer: needed(issuer)?,
+            audience: needed(audience)?,
+            keys,
+            tenant: self.text("jwt.tenant").unwrap_or_default(),
+            user_claim: self.text("jwt.user_claim").unwrap_or_default(),
+            leeway_s: self.number("jwt.leeway_s") as u64,
+        }))
     }
 
     /// The hosts that statements may reach.

@@ -216,8 +216,11 @@ impl Doors {
     }
 
     /// Reads the accounts. Until then nobody gets in.
-    fn load(&self, catalog: &Arc<Catalog>) -> Result<(), ServiceError> {
-        self.accounts.iter().try_for_each(|accounts| accounts.load(catalog.clone()))
+    fn load(&self, catalog: &Arc<Catalog>, config: &Config) -> Result<(), ServiceError> {
+        let Some(accounts) = &self.accounts else { return Ok(()) };
+        accounts.load(catalog.clone())?;
+        accounts.trust(accounts.prepare_issuer(config.jwt.as_ref())?);
+        Ok(())
     }
 }
 
@@ -273,7 +276,7 @@ impl Engine {
             checkpoints.restore_catalog(&catalog)?;
             checkpoints.claim_place(&catalog, &config.data_dir.join(CHECKPOINTS), config.accepts_empty_checkpoints)?;
         }
-        doors.load(&catalog)?;
+        doors.load(&catalog, &config)?;
         doors.access.quotas().set_defaults(Limits::of(&config.tenant_limits));
         refuse_to_stand_open(&doors.access, &config)?;
         let workers = Workers::start(config.workers, clock.clone()).map_err(|error| {
@@ -478,7 +481,10 @@ impl Engine {
     /// A certificate cannot be used, or nobody would have to log in any more. Then nothing has changed.
     fn change_configuration(&self, config: &Config) -> Result<(), ServiceError> {
         refuse_to_stand_open(&self.access, config)?;
+        let prepare = |accounts: &Arc<Accounts>| accounts.prepare_issuer(config.jwt.as_ref());
+        let issuer = self.accounts.as_ref().map(prepare).transpose()?;
         self.messaging.take_over(config, &self.access)?;
+        self.accounts.iter().zip(issuer).for_each(|(accounts, issuer)| accounts.trust(issuer));
         self.queries.memory.set_bytes_max(config.memory_bytes_max);
         self.tables.set_bytes_max(config.table_bytes_max);
         self.permitted.take_over(config);

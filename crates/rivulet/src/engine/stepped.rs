@@ -54,7 +54,7 @@ impl Engine {
         let Environment { clock, disk, log, store, catalog, network } = environment;
         let (extensions, catalog) = (Extensions::default(), Arc::new(catalog));
         let doors = Doors::of(&extensions, None)?;
-        doors.load(&catalog)?;
+        doors.load(&catalog, &config)?;
         let parts = Parts {
             doors,
             extensions,

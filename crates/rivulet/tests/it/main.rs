@@ -81,6 +81,7 @@ mod nexmark_files;
 mod numbers;
 mod outlets;
 mod outputs;
+mod single_sign_on;
 mod sql_answers;
 mod sql_clauses;
 mod stop;
