@@ -249,10 +249,10 @@ impl MaybeAuthenticated {
 
 /// Counts a request for the rate of its caller's tenant.
 async fn count_request(access: &Access, caller: &Caller) -> Result<(), ApiError> {
-    if let Err((error, wait)) = access.quotas().of(caller.tenant()).request() {
+    if let Err(error) = access.quotas().of(caller.tenant()).request() {
         // A client that asks again at once is slowed down with that.
         tokio::time::sleep(REFUSAL_WAIT).await;
-        return Err(ApiError::over_a_rate(error, wait));
+        return Err(error.into());
     }
     Ok(())
 }

@@ -11,7 +11,7 @@ use crate::service::{ErrorKind, ServiceError};
 use super::types::{ErrorAnswer, ErrorDetail};
 
 /// After how many seconds a client may ask again that was told that it is not possible at present, and not when it is.
-const RETRY_AFTER_S: u64 = 1;
+const RETRY_AFTER_S: u32 = 1;
 
 /// An answer that is an error.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub(super) struct ApiError {
     pub(super) status: StatusCode,
     pub(super) detail: ErrorDetail,
     /// After how many seconds the client may ask again, if that is known.
-    retry_after_s: Option<u64>,
+    retry_after_s: Option<u32>,
 }
 
 impl ApiError {
@@ -56,14 +56,9 @@ impl ApiError {
     /// long.
     pub(super) fn after_wrong_tokens(wait: Duration) -> Self {
         let message = "this address has given too many wrong tokens or passwords: none is looked at for a while";
-        let error = Self::new(StatusCode::TOO_MANY_REQUESTS, "limit_reached", message)
+        let error = ServiceError::new(ErrorKind::LimitReached, message)
             .with_hint("wait for as long as Retry-After says, and look for the client that sends them");
-        Self { retry_after_s: Some(wait.as_secs() + 1), ..error }
-    }
-
-    /// A rate is reached; the client may ask again after this time.
-    pub(super) fn over_a_rate(error: ServiceError, wait: Duration) -> Self {
-        Self { retry_after_s: Some(wait.as_secs() + 1), ..error.into() }
+        error.until(wait).into()
     }
 
     /// The bound of memory for requests is reached.
@@ -95,7 +90,7 @@ pub(super) fn status_of(kind: ErrorKind) -> StatusCode {
 
 impl From<ServiceError> for ApiError {
     fn from(error: ServiceError) -> Self {
-        Self::of(status_of(error.kind), error.into())
+        Self { retry_after_s: error.retry_after_s, ..Self::of(status_of(error.kind), error.into()) }
     }
 }
 

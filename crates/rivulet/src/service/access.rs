@@ -295,7 +295,11 @@ impl Access {
                 _ => self.note_login(None, credentials.origin, Some(message)),
             }
             let hint = "send `Authorization: Bearer TOKEN`; commands send the token in RIVULET_TOKEN";
-            ServiceError::new(kind, message).with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()))
+            let error = ServiceError::new(kind, message).with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()));
+            match refused.wait {
+                Some(wait) => error.until(wait),
+                None => error,
+            }
         })
     }
 

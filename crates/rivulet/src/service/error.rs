@@ -1,5 +1,7 @@
 //! Refused requests.
 
+use std::time::Duration;
+
 /// The kind of an error; it decides the HTTP status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
@@ -71,6 +73,8 @@ pub struct ServiceError {
     pub parameter: Option<String>,
     /// The number of statements of a script after the one that failed.
     pub statements_not_run: usize,
+    /// After how many seconds the client may ask again, if that is known.
+    pub retry_after_s: Option<u32>,
 }
 
 impl From<rivulet_sql::SqlError> for ServiceError {
@@ -87,7 +91,8 @@ impl ServiceError {
     /// An error without position and hint.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
         let message = message.into();
-        Self { kind, message, line: None, column: None, hint: None, parameter: None, statements_not_run: 0 }
+        let (line, column, hint, parameter) = (None, None, None, None);
+        Self { kind, message, line, column, hint, parameter, statements_not_run: 0, retry_after_s: None }
     }
 
     /// [`ErrorKind::NotFound`].
@@ -140,6 +145,14 @@ impl ServiceError {
             Some(near) => self.with_hint(format!("did you mean '{near}'?")),
             None => self.with_hint(otherwise),
         }
+    }
+
+    /// The error of something that is possible again after this time.
+    #[must_use]
+    pub fn until(mut self, wait: Duration) -> Self {
+        // It has passed for sure by then.
+        self.retry_after_s = Some(u32::try_from(wait.as_secs()).unwrap_or(u32::MAX).saturating_add(1));
+        self
     }
 
     /// The error with what to do next.

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::{Mutex, RwLock};
 use rivulet_connectors::rates::{Bucket, Rates};
@@ -319,11 +319,11 @@ impl Quota {
     /// Counts an HTTP request.
     ///
     /// # Errors
-    /// [`ErrorKind::LimitReached`], and how long to wait.
-    pub fn request(&self) -> Result<(), (ServiceError, Duration)> {
+    /// [`ErrorKind::LimitReached`], with how long to wait.
+    pub fn request(&self) -> Result<(), ServiceError> {
         self.requests.take(1).map_err(|wait| {
             let most = self.requests.per_second().unwrap_or_default();
-            (self.refuse(Limit::RequestsPerSecond, 0, most), wait)
+            self.refuse(Limit::RequestsPerSecond, 0, most).until(wait)
         })
     }
 
@@ -502,9 +502,9 @@ mod tests {
         quotas.set(&acme, limits(&[(Limit::RequestsPerSecond, 1)]));
         let quota = quotas.of(&acme);
         assert_eq!(quota.request(), Ok(()));
-        let (error, wait) = quota.request().expect_err("not yet");
+        let error = quota.request().expect_err("not yet");
         assert_eq!(error.message, "the tenant 'acme' may send 1 request a second");
-        assert!(wait <= Duration::from_secs(1));
+        assert!(error.retry_after_s.is_some_and(|seconds| (1..=2).contains(&seconds)), "{error:?}");
         quotas.set(&acme, Limits::default());
         (0..1_000).for_each(|_| assert!(quota.request().is_ok()));
         quota.look();

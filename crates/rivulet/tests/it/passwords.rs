@@ -1,6 +1,6 @@
 //! Passwords of people: what they are good for, what ends with them, and what guesses of them get.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Output, Stdio};
 use std::sync::Barrier;
@@ -14,7 +14,7 @@ use super::callers::{Mqtt, ask};
 use super::cli::command;
 use super::engine::open;
 use super::server::Server;
-use super::support::{TestServer, connect_from, exchange_by, request};
+use super::support::{TestServer, WAIT_MAX, connect_from, exchange_by, request};
 
 const FIRST: &str = "correct horse battery";
 const SECOND: &str = "staple correct horse";
@@ -25,11 +25,15 @@ fn set(fixture: &Fixture, token: &str, user: &str, password: &str) -> (u16, Valu
     ask(&fixture.server, token, "PUT", &format!("/api/v1/users/{user}/password"), &body)
 }
 
+/// A login as a request.
+fn login(user: &str, password: &str) -> String {
+    let body = json!({ "user": user, "password": password }).to_string();
+    request("POST", "/api/v1/login", "content-type: application/json\r\n", &body)
+}
+
 /// Logs in from this address of the machine.
 fn log_in_from(from: [u8; 4], server: &TestServer, user: &str, password: &str) -> (u16, Value) {
-    let body = json!({ "user": user, "password": password }).to_string();
-    let request = request("POST", "/api/v1/login", "content-type: application/json\r\n", &body);
-    let (status, text) = exchange_by(connect_from(from, server.address), &request);
+    let (status, text) = exchange_by(connect_from(from, server.address), &login(user, password));
     let answer: Value = serde_json::from_str(&text).expect(&text);
     (status, answer.get("error").cloned().unwrap_or(answer))
 }
@@ -168,11 +172,20 @@ fn guesses_from_many_addresses_make_the_user_wait_where_it_has_never_been() {
     // Three of each address, which are free. A user who is none waits as one who is.
     for (network, user) in [(4, "ann"), (5, "nobody")] {
         let refused = (0..90).find_map(|number: u8| {
-            let (status, error) = log_in_from([127, 0, network, 1 + number / 3], &fixture.server, user, SECOND);
-            (status != 401).then_some((status, error))
+            let mut stream = connect_from([127, 0, network, 1 + number / 3], fixture.server.address);
+            stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
+            stream.write_all(login(user, SECOND).as_bytes()).expect("a request");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).expect("an answer");
+            (!answer.starts_with("HTTP/1.1 401 ")).then_some(answer)
         });
-        let (status, error) = refused.expect("a pause of the user");
-        assert_eq!((status, &error["kind"]), (429, &json!("limit_reached")), "{error}");
+        let answer = refused.expect("a pause of the user");
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.starts_with("HTTP/1.1 429 "), "{answer}");
+        let seconds = head.lines().find_map(|line| line.strip_prefix("retry-after: ")?.parse::<u32>().ok());
+        assert!(seconds.is_some_and(|seconds| (1..=61).contains(&seconds)), "{answer}");
+        let error = &serde_json::from_str::<Value>(body).expect(body)["error"];
+        assert_eq!(error["kind"], json!("limit_reached"), "{error}");
         assert!(error["hint"].as_str().is_some_and(|hint| hint.contains("token")), "{error}");
     }
     // Neither the address from which it has logged in waits, nor other users, nor a token.
