@@ -2,8 +2,8 @@
 
 use std::net::IpAddr;
 
-use hyper::Uri;
 use hyper::header::{self, HeaderMap, HeaderValue};
+use hyper::{Method, Uri};
 
 /// What stands for every name.
 const EVERY: &str = "*";
@@ -89,16 +89,27 @@ pub fn is_host_list(list: &str) -> bool {
 
 /// Whether the request comes from a page of another site: a browser lets any page send requests to this machine's
 /// ports. It names the page's site in `Origin`, and says in `Sec-Fetch-Site` whether it is another, also where it sends
-/// no `Origin`, as for an image. Following a link is no request of a page. Programs send neither. `Host` must have been
-/// checked.
-pub fn is_of_other_site(headers: &HeaderMap) -> bool {
-    let said = |name: &str| headers.get(name).map(|value| value.as_bytes());
-    if let Some(origin) = headers.get(header::ORIGIN) {
-        let site = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, site)| site.as_bytes());
-        return site.is_none() || site != headers.get(header::HOST).map(|host| host.as_bytes());
-    }
-    let is_link = said("sec-fetch-mode") == Some(b"navigate") && said("sec-fetch-dest") == Some(b"document");
-    !is_link && said("sec-fetch-site").is_some_and(|site| site != b"same-origin" && site != b"none")
+/// no `Origin`, as for an image. Following a link is no request of a page, but sending a form is one. Programs send
+/// neither. `Host` must have been checked.
+///
+/// A page that came without encryption is another site than this server if the connection is encrypted: everybody on
+/// the way can write such a page. The other way round, a proxy may have the certificate.
+pub fn is_of_other_site(method: &Method, headers: &HeaderMap, is_encrypted: bool) -> bool {
+    let is_said = |name: &str, value: &[u8]| headers.get(name).is_some_and(|said| said.as_bytes() == value);
+    let mut sites = headers.get_all("sec-fetch-site").iter().map(HeaderValue::as_bytes);
+    let is_cross_site = sites.any(|site| site != b"same-origin" && site != b"none");
+    let mut origins = headers.get_all(header::ORIGIN).iter();
+    let Some(origin) = origins.next() else {
+        let is_read = *method == Method::GET || *method == Method::HEAD;
+        let is_link = is_said("sec-fetch-mode", b"navigate") && is_said("sec-fetch-dest", b"document");
+        return is_cross_site && !(is_read && is_link);
+    };
+    let origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    let is_own = origin.is_some_and(|(scheme, site)| {
+        let may_be_own = scheme == "https" || scheme == "http" && !is_encrypted;
+        may_be_own && headers.get(header::HOST).is_some_and(|host| host.as_bytes() == site.as_bytes())
+    });
+    !is_own || is_cross_site || origins.next().is_some()
 }
 
 /// The web pages that may connect where a browser does not ask: a WebSocket is open to every page.
@@ -123,8 +134,8 @@ impl Origins {
 
     /// Whether the page that a request comes from may connect: it is listed, or of the host and port that are asked.
     /// Programs have no page. `Host` must have been checked.
-    pub fn admit(&self, headers: &HeaderMap) -> bool {
-        if !is_of_other_site(headers) || self.0.iter().any(|listed| listed == EVERY) {
+    pub fn admit(&self, method: &Method, headers: &HeaderMap, is_encrypted: bool) -> bool {
+        if !is_of_other_site(method, headers, is_encrypted) || self.0.iter().any(|listed| listed == EVERY) {
             return true;
         }
         let mut given = headers.get_all(header::ORIGIN).iter().map(HeaderValue::as_bytes);
@@ -203,21 +214,62 @@ mod tests {
         assert!(!check("http://evil.example/", &["localhost"]) && !check("http://localhost/", &["evil.example"]));
     }
 
+    /// Whether a request for `localhost:8080` with these headers is of another site.
+    fn is_other(method: &Method, is_encrypted: bool, said: &[(&'static str, &'static str)]) -> bool {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_static("localhost:8080"));
+        for (name, value) in said {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        is_of_other_site(method, &headers, is_encrypted)
+    }
+
+    #[test]
+    fn a_link_is_followed_and_sends_nothing() {
+        let link = [("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document"), ("sec-fetch-site", "cross-site")];
+        for method in [Method::GET, Method::HEAD] {
+            assert!(!is_other(&method, false, &link), "{method}");
+        }
+        // A form goes to a document as well, and a browser may leave out Origin.
+        for method in [Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+            assert!(is_other(&method, false, &link), "{method}");
+            assert!(!is_other(&method, false, &[("sec-fetch-site", "same-origin"), link[0], link[1]]), "{method}");
+            assert!(!is_other(&method, false, &[]), "a program sends nothing of this: {method}");
+        }
+    }
+
+    #[test]
+    fn an_origin_that_is_nearly_the_own_one_is_another_site() {
+        const HTTP: (&str, &str) = ("origin", "http://localhost:8080");
+        const HTTPS: (&str, &str) = ("origin", "https://localhost:8080");
+        assert!(!is_other(&Method::POST, false, &[HTTP]) && !is_other(&Method::POST, true, &[HTTPS]));
+        assert!(!is_other(&Method::POST, false, &[HTTPS]), "a proxy may have the certificate");
+        assert!(is_other(&Method::POST, true, &[HTTP]), "anybody on the way may have written the page");
+        for scheme in ["ftp", "file", "ws", "moz-extension", ""] {
+            let origin: &'static str = format!("{scheme}://localhost:8080").leak();
+            assert!(is_other(&Method::GET, false, &[("origin", origin)]), "{origin}");
+        }
+        for site in ["same-site", "cross-site", "", "same-origin, cross-site"] {
+            assert!(is_other(&Method::GET, false, &[HTTP, ("sec-fetch-site", site)]), "{site}");
+            assert!(is_other(&Method::GET, false, &[("sec-fetch-site", site)]), "{site}");
+        }
+        for twice in [[HTTP, HTTP], [HTTP, HTTPS], [HTTP, ("origin", "http://evil.example")]] {
+            assert!(is_other(&Method::GET, false, &twice), "{twice:?}");
+        }
+        let one_of_two = [("sec-fetch-site", "same-origin"), ("sec-fetch-site", "cross-site")];
+        assert!(is_other(&Method::GET, false, &one_of_two));
+    }
+
     #[test]
     fn a_page_of_another_site_is_told_by_what_its_browser_says() {
-        let is_other = |said: &[(&'static str, &'static str)]| {
-            let mut headers = HeaderMap::new();
-            headers.insert(header::HOST, header::HeaderValue::from_static("localhost:8080"));
-            for (name, value) in said {
-                headers.append(*name, header::HeaderValue::from_static(value));
-            }
-            is_of_other_site(&headers)
-        };
+        let is_other = |said: &[_]| is_other(&Method::GET, false, said);
         let link = [("sec-fetch-mode", "navigate"), ("sec-fetch-dest", "document"), ("sec-fetch-site", "cross-site")];
         for said in [
             &[][..],
             &[("origin", "http://localhost:8080")],
+            &[("origin", "https://localhost:8080")],
             &[("origin", "http://localhost:8080"), ("sec-fetch-site", "same-origin")],
+            &[("origin", "http://localhost:8080"), ("sec-fetch-site", "none")],
             &[("sec-fetch-site", "same-origin"), ("sec-fetch-mode", "cors")],
             &[("sec-fetch-site", "none"), ("sec-fetch-mode", "navigate")],
             &link,
@@ -256,7 +308,11 @@ mod tests {
             for origin in origins {
                 headers.append(header::ORIGIN, HeaderValue::from_static(origin));
             }
-            list.map_or_else(Origins::default, |list| Origins::listed(list).unwrap()).admit(&headers)
+            let origins = list.map_or_else(Origins::default, |list| Origins::listed(list).unwrap());
+            let (of_plain, of_encrypted) =
+                (origins.admit(&Method::GET, &headers, false), origins.admit(&Method::GET, &headers, true));
+            assert_eq!(of_plain, of_encrypted, "{headers:?}");
+            of_plain
         };
         assert!(admits(None, &[]) && admits(None, &["https://broker.example:8083"]));
         assert!(!admits(None, &["https://broker.example"]) && !admits(None, &["null"]));
@@ -266,6 +322,14 @@ mod tests {
             assert!(!admits(list, &[other]), "{other}");
         }
         assert!(!admits(list, &["https://app.example.org", "https://evil.example"]));
+        assert!(!admits(None, &["https://broker.example:8083", "https://broker.example:8083"]));
+        // A page that came without encryption connects to a WebSocket that is encrypted only where it is listed.
+        let mut headers = HeaderMap::new();
+        headers.insert(header::HOST, HeaderValue::from_static("broker.example:8083"));
+        headers.insert(header::ORIGIN, HeaderValue::from_static("http://broker.example:8083"));
+        assert!(Origins::default().admit(&Method::GET, &headers, false));
+        assert!(!Origins::default().admit(&Method::GET, &headers, true));
+        assert!(Origins::listed("http://broker.example:8083").unwrap().admit(&Method::GET, &headers, true));
         assert!(admits(Some("*"), &["null"]));
         for wrong in
             ["", "app.example.org", "https://", "https://a/b", "ftp://a", "https://*", "https://a,", "https://a b"]

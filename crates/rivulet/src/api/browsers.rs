@@ -2,7 +2,7 @@
 
 use axum::extract::Request;
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
-use rivulet_connectors::http_server::is_of_other_site;
+use rivulet_connectors::http_server::{Encrypted, is_of_other_site};
 
 use super::error::ApiError;
 
@@ -26,7 +26,8 @@ const ANSWER_POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
 
 /// Refuses what a page of another site asks for, and bodies of kinds that no call takes.
 pub(super) fn check(request: &Request) -> Result<(), ApiError> {
-    if is_of_other_site(request.headers()) {
+    let is_encrypted = request.extensions().get::<Encrypted>().is_some();
+    if is_of_other_site(request.method(), request.headers(), is_encrypted) {
         let message = "the request comes from a page of another site";
         return Err(ApiError::new(StatusCode::FORBIDDEN, "forbidden", message));
     }

@@ -23,7 +23,7 @@ use tokio::sync::{oneshot, watch};
 
 use crate::connector::PayloadCheck;
 use crate::descriptors::OF_HTTP_SOURCES;
-use crate::http_server::{self, BodyError, Budget, Hosts, ServerOptions, is_of_other_site, read_body};
+use crate::http_server::{self, BodyError, Budget, Encrypted, Hosts, ServerOptions, is_of_other_site, read_body};
 use crate::logins::{FailedLogins, is_secret};
 use crate::tls::Certificates;
 
@@ -154,7 +154,8 @@ async fn take(
         let hint = "the option hosts of the source lists the names that posts may be for";
         return (StatusCode::MISDIRECTED_REQUEST, format!("{problem}\nhint: {hint}\n")).into_response();
     }
-    if is_of_other_site(request.headers()) {
+    let is_encrypted = request.extensions().get::<Encrypted>().is_some();
+    if is_of_other_site(request.method(), request.headers(), is_encrypted) {
         return (StatusCode::FORBIDDEN, "the post comes from a page of another site\n").into_response();
     }
     if request.uri().path() != options.path {
@@ -339,6 +340,8 @@ mod tests {
         assert_eq!(post(free, "").0, 421);
         assert_eq!(post(free, &format!("Host: {free}\r\nOrigin: http://evil.example\r\n")).0, 403);
         assert_eq!(post(free, &format!("Host: {free}\r\nOrigin: null\r\n")).0, 403);
+        let form = "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: document\r\n";
+        assert_eq!(post(free, &format!("Host: {free}\r\n{form}")).0, 403);
         assert!(listener.take().is_none());
         assert_eq!(post(free, &format!("Host: {free}\r\n")).0, 202);
         assert!(listener.take().is_some());

@@ -60,6 +60,7 @@ use super::received::Received;
 use super::router::Router;
 use super::supervise::{Pauses, Supervisor};
 use super::websocket;
+use crate::http_server::Encrypted;
 use crate::notices::Notices;
 use crate::sockets::keep_alive;
 use crate::tls::{Certificates, begins_tls};
@@ -328,7 +329,7 @@ async fn serve(shared: &Shared, seat: &Seat, stream: TcpStream, place: usize) {
         acceptor.accept(stream).await
     };
     if let Some((stream, certificate)) = in_time(shared, seat, handshake).await {
-        serve_stream(shared, seat, stream, place, certificate.as_deref()).await;
+        serve_stream(shared, seat, stream, place, Some(Encrypted { certificate })).await;
     }
 }
 
@@ -338,13 +339,14 @@ async fn serve_stream(
     seat: &Seat,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     place: usize,
-    certificate: Option<&str>,
+    encrypted: Option<Encrypted>,
 ) {
+    let certificate = encrypted.as_ref().and_then(|encrypted| encrypted.certificate.as_deref());
     let Some(options) = &shared.options.listeners[place].websocket else {
         return connection::serve(shared, seat, stream, certificate).await;
     };
     let limit = Duration::from_millis(shared.options.connect_timeout_ms);
-    if let Some(stream) = in_time(shared, seat, websocket::accept(stream, options, limit)).await {
+    if let Some(stream) = in_time(shared, seat, websocket::accept(stream, options, encrypted.is_some(), limit)).await {
         connection::serve(shared, seat, stream, certificate).await;
     }
 }

@@ -48,15 +48,17 @@ pub struct WebSocketOptions {
 }
 
 /// Answers the request that begins a connection. Returns the WebSocket if it is one; any other request is answered with
-/// what was wrong. Takes as long as the client takes, but no longer than `limit` for the request.
+/// what was wrong. Takes as long as the client takes, but no longer than `limit` for the request. `is_encrypted` says
+/// whether the stream is within TLS.
 pub(in crate::mqtt) async fn accept(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     options: &WebSocketOptions,
+    is_encrypted: bool,
     limit: Duration,
 ) -> Option<WebSocket<TokioIo<Upgraded>>> {
     let upgrade: Mutex<Option<OnUpgrade>> = Mutex::default();
     let service = service_fn(|mut request: Request<Incoming>| {
-        let answer = match check(&request, options) {
+        let answer = match check(&request, options, is_encrypted) {
             Ok(key) => {
                 *upgrade.lock() = Some(hyper::upgrade::on(&mut request));
                 accepted(&key)
@@ -74,11 +76,15 @@ pub(in crate::mqtt) async fn accept(
 }
 
 /// The key of a request for a WebSocket, or why it is refused.
-fn check(request: &Request<Incoming>, options: &WebSocketOptions) -> Result<HeaderValue, (StatusCode, String)> {
+fn check(
+    request: &Request<Incoming>,
+    options: &WebSocketOptions,
+    is_encrypted: bool,
+) -> Result<HeaderValue, (StatusCode, String)> {
     let headers = request.headers();
     let refuse = |status, problem: &str| Err((status, problem.to_owned()));
     options.hosts.check(request.uri(), headers).map_err(|problem| (StatusCode::MISDIRECTED_REQUEST, problem))?;
-    if !options.origins.admit(headers) {
+    if !options.origins.admit(request.method(), headers, is_encrypted) {
         let problem = "pages of this site may not connect; mqtt.embedded.websocket.origins lists those that may";
         return refuse(StatusCode::FORBIDDEN, problem);
     }
