@@ -4,9 +4,12 @@
 //! taken, a new connection gets a place of the address with the most connections, if that address still has more with
 //! the new one counted. Of that address the newest connection gives way, so clients that stay keep their connections
 //! when others crowd in from their address. Where clients need credentials, only connections without a login give way:
-//! a stranger displaces no client that has logged in. A connection that has given way counts until it is closed, and
-//! the number of those is bounded: each holds a file descriptor.
+//! a stranger displaces no client that has logged in. There, if no address has so many more, the oldest connection of
+//! such an address gives way, so that strangers with one address each keep nobody out who has a login: whoever has one
+//! logs in soon, and stays. An address that has the most itself displaces only its own. A connection that has given way
+//! counts until it is closed, and the number of those is bounded: each holds a file descriptor.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -45,8 +48,9 @@ struct Table {
     leaving: usize,
     /// The connections of each address that may have to give way, oldest first, each with its signal to do so.
     by_address: HashMap<IpAddr, BTreeMap<u64, Arc<Way>>, foldhash::fast::RandomState>,
-    /// The addresses, ordered by the number of these connections.
-    by_count: BTreeSet<(usize, IpAddr)>,
+    /// The addresses, ordered by the number of these connections; of those with as many, the one with the oldest of all
+    /// is the last.
+    by_count: BTreeSet<(usize, Reverse<u64>, IpAddr)>,
     next: u64,
     counts: SeatCounts,
 }
@@ -62,32 +66,45 @@ struct Way {
 impl Table {
     /// Changes the connections of an address.
     fn change<R>(&mut self, address: IpAddr, change: impl FnOnce(&mut BTreeMap<u64, Arc<Way>>) -> R) -> R {
+        let order = |seats: &BTreeMap<u64, Arc<Way>>| {
+            seats.first_key_value().map(|(oldest, _)| (seats.len(), Reverse(*oldest), address))
+        };
         let seats = self.by_address.entry(address).or_default();
-        let before = seats.len();
+        let before = order(seats);
         let changed = change(seats);
-        let after = seats.len();
-        self.by_count.remove(&(before, address));
-        if after == 0 {
-            self.by_address.remove(&address);
-        } else {
-            self.by_count.insert((after, address));
+        let after = order(seats);
+        if let Some(before) = before {
+            self.by_count.remove(&before);
+            self.open -= before.0;
         }
-        self.open = self.open - before + after;
+        if let Some(after) = after {
+            self.by_count.insert(after);
+            self.open += after.0;
+        } else {
+            self.by_address.remove(&address);
+        }
         changed
     }
 
-    /// Makes a connection of the address with the most connections give way to one of `address`. Returns whether there
-    /// is such a connection and fewer than `leaving_max` others are giving way.
-    fn make_room(&mut self, address: IpAddr, leaving_max: usize) -> bool {
+    /// Makes a connection give way to one of `address`. Returns whether there is one that may have to, and fewer than
+    /// `leaving_max` others are giving way. `keeps_logins` is whether those in the table have not logged in.
+    fn make_room(&mut self, address: IpAddr, leaving_max: usize, keeps_logins: bool) -> bool {
         if self.leaving >= leaving_max {
             return false;
         }
         let own = self.by_address.get(&address).map_or(0, BTreeMap::len);
-        let Some(&(_, largest)) = self.by_count.last().filter(|(most, _)| *most > own + 1) else { return false };
-        let Some((_, newest)) = self.change(largest, BTreeMap::pop_last) else { return false };
+        let Some(&(most, _, largest)) = self.by_count.last() else { return false };
+        let gone = if most > own + 1 {
+            self.change(largest, BTreeMap::pop_last)
+        } else if keeps_logins {
+            self.change(if most > own { largest } else { address }, BTreeMap::pop_first)
+        } else {
+            None
+        };
+        let Some((_, gone)) = gone else { return false };
         // Telling a client why may take seconds. Half of the bound is kept for connections that close at once.
-        newest.is_hurried.store(self.leaving >= leaving_max / 2, Ordering::Relaxed);
-        newest.told.tell();
+        gone.is_hurried.store(self.leaving >= leaving_max / 2, Ordering::Relaxed);
+        gone.told.tell();
         self.leaving += 1;
         self.counts.evicted += 1;
         true
@@ -120,7 +137,8 @@ impl Seats {
         {
             let mut table = self.table.lock();
             let leaving_max = leaving_max(self.connections_max());
-            if table.open >= self.connections_max() && !table.make_room(network(address), leaving_max) {
+            let is_full = table.open >= self.connections_max();
+            if is_full && !table.make_room(network(address), leaving_max, self.keeps_logins) {
                 table.counts.refused += 1;
                 return None;
             }
@@ -262,6 +280,48 @@ mod tests {
         drop((crowd, other));
         let table = seats.table.lock();
         assert!(table.open == 0 && table.by_address.is_empty() && table.by_count.is_empty());
+    }
+
+    #[test]
+    fn strangers_with_an_address_each_keep_out_nobody_who_has_a_login() {
+        const MAX: usize = 64;
+        let seats = Seats::new(MAX, true);
+        let stays = seats.take(address("10.1.0.1")).unwrap();
+        stays.logged_in();
+        let mut strangers: Vec<Seat> =
+            (0..MAX - 1).map(|host| seats.take(address(&format!("10.2.0.{host}"))).unwrap()).collect();
+        // The one that has not logged in for the longest time gives way, and the one that has logged in does not.
+        let client = seats.take(address("10.1.0.2")).expect("a stranger gives way");
+        assert!(is_told(&strangers[0]) && strangers.iter().skip(1).all(|seat| !is_told(seat)));
+        assert!(!is_told(&stays) && !is_told(&client));
+        strangers.remove(0);
+        // More strangers come before it has logged in: older ones give way, and it logs in meanwhile.
+        for host in 0..10 {
+            strangers.push(seats.take(address(&format!("10.3.0.{host}"))).expect("the oldest gives way"));
+            assert!(is_told(&strangers.remove(0)) && !is_told(&client));
+        }
+        client.logged_in();
+        for host in 0..2 * MAX {
+            strangers.push(seats.take(address(&format!("10.4.0.{host}"))).expect("the oldest gives way"));
+            assert!(is_told(&strangers.remove(0)));
+        }
+        assert!(!is_told(&client) && !is_told(&stays));
+        drop((strangers, client, stays));
+        let table = seats.table.lock();
+        assert!(table.open == 0 && table.leaving == 0 && table.by_address.is_empty() && table.by_count.is_empty());
+    }
+
+    #[test]
+    fn an_address_with_the_most_displaces_its_own_oldest_and_no_other() {
+        let seats = Seats::new(4, true);
+        let few = seats.take(address("10.0.0.2")).unwrap();
+        let crowd: Vec<Seat> = (0..3).map(|_| seats.take(address("10.0.0.1")).unwrap()).collect();
+        let _client = seats.take(address("10.0.0.1")).expect("it may have the login");
+        assert!(is_told(&crowd[0]) && !is_told(&crowd[1]) && !is_told(&crowd[2]) && !is_told(&few));
+        // Without logins nobody can tell who stays, so nobody is displaced.
+        let seats = Seats::new(2, false);
+        let _both = [seats.take(address("10.0.0.1")).unwrap(), seats.take(address("10.0.0.2")).unwrap()];
+        assert!(seats.take(address("10.0.0.3")).is_none() && seats.take(address("10.0.0.1")).is_none());
     }
 
     #[test]
