@@ -22,6 +22,7 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::{self, HeaderMap};
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -70,6 +71,12 @@ const NO_TLS_MAX: Duration = Duration::from_secs(2);
 pub struct Encrypted {
     /// The name in the client's certificate, if TLS has verified one.
     pub certificate: Option<Arc<str>>,
+}
+
+/// The token of a request, if it has one. The scheme may be written in any case (RFC 7235, 2.1).
+pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.as_bytes().split_first_chunk::<7>()?;
+    scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
 }
 
 /// The bounds of a server.
@@ -231,7 +238,23 @@ async fn refuse_plain(mut stream: TcpStream) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::NO_ROOM;
+    use super::*;
+
+    #[test]
+    fn the_scheme_of_a_token_may_be_written_in_any_case() {
+        let token = |given: &'static str| {
+            let headers = HeaderMap::from_iter([(header::AUTHORIZATION, header::HeaderValue::from_static(given))]);
+            bearer(&headers).map(|token| String::from_utf8(token.to_vec()).unwrap())
+        };
+        for given in ["Bearer Ab1", "bearer Ab1", "BEARER Ab1", "bEaReR Ab1"] {
+            assert_eq!(token(given).as_deref(), Some("Ab1"), "{given}");
+        }
+        assert_eq!(token("bearer ").as_deref().unwrap_or_default(), "");
+        for given in ["", "Bearer", "BearerAb1", "Basic Ab1", "Bearer\tAb1", " Bearer Ab1"] {
+            assert_eq!(token(given), None, "{given}");
+        }
+        assert_eq!(bearer(&HeaderMap::new()), None);
+    }
 
     #[test]
     fn a_connection_without_a_place_is_told_which_bound_it_is() {

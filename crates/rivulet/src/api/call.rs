@@ -11,7 +11,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
-use rivulet_connectors::http_server::{BodyError, Budget, ByAddress, Encrypted, Held, Hosts, read_body};
+use rivulet_connectors::http_server::{BodyError, Budget, ByAddress, Encrypted, Held, Hosts, bearer, read_body};
 use rivulet_connectors::logins::FailedLogins;
 use tokio::sync::{Semaphore, watch};
 
@@ -191,8 +191,7 @@ impl FromRequestParts<Api> for Authenticated {
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
         let address = address_of(parts);
-        let secret =
-            parts.headers.get(header::AUTHORIZATION).and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+        let secret = bearer(&parts.headers);
         let certificate = parts.extensions.get::<Encrypted>().and_then(|encrypted| encrypted.certificate.clone());
         let access = api.service.get().ok_or_else(ApiError::starting)?.access();
         let origin = Some(Origin { address, door: "http" });

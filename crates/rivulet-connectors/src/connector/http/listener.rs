@@ -236,8 +236,7 @@ fn come_again(after_s: u64) -> Response {
 
 fn is_authorized(headers: &HeaderMap, token: Option<&str>) -> bool {
     let Some(token) = token else { return true };
-    let given = headers.get(header::AUTHORIZATION).map_or(&b""[..], |value| value.as_bytes());
-    given.strip_prefix(b"Bearer ").is_some_and(|given| is_secret(given, token.as_bytes()))
+    http_server::bearer(headers).is_some_and(|given| is_secret(given, token.as_bytes()))
 }
 
 /// Whether the content type is one of lines.
