@@ -413,6 +413,32 @@ fn clients_of_the_broker_use_their_topics_until_their_token_or_right_ends() {
 }
 
 #[test]
+fn a_user_with_the_name_of_a_dropped_one_gets_no_message_of_it_without_the_right() {
+    let fixture = Fixture::new();
+    let broker = fixture.broker();
+    let old = fixture.user("d1", &["subscribe ON TOPIC 'secret/#'", "subscribe ON TOPIC 'open/#'"]);
+    let (mut client, is_present) = Mqtt::resume(broker, &old, "c1");
+    assert!(!is_present);
+    assert_eq!(client.subscribe_with(["secret/#", "open/#"], 1), [1, 1]);
+    let (mut admin, _) = Mqtt::connect(broker, 4, &fixture.admin, "a", None);
+    for topic in ["secret/x", "open/x"] {
+        assert_eq!(admin.publish(topic, "{}"), 0);
+        assert_eq!(client.next(), (topic.into(), "{}".into()));
+    }
+    // The client has both messages and has acknowledged none.
+    fixture.done("DROP USER d1");
+    assert!(client.is_closed());
+    let new = fixture.user("d1", &["subscribe ON TOPIC 'open/#'"]);
+    let (mut client, _) = Mqtt::resume(broker, &new, "c1");
+    assert_eq!(client.next().0, "open/x", "what it may read comes again");
+    assert!(client.has_nothing());
+    fixture.done("REVOKE subscribe ON TOPIC 'open/#' FROM d1");
+    assert!(client.is_closed());
+    let (mut client, _) = Mqtt::resume(broker, &new, "c1");
+    assert!(client.has_nothing());
+}
+
+#[test]
 fn the_first_account_closes_the_door_behind_those_who_came_in_without_one() {
     let folder = TempDir::new().expect("a folder");
     let engine = open(folder.path());

@@ -425,6 +425,18 @@ impl Mqtt {
         (client, answer[1])
     }
 
+    /// Connects with MQTT 3.1.1 to a session that outlives the connection; also returns whether there was one.
+    pub(super) fn resume(address: SocketAddr, password: &str, id: &str) -> (Self, bool) {
+        let stream = TcpStream::connect(address).expect("a connection");
+        stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
+        let mut client = Self { stream, version: 4 };
+        let head = [&text("MQTT")[..], &[4, 0xc0, 0, 60]].concat();
+        client.send(0x10, &[head, text(id), text("user"), text(password)].concat());
+        let (_, answer) = client.receive();
+        assert_eq!(answer[1], 0, "the client is let in");
+        (client, answer[0] == 1)
+    }
+
     /// No properties, where the version has any.
     fn properties(&self) -> &'static [u8] {
         if self.version == 5 { &[0] } else { &[] }
@@ -474,10 +486,15 @@ impl Mqtt {
         self.stream.write_all(&packets).expect("the messages are sent");
     }
 
-    /// Subscribes to two filters; the codes in the SUBACK.
+    /// Subscribes to two filters with QoS 0; the codes in the SUBACK.
     pub(super) fn subscribe(&mut self, filters: [&str; 2]) -> [u8; 2] {
+        self.subscribe_with(filters, 0)
+    }
+
+    /// The same with another QoS.
+    pub(super) fn subscribe_with(&mut self, filters: [&str; 2], qos: u8) -> [u8; 2] {
         let [one, other] = filters.map(text);
-        self.send(0x82, &[&[0, 9], self.properties(), &one, &[0], &other, &[0]].concat());
+        self.send(0x82, &[&[0, 9], self.properties(), &one, &[qos], &other, &[qos]].concat());
         let (first, answer) = self.receive();
         assert_eq!(first, 0x90);
         [answer[answer.len() - 2], answer[answer.len() - 1]]
@@ -489,12 +506,19 @@ impl Mqtt {
         !self.stream.read_to_end(&mut rest).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     }
 
-    /// The topic and the payload of the next message, of QoS 0.
+    /// Whether no message was sent to the client, up to now.
+    pub(super) fn has_nothing(&mut self) -> bool {
+        self.send(0xc0, &[]);
+        self.receive().0 == 0xd0
+    }
+
+    /// The topic and the payload of the next message, which is not acknowledged.
     pub(super) fn next(&mut self) -> (String, String) {
         let (first, body) = self.receive();
         assert_eq!(first & 0xf0, 0x30, "a message is awaited");
         let (topic, rest) = body[2..].split_at(body[1].into());
-        let payload = &rest[self.properties().len()..];
+        let packet_id_bytes = if first & 6 > 0 { 2 } else { 0 };
+        let payload = &rest[packet_id_bytes + self.properties().len()..];
         (String::from_utf8_lossy(topic).into(), String::from_utf8_lossy(payload).into())
     }
 }

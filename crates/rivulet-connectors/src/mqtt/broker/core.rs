@@ -284,8 +284,8 @@ impl Core {
         Some(key)
     }
 
-    /// Ends the subscriptions of a client's session that its rights do not allow any more, and drops what waits for
-    /// these alone.
+    /// Ends the subscriptions of a client's session that its rights do not allow any more, and drops what waits for the
+    /// client without a right to it. What was sent and not acknowledged would be sent again, so it counts as well.
     pub(super) fn keep_permitted(&mut self, client_id: &str, rights: &Rights) {
         let Some(rights) = rights.as_deref() else { return };
         let Some(&key) = self.by_client_id.get(client_id) else { return };
@@ -296,22 +296,19 @@ impl Core {
         for filter in &refused {
             self.unsubscribe(key, filter);
         }
-        if !refused.is_empty() {
-            self.drop_unwanted(key);
-        }
-    }
-
-    /// Drops the messages that wait for a session, were not sent, and match none of its subscriptions any more.
-    fn drop_unwanted(&mut self, key: SessionKey) {
         let Self { sessions, subscriptions, found, counters, saving, .. } = self;
         let Some(session) = sessions.get_mut(key) else { return };
-        let dropped = session.drop_unsent(|topic| {
+        let dropped = session.drop_refused(|topic, is_sent| {
             found.clear();
             subscriptions.find(topic, found);
-            found.iter().any(|receiver| match *receiver {
+            let is_wanted = found.iter().any(|receiver| match *receiver {
                 Receiver::One(number) => subscriptions.get(number).is_some_and(|one| one.session == key),
                 Receiver::Group(group) => subscriptions.has_member(group, |member| member.session == key),
-            })
+            });
+            // The client may have unsubscribed before it lost the right. While it has the right, it gets what was on
+            // its way (MQTT 5, 3.10.4).
+            let may_go_on = is_sent || refused.is_empty();
+            is_wanted || may_go_on && str::from_utf8(topic).is_ok_and(|topic| rights.may_subscribe(topic))
         });
         counters.drops.rights_ended += dropped.len() as u64;
         for message in dropped {

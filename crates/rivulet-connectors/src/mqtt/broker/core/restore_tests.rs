@@ -11,7 +11,7 @@ use super::super::incoming::Arrival;
 use super::super::journal::tests::MemoryJournal;
 use super::super::journal::{Journal, Lasting, MessageNumber, Record, SessionNumber, UnderWay};
 use super::super::message::{Identifiers, Manner, OfGroup};
-use super::tests::{connect_from, core, publish_to, sent, subscribe_with};
+use super::tests::{MaySubscribe, connect_from, core, publish_to, sent, subscribe_with};
 use super::*;
 
 const CLIENTS: [&str; 3] = ["a", "b", "c"];
@@ -480,4 +480,51 @@ fn a_message_of_qos_2_keeps_its_packet_identifier_after_a_crash() {
     let third = sent(&outbox);
     assert_eq!((&third[0].0[..], third[0].2), (&b"3"[..], true));
     assert!(third[0].1 > 10_000, "far from those that the client may have: {third:?}");
+}
+
+#[test]
+fn what_was_sent_before_a_right_ended_does_not_come_again_even_after_a_crash() {
+    for (qos, unsubscribes, crashes) in [
+        (Qos::AtLeastOnce, false, false),
+        (Qos::AtLeastOnce, true, true),
+        (Qos::ExactlyOnce, true, false),
+        (Qos::ExactlyOnce, false, true),
+    ] {
+        let mut journal = Arc::new(MemoryJournal::default());
+        let mut core = core(|_| {});
+        core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
+        let (key, outbox, _) = connect_from(&mut core, 1, "c", false, 60).unwrap();
+        for filter in ["t", "u"] {
+            subscribe_with(&mut core, key, filter, qos, RetainHandling::Never);
+        }
+        for (topic, payload) in [("t", b"1"), ("u", b"2"), ("t", b"3"), ("u", b"4")] {
+            publish_to(&mut core, topic, payload, qos, false);
+        }
+        let payloads = |outbox: &Outbox| sent(outbox).into_iter().map(|(payload, ..)| payload).collect::<Vec<_>>();
+        assert_eq!(payloads(&outbox), [b"1", b"2"], "the client takes two at a time");
+        if unsubscribes {
+            assert!(core.unsubscribe(key, "t").is_some() && core.unsubscribe(key, "u").is_some());
+        }
+        core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
+        let mut crash = |core: &mut Core| {
+            journal = Arc::new(journal.crashed_at(journal.next() - 1));
+            *core = self::core(|_| {});
+            core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
+        };
+        if crashes {
+            crash(&mut core);
+        }
+        let rights: Rights = Some(Arc::new(MaySubscribe("u")));
+        core.keep_permitted("c", &rights);
+        core.save_rest();
+        let dropped = core.counters.drops.rights_ended;
+        // After one more crash the rights are not asked: the journal agrees.
+        if crashes {
+            crash(&mut core);
+        }
+        let (_, outbox, is_present) = connect_from(&mut core, 1, "c", false, 60).unwrap();
+        assert!(is_present);
+        assert_eq!((payloads(&outbox), dropped), (vec![b"2".to_vec(), b"4".to_vec()], 2), "{qos:?} {unsubscribes}");
+        assert_eq!(core.stats(SeatCounts::default()).waiting_messages, 2);
+    }
 }

@@ -498,7 +498,7 @@ fn while_memory_is_used_up_those_who_read_go_on() {
 }
 
 /// May subscribe to one filter only.
-struct MaySubscribe(&'static str);
+pub(super) struct MaySubscribe(pub(super) &'static str);
 
 impl ClientRights for MaySubscribe {
     fn session_scope(&self) -> Option<String> {

@@ -121,29 +121,38 @@ impl Session {
         };
         self.in_flight.retain(&mut stays);
         self.queue.retain(&mut stays);
-        self.queue_bytes = self.queue.iter().map(|queued| queued.message.memory_bytes()).sum();
-        self.resent = self.queue.iter().filter(|queued| queued.packet_id > 0).count();
+        self.count_queue();
         for message in &kept {
             self.hold(message);
         }
     }
 
-    /// Drops the messages of the queue that were not sent and whose topic does not stay. Returns them.
-    pub(in super::super) fn drop_unsent(&mut self, mut stays: impl FnMut(&[u8]) -> bool) -> Vec<Arc<Message>> {
+    /// Drops the messages that wait for the client, in flight too, and do not stay. `stays` is given the topic, and
+    /// whether the message may have been sent. Returns them. The packet identifiers of those that were sent are free.
+    pub(in super::super) fn drop_refused(&mut self, mut stays: impl FnMut(&[u8], bool) -> bool) -> Vec<Arc<Message>> {
         let mut dropped = Vec::new();
-        self.queue.retain(|queued| {
-            // One with a packet identifier was sent, and is under way with its client.
-            let is_kept = queued.packet_id > 0 || stays(&queued.message.topic);
+        let mut is_kept = |queued: &Queued| {
+            let is_kept = stays(&queued.message.topic, queued.packet_id > 0 || queued.is_again);
             if !is_kept {
                 dropped.push(queued.message.clone());
             }
             is_kept
-        });
+        };
+        self.in_flight.retain(&mut is_kept);
+        self.queue.retain(&mut is_kept);
+        if !dropped.is_empty() {
+            self.count_queue();
+        }
         for message in &dropped {
-            self.queue_bytes -= message.memory_bytes();
             self.release(message);
         }
         dropped
+    }
+
+    /// Counts the queue anew, after messages were taken out of it.
+    fn count_queue(&mut self) {
+        self.queue_bytes = self.queue.iter().map(|queued| queued.message.memory_bytes()).sum();
+        self.resent = self.queue.iter().filter(|queued| queued.packet_id > 0).count();
     }
 
     /// Adds a message to the end of the queue.
