@@ -56,13 +56,16 @@ pub(super) fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Na
     }
 }
 
-/// The names whose rows a statement reads: those of tables, sources and views, and those that it defines in WITH.
+/// The names whose rows a statement reads, or explains how to read: those of tables, sources and views, and those that
+/// it defines in WITH. A plan, and why there is none, tell of their columns.
 pub(super) fn read_by(statement: &Statement) -> Vec<Name> {
     match statement {
         Statement::CreateView(create) => relations(&create.query),
         Statement::CreateBigQuery(create) => relations(&create.query),
-        Statement::RunQuery(query) => relations(query),
-        Statement::CreateApplication(create) => create.table_names().into_iter().cloned().collect(),
+        Statement::RunQuery(query) | Statement::ExplainBigQuery { query, .. } => relations(query),
+        Statement::CreateApplication(create) | Statement::ExplainCreate(create) => {
+            create.table_names().into_iter().cloned().collect()
+        }
         _ => Vec::new(),
     }
 }
@@ -72,10 +75,11 @@ fn relations(query: &BigQuery) -> Vec<Name> {
     relations_of(query).unwrap_or_default().into_iter().map(named).collect()
 }
 
-/// The names of the sinks to which a statement writes.
+/// The names of the sinks to which a statement writes, or explains how to write.
 pub(super) fn written_by(statement: &Statement) -> Vec<Name> {
     match statement {
         Statement::CreateBigQuery(create) => create.query.sink.iter().cloned().collect(),
+        Statement::ExplainBigQuery { query, .. } => query.sink.iter().cloned().collect(),
         Statement::CreateSource(create) => create.sinks().collect(),
         _ => Vec::new(),
     }

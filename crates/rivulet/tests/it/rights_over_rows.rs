@@ -100,6 +100,34 @@ fn nobody_gets_rows_by_a_statement_that_it_may_not_have() {
     }
 }
 
+#[test]
+fn a_plan_tells_of_nothing_that_its_reader_may_not_have() {
+    let fixture = Fixture::new();
+    fixture.done(DECLARED);
+    let ann = fixture.user("ann", &["read ON QUERY", "read ON APPLICATION"]);
+    let reads = |what: &str| format!("'ann' may not subscribe to {what}, which the statement reads");
+    let (bids, rooms) = (reads("the source 'bids'"), reads("the table 'rooms'"));
+    let sink = "'ann' may not publish to the sink 'results', to which the statement writes".to_owned();
+    let explained = format!("EXPLAIN {JOINED}");
+    for (statement, message) in [
+        ("EXPLAIN SELECT n FROM bids", &bids),
+        // Without the right there is no error that names the columns.
+        ("EXPLAIN SELECT nothing FROM bids", &bids),
+        ("EXPLAIN SELECT r.id FROM rooms AS r JOIN bids AS b ON b.n = 1", &rooms),
+        ("EXPLAIN SELECT n FROM doubled", &reads("the view 'doubled'")),
+        ("EXPLAIN SELECT 1 AS n INTO results", &sink),
+        (&explained, &rooms),
+    ] {
+        let (status, error) = fixture.sql(&ann, statement);
+        assert_eq!((status, &error["message"]), (403, &json!(message)), "{statement}: {error}");
+    }
+    fixture.done("GRANT subscribe ON SOURCE 'bids' TO ann; GRANT subscribe ON TABLE 'rooms' TO ann");
+    for statement in ["EXPLAIN SELECT n FROM bids", &explained] {
+        let (status, answer) = fixture.sql(&ann, statement);
+        assert_eq!(status, 200, "{statement}: {answer}");
+    }
+}
+
 /// Whether a SELECT is forbidden to a user with this token.
 fn select_refused(fixture: &Fixture, token: &str, select: &str) -> bool {
     let access = fixture.engine.access();
