@@ -61,20 +61,19 @@ impl Accounts {
         Ok(done(format!("limits of the tenant {name} changed")))
     }
 
-    pub(super) fn drop_tenant(&self, name: &Name, if_exists: bool) -> Result<AccountAnswer, ServiceError> {
+    /// Whether there is a tenant, which may be dropped for all that accounts know.
+    ///
+    /// # Errors
+    /// It is the default one, or has users.
+    pub(crate) fn can_drop(&self, name: &Name) -> Result<bool, ServiceError> {
         let tenant = Tenant::new(&name.text);
-        let catalog = self.catalog()?;
-        let _changing = self.changing.lock();
-        let known = self.known.read();
         if tenant.is_default() {
             let error = ServiceError::new(ErrorKind::Conflict, "the default tenant cannot be dropped");
             return Err(at(error, name));
         }
+        let known = self.known.read();
         if !known.has_tenant(&tenant) {
-            return match if_exists {
-                true => Ok(done(format!("there is no tenant {name}, nothing was done"))),
-                false => Err(at(no_tenant(&tenant), name)),
-            };
+            return Ok(false);
         }
         let users = known.users.keys().filter(|user| user.tenant == tenant).count();
         if users > 0 {
@@ -82,7 +81,19 @@ impl Accounts {
             let error = ServiceError::new(ErrorKind::Conflict, message).with_hint("drop them first: DROP USER");
             return Err(at(error, name));
         }
-        drop(known);
+        Ok(true)
+    }
+
+    pub(super) fn drop_tenant(&self, name: &Name, if_exists: bool) -> Result<AccountAnswer, ServiceError> {
+        let tenant = Tenant::new(&name.text);
+        let catalog = self.catalog()?;
+        let _changing = self.changing.lock();
+        if !self.can_drop(name)? {
+            return match if_exists {
+                true => Ok(done(format!("there is no tenant {name}, nothing was done"))),
+                false => Err(at(no_tenant(&tenant), name)),
+            };
+        }
         catalog.remove_tenant(&tenant)?;
         self.known.write().tenants.remove(&tenant);
         self.quotas.forget(&tenant);

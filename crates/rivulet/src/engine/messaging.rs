@@ -27,6 +27,9 @@ use crate::service::{Access, BrokerAccess, ConnectionStatus, ErrorKind, ServiceE
 /// How long results may take to leave when the engine stops.
 const FLUSH_MAX: Duration = Duration::from_secs(3);
 
+/// How often the removal of retained messages waits for room on disk.
+const FORGET_WAITS_MAX: usize = 1000;
+
 /// A broker or a client, and the routes of the messages it receives.
 pub(super) struct Messaging {
     router: Arc<Router>,
@@ -234,6 +237,29 @@ impl Messaging {
             let _ = self.journal.set(journal);
         }
         Ok(())
+    }
+
+    /// Removes the retained messages of the embedded broker at and below a level of topics, on disk too.
+    ///
+    /// # Errors
+    /// That cannot be saved. A further call goes on.
+    pub(super) fn forget_retained(&self, level: &str) -> Result<(), ServiceError> {
+        let Side::Broker(broker) = &*self.side else { return Ok(()) };
+        let is_durable = || self.journal.get().is_none_or(|journal| journal.wait_all_durable(FLUSH_MAX));
+        let mut waits = 0;
+        let is_over = loop {
+            match broker.forget_retained(level) {
+                Some(true) => break is_durable(),
+                Some(false) => {}
+                // There may be room once what was gathered is on disk.
+                None if waits < FORGET_WAITS_MAX && is_durable() => waits += 1,
+                None => break false,
+            }
+        };
+        is_over.then_some(()).ok_or_else(|| {
+            unavailable(format!("it cannot be saved that there are no retained messages below '{level}/' any more"))
+                .with_hint("look at the disk of the data folder, and try again")
+        })
     }
 
     /// The journal of the embedded broker's sessions, if it saves them.

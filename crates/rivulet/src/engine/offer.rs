@@ -241,7 +241,12 @@ impl Service for Engine {
                 .with_hint("the program that runs it decides who gets in"));
         };
         if let AccountStatement::DropTenant { name, .. } = statement {
-            self.refuse_to_drop(&Tenant::new(&name.text)).map_err(|error| error.at_place(name.position.into()))?;
+            let tenant = Tenant::new(&name.text);
+            let cleared = self.refuse_to_drop(&tenant).and_then(|()| match accounts.can_drop(name)? {
+                true => self.clear(&tenant),
+                false => Ok(()),
+            });
+            cleared.map_err(|error| error.at_place(name.position.into()))?;
         }
         let mut answer = accounts.run(permit.caller(), statement)?;
         if let AccountAnswer::Tenants(tenants) = &mut answer {
@@ -325,6 +330,13 @@ impl Engine {
         Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(
             "let one of its users drop its applications, queries, tables, sources, sinks, views and secrets first",
         ))
+    }
+
+    /// Removes the retained messages of a tenant that is about to be dropped, which the next one of its name would get.
+    /// Fails if it has files, which are not for the server to delete.
+    fn clear(&self, tenant: &Tenant) -> Result<(), ServiceError> {
+        self.permitted.check_has_no_files(tenant)?;
+        self.messaging.forget_retained(tenant.as_str())
     }
 
     /// Removes the content of refused rows of big queries that the caller may not see.

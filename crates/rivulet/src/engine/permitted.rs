@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write as _;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -151,16 +152,50 @@ impl Permitted {
         }
     }
 
-    fn files_of(&self, tenant: &Tenant) -> Result<Files, ServiceError> {
-        let Config { data_dir, files, .. } = &*self.config;
-        let folder = match tenant.is_default() {
+    /// Fails if a folder of a tenant's own has anything in it: the next tenant of its name would have it.
+    pub(super) fn check_has_no_files(&self, tenant: &Tenant) -> Result<(), ServiceError> {
+        for folder in self.own_folders(tenant).chain([self.exchange_folder(tenant)]) {
+            let first = fs::read_dir(&folder).and_then(|mut entries| entries.next().transpose());
+            match first {
+                Ok(None) => {}
+                Ok(Some(_)) => {
+                    let message = format!("the tenant '{tenant}' has files in {}", folder.display());
+                    return Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(
+                        "move all that is in this folder away or delete it: a later tenant of this name would have it",
+                    ));
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => {
+                    let message = format!("cannot look for files in {}: {error}", folder.display());
+                    return Err(ServiceError::new(ErrorKind::Unavailable, message)
+                        .with_hint("let the server read this folder, or remove it"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The folder of a tenant in the data folder.
+    fn exchange_folder(&self, tenant: &Tenant) -> PathBuf {
+        let data_dir = &self.config.data_dir;
+        match tenant.is_default() {
             true => data_dir.join(FILES),
             false => data_dir.join(TENANTS).join(as_file_name(tenant)).join(FILES),
-        };
+        }
+    }
+
+    /// The folders of `files.allow` that are for one tenant alone.
+    fn own_folders(&self, tenant: &Tenant) -> impl Iterator<Item = PathBuf> {
+        let folders = self.config.files.allow.iter().map(|written| (of_tenant(written, tenant), written));
+        folders.filter(|(path, written)| path != *written).map(|(path, _)| path)
+    }
+
+    fn files_of(&self, tenant: &Tenant) -> Result<Files, ServiceError> {
+        let Config { data_dir, files, .. } = &*self.config;
+        let folder = self.exchange_folder(tenant);
         let allowed: Vec<PathBuf> = files.allow.iter().map(|path| of_tenant(path, tenant)).collect();
-        let made = allowed.iter().zip(&files.allow).filter(|(path, written)| path != written).map(|(path, _)| path);
-        for folder in made.chain(allowed.is_empty().then_some(&folder)) {
-            fs::create_dir_all(folder).map_err(|error| {
+        for folder in self.own_folders(tenant).chain(allowed.is_empty().then(|| folder.clone())) {
+            fs::create_dir_all(&folder).map_err(|error| {
                 let message = format!("cannot make the folder {}: {error}", folder.display());
                 ServiceError::new(ErrorKind::Unavailable, message)
             })?;

@@ -848,6 +848,38 @@ fn a_tenant_with_secrets_is_not_dropped() {
 }
 
 #[test]
+fn the_next_tenant_of_a_name_gets_no_file_and_no_retained_message() {
+    let folder = TempDir::new().expect("a folder");
+    let mut config = configuration(folder.path());
+    config.files.allow = vec![folder.path().join("own/{tenant}/in"), folder.path().join("all")];
+    std::fs::create_dir(folder.path().join("all")).expect("a folder");
+    std::fs::write(folder.path().join("all/rows.csv"), "1").expect("a file");
+    let fixture = Fixture::with(folder, config);
+    fixture.done("CREATE TENANT acme; CREATE TENANT acme_2");
+    let (mut client, code) = Mqtt::connect(fixture.broker(), 5, &fixture.admin, "c", None);
+    assert_eq!(code, 0);
+    // More than are removed in one go.
+    let topics = (0..300).map(|number| format!("acme/a/{number}"));
+    topics.chain(["acme", "acme_2/a", "acme2"].map(Into::into)).for_each(|topic| client.retain(&topic, "1"));
+    let path = fixture.folder.path();
+    for used in [path.join("own/acme/in"), path.join("data/tenants/acme/files")] {
+        std::fs::create_dir_all(used.join("below")).expect("a folder");
+        let (status, error) = fixture.sql(&fixture.admin, "DROP TENANT acme");
+        let message = format!("the tenant 'acme' has files in {}", used.display());
+        assert_eq!((status, &error["message"], &error["column"]), (409, &json!(message), &json!(13)), "{error}");
+        assert!(error["hint"].as_str().is_some_and(|hint| hint.contains("move all that is in")), "{error}");
+        std::fs::remove_dir(used.join("below")).expect("an empty folder");
+    }
+    // What there is below the name of no tenant is of the default one.
+    fixture.done("DROP TENANT IF EXISTS acme2; DROP TENANT acme; CREATE TENANT acme");
+    let (mut reader, _) = Mqtt::connect(fixture.broker(), 5, &fixture.admin, "r", None);
+    reader.subscribe(["acme/#", "acme_2/#"]);
+    assert_eq!(reader.next().0, "acme_2/a");
+    reader.subscribe(["acme2", "none"]);
+    assert_eq!(reader.next().0, "acme2");
+}
+
+#[test]
 fn strangers_are_told_the_state_of_the_server_and_no_names() {
     let fixture = Fixture::new();
     let rows = fixture.folder.path().join("rows.jsonl");

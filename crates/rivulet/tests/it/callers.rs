@@ -475,6 +475,13 @@ impl Mqtt {
         answer.get(2).copied().unwrap_or(0)
     }
 
+    /// Publishes a message that is retained, with QoS 1.
+    pub(super) fn retain(&mut self, topic: &str, payload: &str) {
+        self.send(0x33, &[&text(topic)[..], &[0, 7], self.properties(), payload.as_bytes()].concat());
+        let (first, answer) = self.receive();
+        assert_eq!((first, &answer[..2]), (0x40, &[0, 7][..]));
+    }
+
     /// Publishes so many messages with QoS 0, numbered from 0 on, as fast as the server reads them.
     pub(super) fn flood(&mut self, topic: &str, count: u32) {
         let mut packets = Vec::new();

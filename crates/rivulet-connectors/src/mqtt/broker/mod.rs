@@ -215,6 +215,12 @@ impl Broker {
         self.shared.dedup_windows.remember(message, position);
     }
 
+    /// Removes some retained messages at and below a level of topics, as if each was replaced by an empty one. To be
+    /// called until it returns true: none is left, and the journal has it. `None` if the journal has no room now.
+    pub fn forget_retained(&self, level: &str) -> Option<bool> {
+        self.shared.core.lock().forget_retained(level)
+    }
+
     /// The state and the counts of the broker.
     pub fn stats(&self) -> BrokerStats {
         BrokerStats { running: self.is_running(), ..self.shared.stats() }

@@ -128,6 +128,14 @@ impl Retained {
         self.messages.range::<[u8], _>(from).map(|(topic, message)| (&**topic, message))
     }
 
+    /// The first topic at or below a level that has a message.
+    pub(super) fn first_below(&self, level: &str) -> Option<Box<[u8]>> {
+        let below = [level.as_bytes(), b"/"].concat();
+        let of_level = || self.messages.get_key_value(level.as_bytes()).map(|(topic, _)| topic.clone());
+        let first = self.from(&below).next().map(|(topic, _)| topic).filter(|topic| topic.starts_with(&below));
+        of_level().or_else(|| first.map(Box::from))
+    }
+
     /// Removes the message of a topic. Returns whether there was one.
     pub(super) fn remove(&mut self, topic: &[u8]) -> bool {
         let removed = self.messages.remove(topic);

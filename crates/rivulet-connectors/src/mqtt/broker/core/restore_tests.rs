@@ -458,6 +458,21 @@ fn what_a_client_has_not_released_is_known_after_a_crash() {
 }
 
 #[test]
+fn retained_messages_that_were_removed_by_a_level_are_gone_after_a_crash() {
+    let journal = Arc::new(MemoryJournal::default());
+    let mut core = core(|_| {});
+    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
+    for topic in ["acme", "acme-b/x", "acme/", "acme/a/b", "acme/c", "acme0", "acm", "b/acme/x"] {
+        publish_to(&mut core, topic, b"x", Qos::AtLeastOnce, true);
+    }
+    assert_eq!(core.forget_retained("acme"), Some(true));
+    let left = ["acm", "acme-b/x", "acme0", "b/acme/x"];
+    for core in [&core, &restored_from(&journal)] {
+        assert!(state(core).1.keys().eq(left), "{:?}", state(core).1);
+    }
+}
+
+#[test]
 fn a_message_of_qos_2_keeps_its_packet_identifier_after_a_crash() {
     let journal = Arc::new(MemoryJournal::default());
     let mut core = core(|_| {});

@@ -10,7 +10,10 @@ use super::super::journal::{Lasting, Record, Room};
 use super::super::message::Message;
 use super::super::retained::Retained;
 use super::Core;
-use super::saving::{REWRITTEN_BYTES_MAX, Rewriting, Rewritten, Stage};
+use super::saving::{REWRITTEN_BYTES_MAX, Rewriting, Rewritten, Stage, save_forgotten};
+
+/// The most retained messages that are removed before other tasks have their turn.
+const FORGOTTEN_MAX: usize = 256;
 
 impl Core {
     /// Whether messages of QoS 1, messages to be retained, and subscriptions may be processed: there is room to save
@@ -23,6 +26,20 @@ impl Core {
     /// without waiting for it.
     pub(in super::super) fn will_have_room_to_save(&self) -> bool {
         self.saving.as_ref().is_some_and(|saving| saving.room == Room::Wait)
+    }
+
+    /// Removes some retained messages at and below a level of topics. Returns whether none is left; `None` if there is
+    /// no room to save that the next one is removed.
+    pub(in super::super) fn forget_retained(&mut self, level: &str) -> Option<bool> {
+        self.look_for_room_to_save();
+        for _ in 0..FORGOTTEN_MAX {
+            let Some(topic) = self.retained.first_below(level) else { return Some(true) };
+            if !self.has_room_to_save() || save_forgotten(&mut self.saving, &topic) == 0 && self.saving.is_some() {
+                return None;
+            }
+            self.retained.remove(&topic);
+        }
+        Some(false)
     }
 
     /// Asks the journal again whether it has room; called when other tasks have had their turn.
