@@ -2,6 +2,7 @@
 
 mod dist;
 mod fuzz;
+mod kafka;
 mod numa;
 mod summary;
 
@@ -105,7 +106,13 @@ fn test(rest: &[&str]) -> Result<(), String> {
              hint: apt-get install mosquitto mosquitto-clients"
         );
     }
-    run_tests(rest, &[])
+    match kafka::jars() {
+        Ok(folder) => run_tests(rest, &[(kafka::JARS, &folder.to_string_lossy())]),
+        Err(missing) => {
+            eprintln!("note: no Kafka broker, so the tests with one say so and skip: {missing}");
+            run_tests(rest, &[])
+        }
+    }
 }
 
 /// Slow tests are those that are marked `#[ignore = "slow"]`: `cargo test` leaves them out too.
@@ -145,10 +152,14 @@ fn checked_tests() -> Result<Command, String> {
     Ok(cargo)
 }
 
-/// The folder of the workspace: that of the clone that runs this program, which another clone may have compiled.
+/// The folder of the workspace: the one that this program runs in, whichever clone has compiled it.
 fn root() -> PathBuf {
-    let own = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-    Path::new(&own).parent().map(Path::to_owned).unwrap_or_default()
+    root_of(&std::env::current_dir().unwrap_or_default())
+}
+
+fn root_of(here: &Path) -> PathBuf {
+    let is_root = |folder: &&Path| folder.join("Cargo.lock").is_file() && folder.join("xtask/Cargo.toml").is_file();
+    here.ancestors().find(is_root).unwrap_or(here).to_owned()
 }
 
 /// The crates of this workspace, by their folders.
@@ -221,7 +232,7 @@ fn cargo(arguments: &[&str], environment: &[(&str, &str)]) -> Result<(), String>
 /// Cargo, without what it has told this program of itself: build scripts that look at that would run again each time
 /// that somebody builds without this program.
 fn plain_cargo() -> Command {
-    let mut command = Command::new(env!("CARGO"));
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     for (name, _) in std::env::vars_os() {
         if ["CARGO_MANIFEST_", "CARGO_PKG_"].iter().any(|prefix| name.to_string_lossy().starts_with(prefix)) {
             command.env_remove(name);
@@ -242,3 +253,19 @@ fn which(program: &str) -> Option<std::path::PathBuf> {
 mod arrows;
 #[cfg(test)]
 mod tidy;
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_workspace_is_that_of_the_folder_and_not_of_the_build() {
+        let clone = std::env::temp_dir().join(format!("rivulet-clone-{}", std::process::id()));
+        let deep = clone.join("crates/rivulet/src");
+        std::fs::create_dir_all(&deep).unwrap();
+        std::fs::create_dir_all(clone.join("xtask")).unwrap();
+        ["Cargo.lock", "xtask/Cargo.toml"].iter().for_each(|file| std::fs::write(clone.join(file), "").unwrap());
+        let roots = [super::root_of(&clone), super::root_of(&deep)];
+        std::fs::remove_dir_all(&clone).unwrap();
+        assert_eq!(roots, [clone.clone(), clone]);
+        assert!(super::root().join("xtask/src/main.rs").is_file(), "this test runs in its own workspace");
+    }
+}

@@ -691,7 +691,7 @@ fn what_becomes_very_many_rows_waits_for_room() {
         sink.closed.store(true, Ordering::Release);
         let sources = vec![numbers(0..ROWS / 2, Then::End), numbers(ROWS / 2..ROWS, Then::End)];
         let flow = workers.start_flow(repeating(sources, 2, &sink, &repeats)).unwrap();
-        let deadline = Instant::now() + Duration::from_secs(30);
+        let deadline = Instant::now() + PATIENCE;
         while repeats.given.load(Ordering::Relaxed) == 0 {
             assert!(Instant::now() < deadline, "nothing comes out");
             std::thread::sleep(Duration::from_millis(1));

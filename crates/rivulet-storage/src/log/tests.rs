@@ -47,7 +47,7 @@ fn what_is_durable_is_there_after_reopening_and_positions_go_on() {
         assert_eq!(append(&log, &[n; 20]), Appended::At(u64::from(n) + 1));
     }
     assert_eq!(log.append(&record(b"no"), false, |_| false), Appended::NotTaken);
-    assert!(log.wait_durable(100, Duration::from_secs(20)));
+    assert!(log.wait_durable(100, Duration::from_secs(60)));
     assert_eq!(log.close(), 0);
     assert_eq!(append(&log, b"late"), Appended::Full, "a closed log takes nothing");
     drop(log);
@@ -59,7 +59,7 @@ fn what_is_durable_is_there_after_reopening_and_positions_go_on() {
     assert_eq!(append(&log, b"next"), Appended::At(101));
     log.pass(200);
     assert_eq!((append(&log, b"behind"), log.next()), (Appended::At(201), 202));
-    assert!(log.wait_durable(201, Duration::from_secs(20)));
+    assert!(log.wait_durable(201, Duration::from_secs(60)));
     assert_eq!(read_all(&log, 101).0.len(), 2);
 }
 
@@ -80,7 +80,7 @@ fn a_segment_that_was_being_begun_is_passed_over() {
         let (log, found) = Log::open(folder.path(), settings()).unwrap();
         assert_eq!((found.next, found.problems.len(), read_all(&log, 1).0.len()), (2, 0, 1), "{left} bytes");
         assert_eq!(append(&log, b"two"), Appended::At(2));
-        assert!(log.wait_durable(2, Duration::from_secs(20)));
+        assert!(log.wait_durable(2, Duration::from_secs(60)));
         assert_eq!(read_all(&log, 1).0.len(), 2);
     }
 }
@@ -91,7 +91,7 @@ fn segments_that_are_not_needed_go() {
     let (log, _) = Log::open(folder.path(), settings()).unwrap();
     for n in 1..=50 {
         assert_eq!(append(&log, &[0; 100]), Appended::At(n));
-        assert!(log.wait_durable(n, Duration::from_secs(20)));
+        assert!(log.wait_durable(n, Duration::from_secs(60)));
     }
     let before = log.stats();
     log.forget_before(30);
@@ -114,7 +114,7 @@ fn a_file_that_was_deleted_is_missed_wherever_it_stood() {
         let (log, _) = Log::open(folder.path(), settings()).unwrap();
         for n in 1..=50 {
             assert_eq!(append(&log, &[0; 100]), Appended::At(n));
-            assert!(log.wait_durable(n, Duration::from_secs(20)));
+            assert!(log.wait_durable(n, Duration::from_secs(60)));
         }
         drop(log);
         let whole = inspect(folder.path()).unwrap();
@@ -135,7 +135,7 @@ fn a_file_that_was_deleted_is_missed_wherever_it_stood() {
         assert_eq!(opened.problems, found.found.problems, "{place}");
         assert_eq!(read_all(&log, 1).1.lost, if place == "middle" { 50 - found.records } else { 0 }, "{place}");
         assert_eq!(append(&log, b"next"), Appended::At(found.found.next), "no position is used again");
-        assert!(log.wait_durable(found.found.next, Duration::from_secs(20)));
+        assert!(log.wait_durable(found.found.next, Duration::from_secs(60)));
         drop(log);
         assert!(Log::open(folder.path(), settings()).unwrap().1.problems.is_empty(), "it is said once");
     }
@@ -147,7 +147,7 @@ fn what_somebody_copies_stays_as_it_is_while_the_log_goes_on() {
     let (log, _) = Log::open(folder.path(), settings()).unwrap();
     let write = |from: u64, to: u64| {
         (from..=to).for_each(|n| assert_eq!(append(&log, &[n as u8; 100]), Appended::At(n)));
-        assert!(log.wait_durable(to, Duration::from_secs(20)));
+        assert!(log.wait_durable(to, Duration::from_secs(60)));
     };
     write(1, 9);
     let held = log.hold();
@@ -172,7 +172,7 @@ fn an_inspection_says_what_an_opening_would_find() {
         let (log, _) = Log::open(folder.path(), settings()).unwrap();
         for n in 1..=20 {
             assert_eq!(append(&log, &[0; 100]), Appended::At(n));
-            assert!(log.wait_durable(n, Duration::from_secs(20)));
+            assert!(log.wait_durable(n, Duration::from_secs(60)));
         }
     }
     let whole = inspect(folder.path()).unwrap();
@@ -202,7 +202,7 @@ fn bounds_hold_and_room_comes_back() {
     let mut taken = 0;
     while let Appended::At(position) = append(&log, &[0; 100]) {
         taken = position;
-        assert!(log.wait_durable(position, Duration::from_secs(20)));
+        assert!(log.wait_durable(position, Duration::from_secs(60)));
     }
     let stats = log.stats();
     assert!(
@@ -211,7 +211,7 @@ fn bounds_hold_and_room_comes_back() {
     );
     let beyond = log.append(&record(&[0; 100]), true, |_| true);
     assert_eq!(beyond, Appended::At(taken + 1), "what is in the way of making room");
-    assert!(log.wait_durable(taken + 1, Duration::from_secs(20)) && log.is_full());
+    assert!(log.wait_durable(taken + 1, Duration::from_secs(60)) && log.is_full());
     log.forget_before(taken + 1);
     assert_eq!(append(&log, &[0; 100]), Appended::At(taken + 2));
     // A record larger than the whole limit.
@@ -225,7 +225,7 @@ fn the_end_of_the_log_is_what_came_last() {
     for arrival_us in 0..100 {
         let record = Record { arrival_us, ..record(b"some payload") };
         assert!(matches!(log.append(&record, false, |_| true), Appended::At(_)));
-        assert!(log.wait_durable(log.next() - 1, Duration::from_secs(20)));
+        assert!(log.wait_durable(log.next() - 1, Duration::from_secs(60)));
     }
     let mut last = Vec::new();
     log.read_end(30, u64::MAX, &mut |record| last.push(record.arrival_us)).unwrap();
@@ -356,7 +356,7 @@ fn what_version_1_has_written_is_read_and_gone_on_with() {
     assert_eq!(found, Found { first: 1, next: 4, ..Found::default() });
     for n in 4..20 {
         assert_eq!(append(&log, &[n; 30]), Appended::At(n.into()));
-        assert!(log.wait_durable(n.into(), Duration::from_secs(20)));
+        assert!(log.wait_durable(n.into(), Duration::from_secs(60)));
     }
     drop(log);
     let (log, found) = Log::open(folder.path(), settings()).unwrap();
@@ -427,8 +427,8 @@ fn what_a_client_makes_look_like_a_frame_is_none() {
     let forged = fs::read(write_version_1(folder.path(), 9, &[b"forged"])).unwrap()[24..].to_vec();
     fs::remove_file(files(folder.path()).remove(0)).unwrap();
     let (log, _) = Log::open(folder.path(), settings()).unwrap();
-    assert_eq!((append(&log, b"one"), log.wait_durable(1, Duration::from_secs(20))), (Appended::At(1), true));
-    assert_eq!((append(&log, &forged), log.wait_durable(2, Duration::from_secs(20))), (Appended::At(2), true));
+    assert_eq!((append(&log, b"one"), log.wait_durable(1, Duration::from_secs(60))), (Appended::At(1), true));
+    assert_eq!((append(&log, &forged), log.wait_durable(2, Duration::from_secs(60))), (Appended::At(2), true));
     drop(log);
     // The frame that contains the payload is torn.
     let file = files(folder.path()).remove(0);
@@ -492,7 +492,7 @@ fn a_full_disk_is_waited_for() {
     assert!(found.next > stats.durable, "{found:?}");
     drop(crashed);
     fs::remove_file(&ballast).unwrap();
-    assert!(log.wait_durable(taken.len() as u64, Duration::from_secs(20)));
+    assert!(log.wait_durable(taken.len() as u64, Duration::from_secs(60)));
     assert_eq!(log.stats().problem, None);
     let (all, read) = read_all(&log, 1);
     assert_eq!((all.into_iter().map(|(_, payload)| payload).collect::<Vec<_>>(), read.lost), (taken, 0));
@@ -581,7 +581,7 @@ proptest! {
                     let Appended::At(position) = append(&log, &payload) else { panic!("there is room") };
                     prop_assert!(model.insert(position, payload).is_none());
                 },
-                Step::Wait => prop_assert!(log.wait_durable(log.next() - 1, Duration::from_secs(20))),
+                Step::Wait => prop_assert!(log.wait_durable(log.next() - 1, Duration::from_secs(60))),
                 Step::Forget(part) => {
                     forgotten = forgotten.max((log.next() as f64 * part) as u64);
                     log.forget_before(forgotten);

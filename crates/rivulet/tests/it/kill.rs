@@ -59,7 +59,7 @@ impl Device {
         let mut socket = TcpStream::connect(self.broker)?;
         socket.set_read_timeout(Some(Duration::from_millis(20)))?;
         socket.set_nodelay(true)?;
-        let mut body = b"\x00\x04MQTT\x04\x00\x00\x3c".to_vec();
+        let mut body = b"\x00\x04MQTT\x04\x00\x00\x00".to_vec();
         body.extend_from_slice(&(self.name.len() as u16).to_be_bytes());
         body.extend_from_slice(self.name.as_bytes());
         let mut packet = vec![0x10, body.len() as u8];

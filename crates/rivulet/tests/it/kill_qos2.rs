@@ -48,7 +48,7 @@ impl Sensor {
         let mut socket = TcpStream::connect(self.broker)?;
         socket.set_read_timeout(Some(Duration::from_millis(20)))?;
         socket.set_nodelay(true)?;
-        let mut packets = b"\x10\x12\x00\x04MQTT\x04\x00\x00\x3c\x00\x06sensor".to_vec();
+        let mut packets = b"\x10\x12\x00\x04MQTT\x04\x00\x00\x00\x00\x06sensor".to_vec();
         for &(packet_id, is_received) in &self.exchanges {
             match is_received {
                 true => packets.extend(Self::release(packet_id)),

@@ -574,8 +574,8 @@ fn after_a_kill_each_result_is_posted() {
 /// Publishes with QoS 1, and waits for the acknowledgement: the event is in the log.
 fn acknowledged(broker: SocketAddr, topic: &str, payload: &str) {
     let mut socket = TcpStream::connect(broker).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    socket.write_all(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    socket.write_all(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00").unwrap();
     let body = [&(topic.len() as u16).to_be_bytes()[..], topic.as_bytes(), &[0, 1], payload.as_bytes()].concat();
     socket.write_all(&[&[0x32, u8::try_from(body.len()).unwrap()], &body[..]].concat()).unwrap();
     let mut answers = [0; 8];

@@ -38,7 +38,7 @@ impl Listener {
     fn subscribe(broker: SocketAddr, filter: &str) -> Self {
         let mut socket = TcpStream::connect(broker).unwrap();
         socket.set_read_timeout(Some(WAIT_MAX)).unwrap();
-        socket.write_all(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x3c\x00\x00\x00").unwrap();
+        socket.write_all(b"\x10\x0d\x00\x04MQTT\x05\x02\x00\x00\x00\x00\x00").unwrap();
         let length = u8::try_from(6 + filter.len()).unwrap();
         let packet = [&[0x82, length, 0, 1, 0, 0, filter.len() as u8][..], filter.as_bytes(), &[1]].concat();
         socket.write_all(&packet).unwrap();

@@ -72,7 +72,7 @@ const PING: u8 = 0x89;
 const PONG: u8 = 0x8a;
 
 /// A CONNECT of version 3.1.1 without an identifier, and the answer to it.
-const CONNECT: &[u8] = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00";
+const CONNECT: &[u8] = b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00";
 const CONNACK: &[u8] = &[0x20, 2, 0, 0];
 
 /// The client's end of a WebSocket.

@@ -330,11 +330,11 @@ fn a_slow_receiver_leaves_no_room() {
     assert!(sink.has_room());
     sink.write(&numbers(0..5000)).unwrap();
     assert!(!sink.has_room());
-    // Ending does not wait for the receiver, and giving up neither.
+    // Ending does not wait for the receiver, and giving up neither: that would take the minute of `retry_for`.
     let start = Instant::now();
     assert!(!sink.finish().unwrap());
     drop(sink);
-    assert!(start.elapsed() < Duration::from_secs(1));
+    assert!(start.elapsed() < Duration::from_secs(30));
     let posted = receiver.bodies().len();
     std::thread::sleep(Duration::from_millis(700));
     assert!(receiver.bodies().len() <= posted + 1, "the threads have ended");

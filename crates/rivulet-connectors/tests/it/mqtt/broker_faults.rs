@@ -408,7 +408,7 @@ fn tasks_that_a_defect_cuts_short_are_told_and_begin_again() {
 /// What a client of 3.1.1 is answered: 0 for welcome, 4 for a wrong password, 3 for come again.
 fn log_in(broker: &BrokerThread, password: &[u8; 4]) -> u8 {
     let mut socket = std::net::TcpStream::connect(("127.0.0.1", broker.port())).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let head = b"\x10\x17\x00\x04MQTT\x04\xc2\x00\x3c\x00\x00\x00\x03kim\x00\x04";
     std::io::Write::write_all(&mut socket, &[&head[..], password].concat()).unwrap();
     let mut answer = [0; 4];

@@ -17,7 +17,7 @@ use rivulet_dataflow::{Clock, Inbox, ManualClock, Push, Slot};
 use crate::authority::Authority;
 
 /// No wait is longer.
-pub(crate) const WAIT_MAX: Duration = Duration::from_secs(10);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// Waits until something holds.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
