@@ -162,6 +162,38 @@ mod tests {
     }
 
     #[test]
+    fn how_long_rows_are_waited_for_may_change() {
+        let pattern = "SELECT n FROM t MATCH_RECOGNIZE (MEASURES count(*) AS n PATTERN (A B) DEFINE A AS v > 1)";
+        let ranked = "SELECT v FROM t GROUP BY session(ts, INTERVAL '1 minute'), v EMIT ON CHANGE";
+        for (rest, operators) in [(WINDOW, 1), (OVER_WINDOWS, 2), (pattern, 1), (ranked, 2)] {
+            let version = |options: &str| {
+                let sql = format!(
+                    "CREATE APPLICATION a ({PARAMETERS}) INPUT t ({COLUMNS}) FROM 'mqtt:in/{{id}}' FORMAT JSON \
+                     WITH ({options}) OUTPUT 'mqtt:out/{{id}}' FORMAT JSON AS {rest}"
+                );
+                plan_application(&parse_application(&sql).unwrap()).unwrap_or_else(|error| panic!("{error}: {sql}"))
+            };
+            let before = version("lateness => INTERVAL '1 second'");
+            let after = version("lateness => INTERVAL '1 minute', idle_timeout => INTERVAL '1 day'");
+            assert_eq!(becomes(&before, &after), (operators, Vec::new()), "{rest}");
+        }
+        for join in ["JOIN", "LEFT JOIN"] {
+            let version = |options: &str| {
+                let sql = format!(
+                    "CREATE APPLICATION a ({PARAMETERS}) INPUT t ({COLUMNS}) FROM 'mqtt:in/{{id}}' FORMAT JSON \
+                     WITH ({options}) INPUT o ({COLUMNS}) FROM 'mqtt:other' FORMAT JSON \
+                     OUTPUT 'mqtt:out/{{id}}' FORMAT JSON AS SELECT t.v FROM t {join} o ON t.room = o.room \
+                     AND o.ts BETWEEN t.ts AND t.ts + INTERVAL '1 minute'"
+                );
+                plan_application(&parse_application(&sql).unwrap()).unwrap_or_else(|error| panic!("{error}: {sql}"))
+            };
+            let before = version("lateness => INTERVAL '1 second'");
+            let after = version("lateness => INTERVAL '1 minute', idle_timeout => INTERVAL '1 day'");
+            assert_eq!(becomes(&before, &after), (1, Vec::new()), "{join}");
+        }
+    }
+
+    #[test]
     fn windows_over_windows_are_those_of_these_windows() {
         let before = of(OVER_WINDOWS);
         assert_eq!(becomes(&before, &of(&OVER_WINDOWS.replace("mean < $most", "mean < 3"))), (2, Vec::new()));

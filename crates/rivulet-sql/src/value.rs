@@ -303,6 +303,11 @@ pub(crate) fn interval_us(interval: IntervalMonthDayNano) -> Option<i64> {
     i64::from(interval.days).checked_mul(DAY_US)?.checked_add(interval.nanoseconds.div_euclid(1000))
 }
 
+/// How long rows are waited for, in words.
+pub(crate) fn format_waits(lateness_us: i64, idle_timeout_us: i64) -> String {
+    format!("lateness {}, idle timeout {}", format_us(lateness_us), format_us(idle_timeout_us))
+}
+
 /// A time span as users write it: `30 s`, `5 min`, `1.5 s`.
 pub(crate) fn format_us(span_us: i64) -> String {
     const UNITS: [(i64, &str); 6] =

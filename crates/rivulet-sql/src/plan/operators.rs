@@ -81,10 +81,20 @@ const NO_KEY: &str = "an operator remembers rows of all keys together";
 
 impl Operators {
     pub(super) fn push(&mut self, factory: impl OperatorFactory + 'static, step: Vec<String>) {
+        self.push_waiting(factory, (step, None));
+    }
+
+    /// Adds an operator with what it does, and how long it waits for rows. The latter changes nothing in what its state
+    /// means.
+    pub(super) fn push_waiting(
+        &mut self,
+        factory: impl OperatorFactory + 'static,
+        (meaning, waits): (Vec<String>, Option<String>),
+    ) {
         if factory.is_stateful() {
             self.keep_whole(NO_KEY);
         }
-        self.add(factory, (step.clone(), step));
+        self.add(factory, (meaning.iter().cloned().chain(waits).collect(), meaning));
     }
 
     fn add(&mut self, factory: impl OperatorFactory + 'static, (step, meaning): (Vec<String>, Vec<String>)) {
@@ -146,12 +156,17 @@ impl Operators {
     }
 
     /// Adds the search for a pattern, in partitions if it has any.
-    pub(super) fn push_pattern(&mut self, find: PatternMatch, step: Vec<String>, is_partitioned: bool) {
+    pub(super) fn push_pattern(
+        &mut self,
+        find: PatternMatch,
+        (meaning, waits): (Vec<String>, Option<String>),
+        is_partitioned: bool,
+    ) {
         match (&self.cut, is_partitioned) {
             (PlannedCut::Anywhere, true) => self.cut = PlannedCut::ByKey(self.factories.len(), Vec::new()),
             _ => self.keep_whole(NO_KEY),
         }
-        self.add(find, (step.clone(), step));
+        self.add(find, (meaning.iter().cloned().chain(waits).collect(), meaning));
     }
 
     /// Adds a window aggregate with its keys, which are columns behind it.

@@ -188,7 +188,7 @@ fn plan_matches(
     let (pattern, uses_arrival) = planner.plan()?;
     let arrival = uses_arrival.then(|| Expr::Column(Column::new_unqualified(ARRIVAL_TIME)));
     let (mut operators, _) = source.operators(parameter_schema, &arrival.iter().collect::<Vec<_>>())?;
-    operators.push_pattern(pattern.find, pattern.find_step, pattern.is_partitioned);
+    operators.push_pattern(pattern.find, (pattern.find_step, pattern.waits), pattern.is_partitioned);
     let columns = pattern.measure.output_schema().clone();
     operators.push(pattern.measure, pattern.measure_step);
     let matches: Vec<Field> = columns.fields().iter().map(|field| field.as_ref().clone()).collect();
@@ -332,7 +332,8 @@ impl SelectPlanner<'_> {
             let aggregates = aggregates.iter().map(|one| name(&one.column)).collect();
             self.describe_window(&window, keys.iter().map(|key| name(key.name())).collect(), aggregates)
         };
-        let steps = (describe(&str::to_owned), describe(&|name| operators.meaning_of_column(name)));
+        let step = [describe(&str::to_owned), Vec::from_iter(self.describe_waits(&window))].concat();
+        let steps = (step, describe(&|name| operators.meaning_of_column(name)));
         operators.push_window(aggregate, steps, &keys, &window.spec);
         if let (Some(having), Some(text)) = (having, &self.select.having) {
             operators.push(self.filter(&columns, having.expression, having.position)?, vec![text.to_string()]);

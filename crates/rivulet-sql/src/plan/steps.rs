@@ -19,7 +19,7 @@ use super::types::{cast_to, result_type};
 use super::window::Window;
 use super::window_results::{Computed, Key};
 use super::written::Results;
-use crate::value::{format_us, type_name};
+use crate::value::{format_waits, type_name};
 use crate::{Position, SqlError};
 
 /// The results of a SELECT.
@@ -42,12 +42,15 @@ impl SelectPlanner<'_> {
         if let Some(results) = &source.results {
             step.push(format!("over {}", results.text));
         }
-        let is_over_windows = source.results.as_ref().is_some_and(|results| results.of_windows);
-        if window.is_time() && !source.by_arrival && !is_over_windows {
-            let (lateness, timeout) = (format_us(source.lateness_us), format_us(source.idle_timeout_us));
-            step.push(format!("lateness {lateness}, idle timeout {timeout}"));
-        }
         step
+    }
+
+    /// How long a window waits for rows. That is no part of what its state means: the next version may wait otherwise.
+    pub(super) fn describe_waits(&self, window: &Window) -> Option<String> {
+        let source = self.source;
+        let is_over_windows = source.results.as_ref().is_some_and(|results| results.of_windows);
+        let has_clock = window.is_time() && !source.by_arrival && !is_over_windows;
+        has_clock.then(|| format_waits(source.lateness_us, source.idle_timeout_us))
     }
 
     /// Returns the operators for the source, lookups and WHERE, and their output columns. `used` are all expressions

@@ -310,6 +310,36 @@ fn a_threshold_that_changed_since_the_last_checkpoint_goes_on_with_the_saved_sta
 }
 
 #[test]
+fn how_long_rows_are_waited_for_changes_and_open_windows_stay() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    let script = "CREATE APPLICATION sums (home TEXT)
+        INPUT numbers (ts TIMESTAMP EVENT TIME, n BIGINT) FROM 'mqtt:in/{home}' FORMAT JSON
+        WITH (idle_timeout => INTERVAL '1 day')
+        OUTPUT 'mqtt:out/{home}' FORMAT JSON
+        AS SELECT sum(n) AS total FROM numbers GROUP BY tumble(ts, INTERVAL '10 seconds')";
+    run(&engine, script).expect("an application");
+    run(&engine, "CREATE QUERY q FROM APPLICATION sums WITH (home => '1')").expect("a query");
+    let mut numbers = Numbers::of(&engine);
+    let send = |numbers: &mut Numbers, rows: &[(i64, i64)]| {
+        let publish = |(second, n): &(i64, i64)| {
+            numbers.publisher.publish("in/1", &format!("{{\"ts\": {}, \"n\": {n}}}", second * 1000));
+        };
+        rows.iter().for_each(publish);
+    };
+    send(&mut numbers, &[(1, 1), (9, 2)]);
+    settle(&engine, 2);
+    let said = run(&engine, "ALTER APPLICATION sums SET (lateness => INTERVAL '5 seconds')").expect("altered");
+    assert_eq!(said, "application sums replaced, 1 query goes on");
+    send(&mut numbers, &[(12, 10), (5, 4), (16, 20)]);
+    assert_eq!(numbers.next().1, json!(7), "what came before counts, and so does what is late by the former option");
+    settle(&engine, 5);
+    run(&engine, "ALTER APPLICATION sums SET (lateness => NULL, idle_timeout => INTERVAL '1 hour')").expect("altered");
+    send(&mut numbers, &[(20, 0)]);
+    assert_eq!(numbers.next().1, json!(30), "nothing is waited for any more");
+}
+
+#[test]
 fn options_of_an_application_change_without_a_new_text() {
     let folder = TempDir::new().expect("a folder");
     let engine = open(folder.path());

@@ -99,7 +99,7 @@ fn errors_stand_where_they_belong_and_say_what_to_do() {
         ("ALTER APPLICATION warm lateness INTERVAL '1 second'", &["SET (lateness => INTERVAL '5 seconds')"]),
         (
             "ALTER APPLICATION warm SET (lateness => INTERVAL '1 second')",
-            &["ALTER APPLICATION warm SET (...) WITH (state => 'discard')"],
+            &["application warm replaced, 1 query goes on"],
         ),
         ("ALTER QUERY q SET (most => NULL)", &["warning: the parameter most is NULL, and no comparison with NULL"]),
     ] {

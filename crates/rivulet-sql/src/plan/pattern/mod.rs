@@ -23,7 +23,7 @@ use super::window::{EventTime, LengthCheck, WindowPlanner};
 use super::window_results::Computed;
 use crate::parse::name_of;
 use crate::statement::{MatchClause, Name, PatternTree, SkipClause};
-use crate::value::{format_us, type_name};
+use crate::value::{format_waits, type_name};
 use crate::{Position, SqlError};
 use references::{References, Sources};
 
@@ -31,6 +31,8 @@ use references::{References, Sources};
 pub(super) struct PlannedPattern {
     pub(super) find: PatternMatch,
     pub(super) find_step: Vec<String>,
+    /// How long it waits for rows, in words.
+    pub(super) waits: Option<String>,
     pub(super) is_partitioned: bool,
     pub(super) measure: Project,
     pub(super) measure_step: Vec<String>,
@@ -136,9 +138,11 @@ impl PatternPlanner<'_> {
         let find = PatternMatch::new(spec).map_err(|error| self.refused(error))?;
         let (measure, measure_step) = self.project(&find, &keys, measures)?;
         let find_step = self.describe();
+        let clock = self.clock.filter(|_| self.event_time != Some(&EventTime::Arrival));
+        let waits = clock.map(|(lateness_us, idle_timeout_us)| format_waits(lateness_us, idle_timeout_us));
         let check = within.map(|(_, check)| check);
         let is_partitioned = !keys.is_empty();
-        let planned = PlannedPattern { find, find_step, is_partitioned, measure, measure_step, check, columns };
+        let planned = PlannedPattern { find, find_step, waits, is_partitioned, measure, measure_step, check, columns };
         Ok((planned, uses_arrival))
     }
 
@@ -352,12 +356,6 @@ impl PatternPlanner<'_> {
             SkipClause::ToFirst(name) => format!("after a match: the first row of {name}"),
             SkipClause::ToLast(name) => format!("after a match: the last row of {name}"),
         });
-        if let Some((lateness_us, idle_timeout_us)) = self.clock
-            && self.event_time != Some(&EventTime::Arrival)
-        {
-            let (lateness, timeout) = (format_us(lateness_us), format_us(idle_timeout_us));
-            step.push(format!("lateness {lateness}, idle timeout {timeout}"));
-        }
         step
     }
 }

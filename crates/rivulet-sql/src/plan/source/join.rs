@@ -19,7 +19,7 @@ use super::join_condition::{Bounds, Condition, INTERVAL_FORM, Side, Span};
 use super::several::{Combined, Several, SourcePlanner, find, refuse_unread};
 use crate::application::Input;
 use crate::statement::LookupClause;
-use crate::value::format_us;
+use crate::value::{format_us, format_waits};
 use crate::{Position, SqlError};
 
 /// The parts of a JOIN besides the second input.
@@ -41,6 +41,8 @@ pub(super) struct Join {
     keeps_unmatched: bool,
     position: Position,
     step: Vec<String>,
+    /// How long it waits for rows, in words.
+    waits: Option<String>,
     pub(super) checks: Vec<BoundCheck>,
 }
 
@@ -124,7 +126,7 @@ impl<'a> SourcePlanner<'a, '_> {
             condition.plan(on, start(on).or(join.position), &mut keys, &mut bounds)?;
         }
         let text = join.on.map_or_else(String::new, |on| format!(" ON {on}"));
-        let (time, event_time, step) = match condition.is_latest {
+        let (time, event_time, step, waits) = match condition.is_latest {
             true => {
                 // If both inputs are read with LATEST, both drive the join; otherwise the input without LATEST does.
                 let drives = match (self.select.from_latest, join.is_latest) {
@@ -158,7 +160,7 @@ impl<'a> SourcePlanner<'a, '_> {
                     format!("{} with {}{text}", left_name, clause.alias),
                     format!("for each row of {}", drivers.join(" and of ")),
                 ];
-                (Time::Latest { drives }, event_time, step)
+                (Time::Latest { drives }, event_time, step, None)
             }
             false => {
                 let (Some(low), Some(high)) = (bounds.low, bounds.high) else {
@@ -174,14 +176,16 @@ impl<'a> SourcePlanner<'a, '_> {
                     "the rows of this JOIN have no event time",
                     "windows by time are not supported behind a JOIN within an interval; count_window(100) counts rows",
                 );
-                let mut step = vec![
-                    format!("{} with {}{text}", left_name, clause.alias),
-                    format!("lateness {}", format_us(lateness_us)),
-                ];
-                if join.is_left {
-                    step.push(format!("keeps rows of {left_name}, idle timeout {}", format_us(idle_timeout_us)));
-                }
-                (Time::Interval { bounds: Box::new([low, high]), lateness_us, idle_timeout_us }, event_time, step)
+                let mut step = vec![format!("{} with {}{text}", left_name, clause.alias)];
+                let waits = match join.is_left {
+                    true => {
+                        step.push(format!("keeps rows of {left_name}"));
+                        format_waits(lateness_us, idle_timeout_us)
+                    }
+                    false => format!("lateness {}", format_us(lateness_us)),
+                };
+                let time = Time::Interval { bounds: Box::new([low, high]), lateness_us, idle_timeout_us };
+                (time, event_time, step, Some(waits))
             }
         };
         let mut checks = Vec::new();
@@ -203,6 +207,7 @@ impl<'a> SourcePlanner<'a, '_> {
             keeps_unmatched: join.is_left,
             position: join.position,
             step,
+            waits,
             checks,
         };
         let names = names.into_iter().map(str::to_owned).collect();
@@ -284,7 +289,7 @@ impl Join {
         })
         .map_err(|error| defect(error, self.position))?;
         let output = join.output_schema().clone();
-        operators.push(join, self.step.clone());
+        operators.push_waiting(join, (self.step.clone(), self.waits.clone()));
         Ok(output)
     }
 }
