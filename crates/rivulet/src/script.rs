@@ -16,7 +16,7 @@ use rivulet_sql::{
     Statement, Table, explain_query, parse_script, plan_query,
 };
 
-use crate::engine::read_table;
+use crate::engine::{TableBound, read_table};
 use crate::run::{CONNECTORS, check_sink, check_source, create_source, own_columns, replaced_file, with_files};
 use crate::service::ServiceError;
 use crate::trial::{Trial, beside_script};
@@ -284,7 +284,7 @@ impl Script {
         if let Some(path) = CONNECTORS.path_of(&create.address).filter(|path| !path.is_empty()) {
             create.address = format!("file:{}", beside_script(&self.folder, path).display());
         }
-        let rows = read_table(&create, TABLE_BYTES_MAX, &self.host.files)?;
+        let rows = read_table(&create, TableBound::of_each(TABLE_BYTES_MAX), &self.host.files)?;
         self.scope.add_table(&create.name, Arc::new(Table::new(&name, rows)))?;
         if let Some(trial) = &mut self.trial {
             trial.create_table(create.clone(), &self.folder)?;

@@ -54,6 +54,11 @@ impl PlaceIndex {
         Self { places: RTree::bulk_load(places), others }
     }
 
+    /// Memory of the index, in bytes. The inner nodes of the tree are few.
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.places.size() * size_of::<GeomWithData<Point, u32>>() + self.others.capacity() * size_of::<u32>()
+    }
+
     /// Puts the rows that can be near a place into `rows`, ascending. Returns false if the index cannot tell: then
     /// every row can be near.
     pub(super) fn candidates(&self, latitude: f64, longitude: f64, near: Near, rows: &mut Vec<u32>) -> bool {

@@ -80,6 +80,13 @@ impl TableRows {
         Self { columns, indexes, places: Mutex::default() }
     }
 
+    /// Memory of the rows and of the indexes that are built, in bytes.
+    pub fn memory_bytes(&self) -> usize {
+        let indexes = self.indexes.iter().filter_map(OnceLock::get).map(KeyIndex::memory_bytes);
+        let places = self.lock_places().iter().map(|(_, index)| index.memory_bytes()).sum::<usize>();
+        self.columns.get_array_memory_size() + indexes.sum::<usize>() + places
+    }
+
     /// The rows as columns.
     pub fn columns(&self) -> &RecordBatch {
         &self.columns
@@ -140,6 +147,10 @@ impl KeyIndex {
             }
         }
         Self { encoder, keys, first, next, hasher }
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.keys.size() + (self.next.capacity() + self.first.capacity()) * size_of::<u32>()
     }
 
     /// Calls `found` with each index of `keys` and each row of the table with that value, both ascending. If there is

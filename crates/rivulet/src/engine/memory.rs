@@ -54,6 +54,12 @@ impl MemoryBound {
         self.bytes_max().filter(|&bytes_max| memory_rss_bytes().is_some_and(|resident| resident > bytes_max))
     }
 
+    /// How much more memory may be used, in bytes, if there is a bound.
+    pub(super) fn left(&self) -> Option<u64> {
+        let resident = || memory_rss_bytes().unwrap_or(0);
+        self.bytes_max().map(|bytes_max| bytes_max.saturating_sub(resident()))
+    }
+
     /// Refuses `queries` more queries with `parameter_bytes` of parameters if they would not fit.
     pub(super) fn admit(&self, queries: usize, parameter_bytes: usize) -> Result<(), ServiceError> {
         let Some(bytes_max) = self.bytes_max() else { return Ok(()) };

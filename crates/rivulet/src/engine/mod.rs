@@ -129,7 +129,7 @@ pub(crate) use big_queries::note_crashes;
 pub(crate) use big_queries::saved as saved_queries;
 pub(crate) use checkpoints::applications as saved;
 pub(crate) use prepare::{TrialInput, check_outputs, trial_inputs};
-pub(crate) use tables::read_table;
+pub(crate) use tables::{TableBound, read_table};
 pub(crate) use texts::format_error;
 
 /// The engine of one server.
@@ -331,6 +331,8 @@ impl Engine {
         let reader = tables::Reader {
             permitted: permitted.clone(),
             bytes_max: AtomicUsize::new(config.table_bytes_max),
+            memory: memory.clone(),
+            quotas: access.quotas().clone(),
             outside: outside.clone(),
             is_stopped: is_stopped.clone(),
         };

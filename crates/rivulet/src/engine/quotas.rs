@@ -12,22 +12,24 @@ use super::Engine;
 use super::applications::Applications;
 use super::big_queries::BigQueries;
 use super::exposition::TenantSnapshot;
+use super::tables::ReferenceTables;
 use crate::service::{Limit, LimitUse, Quota, Quotas, Tenant, TenantInfo};
 
 /// How often rates and memory are measured.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
-/// The memory of the queries of these tenants: parameters, state, and what waits for them.
+/// The memory of the queries of these tenants: parameters, state, what waits for them, and their reference tables.
 pub(super) fn state_bytes(
     applications: &Applications,
     big_queries: &BigQueries,
+    tables: &ReferenceTables,
     is_asked: impl Fn(&Tenant) -> bool,
 ) -> BTreeMap<Tenant, u64> {
     let mut bytes: BTreeMap<Tenant, u64> = BTreeMap::new();
     for running in applications.running().iter().filter(|one| is_asked(&one.tenant)) {
         *bytes.entry(running.tenant.clone()).or_default() += running.group.memory_bytes() as u64;
     }
-    for (tenant, held) in big_queries.state_bytes(&is_asked) {
+    for (tenant, held) in big_queries.state_bytes(&is_asked).into_iter().chain(tables.memory_bytes(&is_asked)) {
         *bytes.entry(tenant).or_default() += held;
     }
     bytes
@@ -38,10 +40,11 @@ impl Engine {
     pub(super) fn watch_quotas(&self) -> io::Result<()> {
         let quotas = self.access.quotas().clone();
         let (applications, big_queries) = (self.applications.clone(), self.big_queries.clone());
+        let tables = self.tables.clone();
         let event_log = self.event_log.clone();
         self.threads.start("rivulet-quotas", LOOK_PERIOD, move || {
             quotas.look(event_log.forgotten());
-            look_at_memory(&quotas, &applications, &big_queries);
+            look_at_memory(&quotas, &applications, &big_queries, &tables);
         })
     }
 
@@ -93,7 +96,7 @@ impl Engine {
     }
 }
 
-fn look_at_memory(quotas: &Quotas, applications: &Applications, big_queries: &BigQueries) {
+fn look_at_memory(quotas: &Quotas, applications: &Applications, big_queries: &BigQueries, tables: &ReferenceTables) {
     let limited: Vec<Arc<Quota>> = quotas
         .all()
         .into_iter()
@@ -103,7 +106,7 @@ fn look_at_memory(quotas: &Quotas, applications: &Applications, big_queries: &Bi
         return;
     }
     let is_limited = |tenant: &Tenant| limited.iter().any(|quota| quota.tenant() == tenant);
-    let bytes = state_bytes(applications, big_queries, is_limited);
+    let bytes = state_bytes(applications, big_queries, tables, is_limited);
     for quota in limited {
         let (held, most) = (bytes.get(quota.tenant()).copied().unwrap_or(0), quota.most(Limit::StateBytes));
         quota.measure(Limit::StateBytes, held);

@@ -116,8 +116,10 @@ impl Engine {
         let big_queries = self.big_queries.snapshots(is_shown);
         let mut state_bytes: BTreeMap<Tenant, u64> = BTreeMap::new();
         let of_applications = applications.iter().map(|one| (&one.tenant, one.memory_bytes));
-        for (tenant, bytes) in of_applications.chain(big_queries.iter().map(|one| (&one.tenant, one.info.state_bytes)))
-        {
+        let of_big_queries = big_queries.iter().map(|one| (&one.tenant, one.info.state_bytes));
+        let tables = self.tables.memory_bytes(is_shown);
+        let of_tables = tables.iter().map(|(tenant, bytes)| (tenant, *bytes));
+        for (tenant, bytes) in of_applications.chain(of_big_queries).chain(of_tables) {
             *state_bytes.entry(tenant.clone()).or_default() += bytes;
         }
         let tenants = self.tenant_snapshots(is_shown, &state_bytes);

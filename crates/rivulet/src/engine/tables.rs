@@ -1,5 +1,8 @@
 //! Reference tables: loaded from files, recorded in the catalog, looked up by applications.
 //!
+//! Tables count as memory of the process and of their tenant, so one that does not fit is refused. Those that the
+//! catalog has are loaded in any case: without them, applications would not run.
+//!
 //! What must hold: a table that applications use has rows, or the applications do not run. A file that cannot be read
 //! changes nothing. At the start of the server, lines that cannot be read are omitted, which is reported. A file
 //! without any readable line prevents the table and its applications from running, until `REFRESH TABLE` can read it.
@@ -16,13 +19,14 @@ use rivulet_operators::Table;
 use rivulet_operators::application::{Literal, TableUse, Tables};
 use rivulet_sql::{CreateTable, Scope, type_name};
 
+use super::memory::MemoryBound;
 use super::outside::{OPEN_MAX, Outside};
 use super::permitted::Permitted;
 use super::texts::{format_error, stored_table};
 use crate::catalog::Catalog;
 use crate::inline_rows;
 use crate::run::CONNECTORS;
-use crate::service::{ErrorKind, FullName, ServiceError, TableColumn, TableInfo, Tenant};
+use crate::service::{ErrorKind, FullName, Limit, Quotas, ServiceError, TableColumn, TableInfo, Tenant};
 
 /// The reference tables of a server.
 ///
@@ -38,8 +42,30 @@ pub(super) struct Reader {
     pub(super) permitted: Arc<Permitted>,
     /// Most bytes of a table, in its file and in memory.
     pub(super) bytes_max: AtomicUsize,
+    pub(super) memory: MemoryBound,
+    pub(super) quotas: Arc<Quotas>,
     pub(super) outside: Arc<Outside>,
     pub(super) is_stopped: Arc<AtomicBool>,
+}
+
+/// How many bytes a table may have, in its file and in memory, and what to do if it has more.
+#[derive(Clone)]
+pub(crate) struct TableBound {
+    bytes_max: usize,
+    hint: String,
+}
+
+impl TableBound {
+    /// The bound of every table.
+    pub(crate) fn of_each(bytes_max: usize) -> Self {
+        Self { bytes_max, hint: "table.bytes_max in the configuration says how many a table may have".into() }
+    }
+
+    /// This one, or another one that is lower.
+    fn lowered(self, bytes_max: Option<u64>, hint: String) -> Self {
+        let bytes_max = bytes_max.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+        if bytes_max < self.bytes_max { Self { bytes_max, hint } } else { self }
+    }
 }
 
 /// The tables of a tenant.
@@ -89,7 +115,8 @@ impl ReferenceTables {
                 create
             });
             let FullName { tenant, name: own_name } = full_name;
-            let read = |create| self.reader.read(&tenant, "the table", create, read_table_in_part);
+            let bound = self.reader.bound();
+            let read = |create| self.reader.read(&tenant, "the table", create, bound.clone(), read_table_in_part);
             let loaded = create.clone().and_then(read);
             let mut known = self.known.lock();
             let known = known.entry(tenant).or_default();
@@ -266,30 +293,59 @@ impl ReferenceTables {
         known.declared.values().map(|create| known.info(create)).collect()
     }
 
-    /// The rows in the file of a table.
+    /// The memory of the tables of these tenants.
+    pub(super) fn memory_bytes(&self, is_asked: impl Fn(&Tenant) -> bool) -> Vec<(Tenant, u64)> {
+        let known = self.known.lock();
+        let asked = known.iter().filter(|(tenant, _)| is_asked(tenant));
+        let bytes =
+            |known: &Known| known.loaded.values().flatten().map(|table| table.rows().memory_bytes() as u64).sum();
+        asked.map(|(tenant, known)| (tenant.clone(), bytes(known))).collect()
+    }
+
+    /// The rows in the file of a table, for which there is memory.
     fn read(&self, tenant: &Tenant, create: &CreateTable) -> Result<RecordBatch, ServiceError> {
-        self.reader.read(tenant, &format!("the table '{}'", create.name), create.clone(), read_table)
+        let quota = self.reader.quotas.of(tenant);
+        let used = quota.used(Limit::StateBytes);
+        let of_tenant = quota.most(Limit::StateBytes).map(|most| most.saturating_sub(used));
+        // The file and its rows are in memory at the same time.
+        let of_process = self.reader.memory.left().map(|left| left / 2);
+        let bound = self
+            .reader
+            .bound()
+            .lowered(of_tenant, quota.hint(Limit::StateBytes))
+            .lowered(of_process, "raise memory.bytes_max, or drop tables or queries".into());
+        let rows =
+            self.reader.read(tenant, &format!("the table '{}'", create.name), create.clone(), bound, read_table)?;
+        // Until it is measured again.
+        quota.measure(Limit::StateBytes, used + rows.get_array_memory_size() as u64);
+        Ok(rows)
     }
 }
 
 impl Reader {
+    /// The bound of every table.
+    fn bound(&self) -> TableBound {
+        TableBound::of_each(self.bytes_max.load(Ordering::Relaxed))
+    }
+
     /// Reads the file of a table with `read`, which waits for a file system.
     fn read<T: Send + 'static>(
         &self,
         tenant: &Tenant,
         table: &str,
         create: CreateTable,
-        read: fn(&CreateTable, usize, &Files) -> Result<T, ServiceError>,
+        bound: TableBound,
+        read: fn(&CreateTable, TableBound, &Files) -> Result<T, ServiceError>,
     ) -> Result<T, ServiceError> {
-        let (bytes_max, files) = (self.bytes_max.load(Ordering::Relaxed), self.permitted.files(tenant));
+        let files = self.permitted.files(tenant);
         let what = format!("reading the file of {table}");
-        self.outside.call(&what, OPEN_MAX, &self.is_stopped, move || read(&create, bytes_max, &files))
+        self.outside.call(&what, OPEN_MAX, &self.is_stopped, move || read(&create, bound, &files))
     }
 }
 
-/// The rows in the file of a table, which may have at most `bytes_max` bytes.
-pub(crate) fn read_table(create: &CreateTable, bytes_max: usize, files: &Files) -> Result<RecordBatch, ServiceError> {
-    match read_table_in_part(create, bytes_max, files)? {
+/// The rows in the file of a table.
+pub(crate) fn read_table(create: &CreateTable, bound: TableBound, files: &Files) -> Result<RecordBatch, ServiceError> {
+    match read_table_in_part(create, bound, files)? {
         (rows, None) => Ok(rows),
         (_, Some(fault)) => Err(fault.into()),
     }
@@ -307,15 +363,14 @@ impl From<LeftOut> for ServiceError {
 /// The rows of the readable lines, and the other lines, if there are any.
 fn read_table_in_part(
     create: &CreateTable,
-    bytes_max: usize,
+    TableBound { bytes_max, hint }: TableBound,
     files: &Files,
 ) -> Result<(RecordBatch, Option<LeftOut>), ServiceError> {
     let place = create.address_position;
     let (format, times, has_header) = format_of(create)?;
     let too_large = |what: &str| {
         let message = format!("{what} of the table '{}' has more than {bytes_max} bytes", create.name);
-        ServiceError::new(ErrorKind::LimitReached, message)
-            .with_hint("table.bytes_max in the configuration says how many a table may have")
+        ServiceError::new(ErrorKind::LimitReached, message).with_hint(hint.clone())
     };
     let (bytes, path) = match inline_rows::is_one(&create.address) {
         true => {
@@ -429,7 +484,7 @@ impl Known {
                 .map(|field| TableColumn { name: field.name().clone(), data_type: type_name(field.data_type()) })
                 .collect(),
             rows: rows.as_ref().map_or(0, |rows| rows.columns().num_rows() as u64),
-            bytes: rows.as_ref().map_or(0, |rows| rows.columns().get_array_memory_size() as u64),
+            bytes: rows.as_ref().map_or(0, |rows| rows.memory_bytes() as u64),
             applications: Vec::new(),
             needed_by: Vec::new(),
             not_running,

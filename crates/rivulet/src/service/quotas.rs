@@ -301,19 +301,24 @@ impl Quota {
     #[cold]
     fn refuse(&self, limit: Limit, used: u64, most: u64) -> ServiceError {
         self.reached[limit as usize].fetch_add(1, Ordering::Relaxed);
+        let refusal = ServiceError::new(ErrorKind::LimitReached, limit.refusal(&self.tenant, used, most));
+        refusal.with_hint(self.hint(limit))
+    }
+
+    /// What to do where a limit is reached.
+    pub(crate) fn hint(&self, limit: Limit) -> String {
         let tenant = rivulet_sql::name_in_sql(self.tenant.as_str());
         let raise = format!(
             "an administrator of the server raises the limit: ALTER TENANT {tenant} SET ({} => ...)",
             limit.name()
         );
-        let hint = match limit {
+        match limit {
             Limit::Applications | Limit::Queries | Limit::BigQueries | Limit::StateBytes => {
                 format!("drop what is not needed; or {raise}")
             }
             Limit::Streams => format!("end one of them; or {raise}"),
             _ => format!("ask less often; or {raise}"),
-        };
-        ServiceError::new(ErrorKind::LimitReached, limit.refusal(&self.tenant, used, most)).with_hint(hint)
+        }
     }
 
     /// Counts an HTTP request.

@@ -50,6 +50,32 @@ fn queries_beyond_the_memory_bound_are_refused_and_nothing_else_is() {
 }
 
 #[test]
+fn tables_beyond_the_memory_bound_are_refused_and_those_that_are_there_stay() {
+    let folder = TempDir::new().expect("a folder");
+    let file = folder.path().join("rooms.csv");
+    let rows = |rooms: u32| (0..rooms).map(|room| format!("{room},floor {room}\n")).collect::<String>();
+    std::fs::write(&file, rows(1_000)).expect("a file");
+    let table =
+        |name: &str| format!("CREATE TABLE {name} (room BIGINT, floor TEXT) FROM 'file:{}' FORMAT CSV", file.display());
+    let engine = open(folder.path());
+    run(&engine, &table("rooms")).expect("there is no bound");
+    let bytes = engine.operator().table("rooms").expect("a table").bytes;
+    drop(engine);
+    let mut config = configuration(folder.path());
+    config.memory_bytes_max = Some(16 << 20);
+    let engine = Engine::open(config).expect("what is in the catalog runs");
+    let rooms = || engine.operator().table("rooms").expect("a table");
+    assert_eq!((rooms().rows, rooms().bytes, rooms().not_running), (1_000, bytes, None));
+    std::fs::write(&file, rows(2_000)).expect("a file");
+    for statement in [table("more").as_str(), "REFRESH TABLE rooms"] {
+        let error = run(&engine, statement).expect_err("there is no memory");
+        assert_eq!(error.kind, ErrorKind::LimitReached, "{error}");
+        assert!(error.hint.expect("a hint").contains("memory.bytes_max"), "{statement}");
+    }
+    assert_eq!(rooms().rows, 1_000, "what was read before stays");
+}
+
+#[test]
 fn a_big_query_that_has_used_up_the_memory_is_ended_and_the_others_go_on() {
     let folder = TempDir::new().expect("a folder");
     let engine = open(folder.path());

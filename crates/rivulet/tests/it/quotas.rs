@@ -407,6 +407,21 @@ fn a_tenant_whose_queries_hold_too_much_memory_creates_nothing_and_loses_no_even
 }
 
 #[test]
+fn tables_of_a_tenant_count_as_its_memory() {
+    let fixture = Fixture::new("WITH (state_bytes => '100 KiB')");
+    let rows: String = (0..1_000).map(|room| format!("{room},floor {room}\n")).collect();
+    let table = |name: &str| format!("CREATE TABLE {name} (room BIGINT, floor TEXT) FROM 'data:,{rows}' FORMAT CSV");
+    let created = (0..20).take_while(|n| fixture.sql(&fixture.boss, &table(&format!("t{n}"))).0 == 200).count();
+    assert!((1..=5).contains(&created), "{created} tables of some 30 KiB in memory");
+    let message = fixture.over(&fixture.boss, &table("more"), "state_bytes");
+    assert!(message.contains("of the table 'more' has more than"), "{message}");
+    wait_until("a look at its memory", || fixture.used("state_bytes").0 > 20 << 10);
+    assert!(fixture.used("state_bytes").0 <= 100 << 10);
+    fixture.done(&fixture.boss, "DROP TABLE t0");
+    wait_until("a look at its memory", || fixture.sql(&fixture.boss, &table("more")).0 == 200);
+}
+
+#[test]
 fn a_tenant_with_too_much_in_the_log_waits_and_loses_nothing() {
     let fixture = Fixture::new("WITH (log_bytes => 2000)").with_queries("WITH (durability => 'log')");
     fixture.client(&fixture.boss, "one").flood("acme/in/a", MANY);
