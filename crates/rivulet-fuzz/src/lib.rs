@@ -56,6 +56,7 @@ pub const TARGETS: &[Target] = &[
     targets::certificates::TARGET,
     targets::mqtt_journal::TARGET,
     targets::nested_payloads::TARGET,
+    targets::jwt::TARGET,
 ];
 
 /// The target with this name.

@@ -95,6 +95,7 @@ exercise!(
     certificates,
     mqtt_journal,
     nested_payloads,
+    jwt,
 );
 
 #[test]

@@ -14,6 +14,7 @@ pub mod event_log;
 pub mod files;
 pub mod grants;
 pub mod json;
+pub mod jwt;
 pub mod mqtt_broker;
 pub mod mqtt_journal;
 pub mod mqtt_packets;

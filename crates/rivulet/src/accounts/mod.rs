@@ -23,6 +23,7 @@ pub mod token;
 
 pub(crate) use audit::AuditLog;
 pub use audit::audit_line;
+pub use jwt::{Identity, identity_of_jwt};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};

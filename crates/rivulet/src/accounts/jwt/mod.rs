@@ -60,12 +60,27 @@ struct Fetching {
 
 /// Whom a token means.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Identity {
-    pub(super) user: FullName,
+pub struct Identity {
+    /// The user.
+    pub user: FullName,
     /// Its claim `sub`, or the name of the user if it has none.
-    pub(super) subject: String,
+    pub subject: String,
     /// When it ends, with the leeway, in seconds since the epoch.
-    pub(super) ends_s: u64,
+    pub ends_s: u64,
+}
+
+/// Whom a token means to an issuer whose keys are this text, at this time. A server reads the keys from their place, and
+/// the time from its clock; this is for whoever has both.
+///
+/// # Errors
+/// Why the keys or the token are not taken, in words.
+pub fn identity_of_jwt(config: &JwtConfig, keys: &[u8], token: &str, now_s: u64) -> Result<Identity, String> {
+    if !is_like_one(token) {
+        return Err("it is no JSON Web Token".into());
+    }
+    let issuer = Issuer::new(config).map_err(|error| error.to_string())?;
+    *issuer.keys.write() = Some(Arc::new(Keys::read(keys)?));
+    issuer.check(token, now_s)
 }
 
 impl Issuer {
@@ -74,15 +89,7 @@ impl Issuer {
     /// # Errors
     /// The file cannot be used, or the authorities of the URL.
     pub(super) fn open(config: &JwtConfig) -> Result<Arc<Self>, ServiceError> {
-        let source = Source::of(&config.keys)?;
-        let issuer = Self {
-            config: config.clone(),
-            name: config.issuer.as_str().into(),
-            source,
-            keys: RwLock::default(),
-            fetching: Mutex::default(),
-            is_key_wanted: AtomicBool::default(),
-        };
+        let issuer = Self::new(config)?;
         if let Some(stamp) = issuer.source.stamp() {
             let mut fetching = issuer.fetching.lock();
             (fetching.read, fetching.seen) = (Some(stamp), Some(stamp));
@@ -95,6 +102,18 @@ impl Issuer {
             })?;
         }
         Ok(Arc::new(issuer))
+    }
+
+    /// The issuer of a configuration, with no keys yet.
+    fn new(config: &JwtConfig) -> Result<Self, ServiceError> {
+        Ok(Self {
+            config: config.clone(),
+            name: config.issuer.as_str().into(),
+            source: Source::of(&config.keys)?,
+            keys: RwLock::default(),
+            fetching: Mutex::default(),
+            is_key_wanted: AtomicBool::default(),
+        })
     }
 
     /// Whether this is the issuer of a configuration.

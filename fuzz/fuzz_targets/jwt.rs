@@ -1,0 +1,4 @@
+//! Fuzzes `jwt`; see there.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (rivulet_fuzz::targets::jwt::TARGET.run)(bytes));
