@@ -482,6 +482,7 @@ fn drops_of_client(status: &ClientStatus) -> BTreeMap<String, u64> {
         ("deadlock_events", status.deadlock_events),
         ("copied_messages", status.copied_messages),
         ("unread_messages", status.unread_messages),
+        ("retained_messages", status.retained_messages),
         ("panics", status.panics),
     ]
     .map(|(reason, count)| (reason.to_owned(), count))

@@ -238,12 +238,14 @@ impl<'a> Reader<'a> {
             given_up: 0,
             copies: 0,
             unread: 0,
+            retained: 0,
         };
         let step = self.intake.process(&mut turn);
         shared.counters.add(Count::MessagesIn, turn.messages);
         shared.counters.add(Count::DeadlockEvents, turn.given_up);
         shared.counters.add(Count::CopiedMessages, turn.copies);
         shared.counters.add(Count::UnreadMessages, turn.unread);
+        shared.counters.add(Count::RetainedMessages, turn.retained);
         self.hand_over();
         step
     }

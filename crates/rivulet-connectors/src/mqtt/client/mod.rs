@@ -104,6 +104,8 @@ pub struct ClientStatus {
     /// Messages of QoS 0 that came after the router was closed, or for which some inbox had no room before their
     /// connection ended.
     pub unread_messages: u64,
+    /// Messages that the broker had retained before they were subscribed to. They go to no query.
+    pub retained_messages: u64,
     /// How often the connection was cut short by a panic of this program.
     pub panics: u64,
     /// Two filters that overlap in part while the broker does not support subscription identifiers: it may send
@@ -219,6 +221,7 @@ impl Client {
             deadlock_events: count(Count::DeadlockEvents),
             copied_messages: count(Count::CopiedMessages),
             unread_messages: count(Count::UnreadMessages),
+            retained_messages: count(Count::RetainedMessages),
             panics: shared.supervisor.panics(),
             ..ClientStatus::default()
         };

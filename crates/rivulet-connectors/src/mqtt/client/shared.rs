@@ -31,10 +31,11 @@ pub(super) enum Count {
     DeadlockEvents,
     CopiedMessages,
     UnreadMessages,
+    RetainedMessages,
 }
 
 #[derive(Default)]
-pub(super) struct Counters([AtomicU64; 12]);
+pub(super) struct Counters([AtomicU64; 13]);
 
 impl Counters {
     pub(super) fn add(&self, what: Count, count: u64) {

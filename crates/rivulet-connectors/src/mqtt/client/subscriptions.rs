@@ -286,8 +286,7 @@ impl Subscriptions {
     }
 
     /// Whether the message was sent only for filters that are younger than another one that matches: then a copy has
-    /// come, or will come, for that older filter too. (This holds for retained messages as well: a new filter within an
-    /// existing subscription does not get its retained messages again.)
+    /// come, or will come, for that older filter too.
     ///
     /// Identifiers that this process did not give belong to messages that the broker has kept; those are never copies.
     pub(super) fn is_copy(&self, topic: &[u8], properties: &[u8]) -> bool {
@@ -377,8 +376,8 @@ impl Subscriptions {
                         qos,
                         no_local: false,
                         retain_as_published: false,
-                        // No retained messages again for a subscription that the broker still has.
-                        retain_handling: v5::RetainHandling::AtSubscribeNew,
+                        // They are older than what subscribes, or have come before.
+                        retain_handling: v5::RetainHandling::NoAtSubscribe,
                     };
                     let topic_filters = filters.iter().map(|filter| ((**filter).into(), options)).collect();
                     let id = self.identify(&filters);

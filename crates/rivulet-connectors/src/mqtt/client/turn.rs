@@ -37,6 +37,7 @@ pub(super) struct BrokerTurn<'a> {
     pub(super) given_up: u64,
     pub(super) copies: u64,
     pub(super) unread: u64,
+    pub(super) retained: u64,
 }
 
 impl Turn for BrokerTurn<'_> {
@@ -49,6 +50,11 @@ impl Turn for BrokerTurn<'_> {
         }
         if properties.topic_alias.is_some() {
             return Err(ConnectionError::Protocol("it uses a topic alias, which was not offered"));
+        }
+        // The flag of a delivery says that the message is older than the subscription. The broker sends it after each
+        // SUBSCRIBE, so it may have counted before; and a query that subscribes anew is younger than the message.
+        if publish.retain {
+            return Ok(Verdict::Refuse(0));
         }
         let is_copy = self.may_be_copy && self.shared.subscriptions.lock().is_copy(publish.topic, publish.properties);
         Ok(if is_copy { Verdict::Copy } else { Verdict::Take })
@@ -72,7 +78,7 @@ impl Turn for BrokerTurn<'_> {
     }
 
     #[inline]
-    fn conclude(&mut self, _: &Publish<'_>, _: &PublishProperties, fate: Fate) -> u8 {
+    fn conclude(&mut self, publish: &Publish<'_>, _: &PublishProperties, fate: Fate) -> u8 {
         self.messages += 1;
         match fate {
             Fate::Taken { given_up, .. } => {
@@ -83,7 +89,10 @@ impl Turn for BrokerTurn<'_> {
                 self.copies += 1;
                 0
             }
-            Fate::Refused(reason) => reason,
+            Fate::Refused(reason) => {
+                self.retained += u64::from(publish.retain);
+                reason
+            }
         }
     }
 

@@ -1,9 +1,10 @@
 //! Our client against Mosquitto.
 
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
-use rivulet_connectors::mqtt::{Qos, Version};
+use rivulet_connectors::mqtt::{PublishBatch, PublishOptions, Publisher, Qos, Version};
 
 use super::support::*;
 
@@ -188,6 +189,75 @@ async fn a_kept_session_has_no_gap() {
         until("it is back", || second.status().reconnects >= 1 && second.status().connected).await;
         assert_eq!(second.status().gaps, 0);
         until_subscribed(&second).await;
+    }
+}
+
+/// Hands a message to a publisher that the broker is to retain.
+fn retain(publisher: &Arc<dyn Publisher>, topic: &str, payload: &str) {
+    let mut batch = PublishBatch::new();
+    let options = PublishOptions { qos: Qos::AtLeastOnce, retain: true, ..PublishOptions::default() };
+    batch.push(topic, payload.as_bytes(), options).unwrap();
+    publisher.submit(&mut batch);
+}
+
+/// Throws a client out for a moment by a namesake, and waits until it is back.
+async fn cut(mosquitto: &Mosquitto, client: &rivulet_connectors::mqtt::Client, id: &str, version: Version) {
+    let before = client.status().reconnects;
+    let (port, id) = (mosquitto.port, id.to_owned());
+    let namesake = move || {
+        super::probe::Probe::connect(port, version, &id, |request| {
+            request.clean = false;
+            request.expiry_s = 60;
+        })
+    };
+    drop(tokio::task::spawn_blocking(namesake).await.unwrap());
+    until("it is back", || client.status().reconnects > before && client.status().connected).await;
+    until_subscribed(client).await;
+}
+
+#[tokio::test]
+async fn a_retained_message_counts_once_and_never_for_what_is_younger() {
+    let Some(mosquitto) = Mosquitto::start(&[]) else { return };
+    let sender = client(router(&[]).0, &mosquitto.address(), |_| {});
+    for (version, is_kept) in VERSIONS.into_iter().flat_map(|version| [(version, false), (version, true)]) {
+        let (router, inbox) = router(&["old/#", "new/#", "end"]);
+        let id = format!("reader-{version:?}-{is_kept}");
+        let start = || {
+            let client = client(router.clone(), &mosquitto.address(), |options| {
+                options.version = version;
+                options.qos = Qos::AtLeastOnce;
+                options.clean_session = !is_kept;
+                options.client_id = id.clone();
+            });
+            client.subscribe(["end", "new/+"]).unwrap();
+            client
+        };
+        for number in 0..20 {
+            retain(&sender.publisher(), &format!("old/{number}"), "old");
+        }
+        until("all is retained", || sender.status().queued_messages == 0).await;
+        let reader = start();
+        // As when applications are created one by one; some filters cover others.
+        for number in 0..20 {
+            reader.subscribe([&*format!("old/{number}")]).unwrap();
+            until_subscribed(&reader).await;
+        }
+        reader.subscribe(["old/+"]).unwrap();
+        until_subscribed(&reader).await;
+        retain(&sender.publisher(), "new/1", "once");
+        until("the message that is published now", || inbox.contains("once")).await;
+        for _ in 0..3 {
+            cut(&mosquitto, &reader, &id, version).await;
+        }
+        reader.shutdown(WAIT_MAX).await;
+        let reader = start();
+        until_subscribed(&reader).await;
+        publish(&sender.publisher(), "end", "end", Qos::AtLeastOnce);
+        until("the end", || inbox.contains("end")).await;
+        assert_eq!(inbox.texts(), ["once", "end"], "{version:?}, kept: {is_kept}");
+        reader.shutdown(WAIT_MAX).await;
+        retain(&sender.publisher(), "new/1", "");
+        until("none is retained", || sender.status().queued_messages == 0).await;
     }
 }
 
