@@ -20,12 +20,15 @@ pub(crate) struct ReadBuffer {
     /// How large the buffer grows because of traffic; a single packet may need more.
     read_bytes_max: usize,
     small_reads: u32,
+    /// The bytes to come that nobody wants.
+    passes_over: usize,
 }
 
 impl ReadBuffer {
     /// An empty buffer that reads at most `read_bytes_max` at a time.
     pub(crate) fn new(read_bytes_max: usize) -> Self {
-        Self { bytes: Vec::new(), start: 0, end: 0, read_bytes_max: read_bytes_max.max(IDLE_BYTES), small_reads: 0 }
+        let read_bytes_max = read_bytes_max.max(IDLE_BYTES);
+        Self { bytes: Vec::new(), start: 0, end: 0, read_bytes_max, small_reads: 0, passes_over: 0 }
     }
 
     /// The bytes that were read and not consumed.
@@ -37,6 +40,13 @@ impl ReadBuffer {
     pub(crate) fn consume(&mut self, bytes: usize) {
         self.start += bytes;
         debug_assert!(self.start <= self.end, "no more is consumed than there is");
+    }
+
+    /// Removes the first `bytes` of the data, also those that have not come yet: they are not kept when they come.
+    pub(crate) fn pass_over(&mut self, bytes: usize) {
+        let held = bytes.min(self.end - self.start);
+        self.start += held;
+        self.passes_over += bytes - held;
     }
 
     /// The memory that it takes, in bytes.
@@ -63,6 +73,9 @@ impl ReadBuffer {
         self.make_room();
         let bytes = reader.read(&mut self.bytes[self.end..]).await?;
         self.end += bytes;
+        let unwanted = bytes.min(self.passes_over);
+        self.start += unwanted;
+        self.passes_over -= unwanted;
         Ok(bytes)
     }
 
@@ -107,6 +120,20 @@ mod tests {
         assert_eq!(buffer.data(), sent);
         buffer.consume(99_990);
         assert_eq!(buffer.data(), &sent[99_990..]);
+    }
+
+    #[tokio::test]
+    async fn what_is_passed_over_is_not_kept_however_long_it_is() {
+        let sent: Vec<u8> = (0..300_000u32).map(|n| n as u8).collect();
+        let mut reader = &sent[..];
+        let mut buffer = ReadBuffer::new(8 << 10);
+        buffer.fill(&mut reader).await.unwrap();
+        buffer.pass_over(3);
+        assert_eq!(buffer.data()[0], 3);
+        buffer.pass_over(299_990);
+        while buffer.fill(&mut reader).await.unwrap() > 0 {}
+        assert_eq!(buffer.data(), &sent[299_993..]);
+        assert!(buffer.memory_bytes() <= 16 << 10, "{}", buffer.memory_bytes());
     }
 
     #[tokio::test]

@@ -238,6 +238,19 @@ impl<'a> Publish<'a> {
     }
 }
 
+/// Whether a packet with this first byte is a PUBLISH.
+pub(super) fn is_publish(first_byte: u8) -> bool {
+    first_byte >> 4 == 3
+}
+
+/// Decodes a PUBLISH of which only the beginning is there, up to the payload at least; the payload is what is there.
+pub(super) fn beginning_of_publish(version: Version, beginning: &[u8]) -> Result<Publish<'_>, CodecError> {
+    const CUT_SHORT: CodecError = CodecError::Malformed("the header is cut short");
+    let (&first_byte, rest) = beginning.split_first().ok_or(CUT_SHORT)?;
+    let (_, body) = split_variable_length(rest).ok_or(CUT_SHORT)?;
+    Publish::decode(version, first_byte, body)
+}
+
 fn variable_length_bytes(value: usize) -> usize {
     match value {
         0..=0x7f => 1,

@@ -5,7 +5,8 @@
 //! and the packets around the messages.
 //!
 //! What must hold: a message is answered once, in the order in which messages came, and not before it is in all inboxes
-//! that want it. A message that an inbox refuses stays in the buffer, with everything behind it.
+//! that want it. A message that an inbox refuses stays in the buffer, with everything behind it. A message that is too
+//! large is refused by its beginning; the rest of it is never in memory.
 
 use std::io;
 use std::sync::Arc;
@@ -46,6 +47,10 @@ pub(super) trait Turn {
 
     /// Checks a message and decides its fate. Asked before any inbox has it.
     fn judge(&self, publish: &Publish<'_>, properties: &PublishProperties) -> Result<Verdict, Self::End>;
+
+    /// Handles a message that is larger than allowed, of which only the beginning was read: it goes nowhere. Returns
+    /// the reason code of its answer.
+    fn too_large(&mut self, publish: &Publish<'_>, packet_bytes: usize) -> u8;
 
     /// Whether there is room for what [`Turn::conclude`] would keep of a message that is taken.
     fn has_room(&self, _publish: &Publish<'_>) -> bool {
@@ -315,7 +320,7 @@ impl<'a> Intake<'a> {
         }
         let Sender { router, packet_bytes_max, .. } = self.messages.sender;
         let data = self.buffer.data();
-        let mut consumed = 0;
+        let (mut consumed, mut unread) = (0, 0);
         let mut ahead = LookAhead::default();
         let mut routing = router.read();
         let result = loop {
@@ -326,6 +331,18 @@ impl<'a> Intake<'a> {
             let frame = match codec::split_frame(&data[consumed..], packet_bytes_max) {
                 Ok(Some(frame)) => frame,
                 Ok(None) => break Ok(Step::NeedsMore),
+                Err(CodecError::TooLarge { packet_bytes, .. }) if codec::is_publish(data[consumed]) => {
+                    let beginning = &data[consumed..];
+                    match self.messages.refuse(turn, &mut routing, beginning, packet_bytes) {
+                        Ok(true) => {}
+                        Ok(false) => break Ok(Step::NeedsMore),
+                        Err(end) => break Err(end),
+                    }
+                    let held = packet_bytes.min(beginning.len());
+                    (consumed, unread) = (consumed + held, packet_bytes - held);
+                    ahead.packets -= 1;
+                    continue;
+                }
                 Err(error) => break Err(error.into()),
             };
             if let Err(end) = turn.check(&frame) {
@@ -344,7 +361,7 @@ impl<'a> Intake<'a> {
             ahead.packets -= 1;
         };
         drop(routing);
-        self.buffer.consume(consumed);
+        self.buffer.pass_over(consumed + unread);
         self.searched = self.searched.saturating_sub(consumed);
         result
     }
@@ -360,8 +377,41 @@ impl Messages<'_> {
         frame: &Frame<'_>,
         read_bytes: usize,
     ) -> Result<bool, T::End> {
-        let Sender { client, version, .. } = self.sender;
-        let decoded = Publish::decode(version, frame.first_byte, frame.body)?;
+        let decoded = Publish::decode(self.sender.version, frame.first_byte, frame.body)?;
+        self.take_decoded(turn, routing, decoded, read_bytes, None)
+    }
+
+    /// Refuses a PUBLISH of `packet_bytes`, which are too many, by its `beginning`; returns false if that is not all
+    /// there.
+    #[cold]
+    fn refuse<T: Turn>(
+        &mut self,
+        turn: &mut T,
+        routing: &mut Routing<'_>,
+        beginning: &[u8],
+        packet_bytes: usize,
+    ) -> Result<bool, T::End> {
+        let beginning = &beginning[..packet_bytes.min(beginning.len())];
+        match codec::beginning_of_publish(self.sender.version, beginning) {
+            Ok(publish) => self.take_decoded(turn, routing, publish, 0, Some(packet_bytes)),
+            // What is in front of the payload may be as long as a whole packet.
+            Err(_) if beginning.len() < self.sender.packet_bytes_max => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Handles a message; returns false if it has to wait. If it is `too_large`, a number of bytes, its payload is cut
+    /// short.
+    #[inline]
+    fn take_decoded<T: Turn>(
+        &mut self,
+        turn: &mut T,
+        routing: &mut Routing<'_>,
+        decoded: Publish<'_>,
+        read_bytes: usize,
+        too_large: Option<usize>,
+    ) -> Result<bool, T::End> {
+        let Sender { client, .. } = self.sender;
         let properties = &match decoded.properties.is_empty() {
             true => PublishProperties::default(),
             false => PublishProperties::parse(decoded.properties)?,
@@ -371,10 +421,11 @@ impl Messages<'_> {
             Some(alias) => self.aliases.resolve(&decoded, alias)?,
         };
         let Publish { topic, payload, packet_id, qos, .. } = *publish;
-        // A message that some inboxes have must go to the others too.
-        let verdict = match self.under_way.pending.is_empty() {
-            true => turn.judge(publish, properties)?,
-            false => Verdict::Take,
+        let verdict = match too_large {
+            Some(packet_bytes) => Verdict::Refuse(turn.too_large(publish, packet_bytes)),
+            // A message that some inboxes have must go to the others too.
+            None if !self.under_way.pending.is_empty() => Verdict::Take,
+            None => turn.judge(publish, properties)?,
         };
         if verdict == Verdict::Take && !turn.has_room(publish) {
             return Ok(false);

@@ -17,7 +17,7 @@ pub enum CodecError {
     TopicAlias(&'static str),
     /// The packet is larger than the receiver allows.
     #[error(
-        "MQTT packet of {packet_bytes} bytes, and at most {packet_bytes_max} are allowed\nhint: send smaller payloads, or raise the packet size limit"
+        "MQTT packet of {packet_bytes} bytes, and at most {packet_bytes_max} are allowed\nhint: send smaller payloads, or raise mqtt.embedded.message_bytes_max or mqtt.broker.message_bytes_max"
     )]
     TooLarge {
         /// Size of the packet.

@@ -281,6 +281,8 @@ pub struct EmbeddedBrokerConfig {
     pub websocket: Option<WebSocketConfig>,
     /// How much clients may take up.
     pub limits: BrokerLimits,
+    /// The largest message of a client.
+    pub message_bytes_max: usize,
     /// Whether sessions and retained messages outlive the process.
     pub keeps_sessions: bool,
 }
@@ -315,6 +317,8 @@ pub struct BrokerConfig {
     pub version_5: bool,
     /// Highest quality of service of subscriptions, 0 or 1.
     pub qos: u8,
+    /// The largest message of the broker.
+    pub message_bytes_max: usize,
 }
 
 /// Text that does not show itself.
@@ -1001,6 +1005,7 @@ impl Values {
                 },
                 address_share_percent: self.number("mqtt.embedded.address_share_percent"),
             },
+            message_bytes_max: self.number("mqtt.embedded.message_bytes_max"),
             keeps_sessions: self.switch("mqtt.embedded.persistence"),
         })
     }
@@ -1070,6 +1075,7 @@ impl Values {
             client_id: self.text("mqtt.broker.client_id"),
             version_5: self.text("mqtt.broker.version").as_deref() == Some("5"),
             qos: u8::from(self.text("mqtt.broker.qos").as_deref() == Some("1")),
+            message_bytes_max: self.number("mqtt.broker.message_bytes_max"),
         }))
     }
 

@@ -483,6 +483,7 @@ fn drops_of_client(status: &ClientStatus) -> BTreeMap<String, u64> {
         ("copied_messages", status.copied_messages),
         ("unread_messages", status.unread_messages),
         ("retained_messages", status.retained_messages),
+        ("too_large_events", status.too_large_events),
         ("panics", status.panics),
     ]
     .map(|(reason, count)| (reason.to_owned(), count))
@@ -502,6 +503,7 @@ pub(crate) fn client_options(config: &BrokerConfig, outbound_bytes_max: usize) -
     options.qos = if config.qos == 0 { Qos::AtMostOnce } else { Qos::AtLeastOnce };
     options.tls = config.tls.clone().unwrap_or_default();
     options.outbound_bytes_max = outbound_bytes_max;
+    options.packet_bytes_max = config.message_bytes_max;
     if let Some(client_id) = &config.client_id {
         options.client_id.clone_from(client_id);
         // With a fixed client id the broker can keep the session.
@@ -522,6 +524,7 @@ fn broker_options(config: &EmbeddedBrokerConfig, access: &Arc<Access>, outbound_
         config.credentials.iter().map(|(user, password)| (user.clone(), password.reveal().to_owned())).collect();
     options.authorizer = Some(Arc::new(BrokerAccess(access.clone())));
     options.limits = config.limits.clone();
+    options.packet_bytes_max = config.message_bytes_max;
     options.outbound_bytes_max = outbound_bytes_max;
     options
 }

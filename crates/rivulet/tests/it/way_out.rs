@@ -175,6 +175,7 @@ fn configuration(folder: &Path, broker: &Broker) -> Config {
         password: None,
         client_id: Some("rivulet".into()),
         version_5: true,
+        message_bytes_max: 16 << 20,
         qos: 1,
     });
     config.embedded = None;

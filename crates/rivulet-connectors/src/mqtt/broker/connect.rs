@@ -13,6 +13,9 @@ use super::rights::{ClientLogin, Rights, may_publish};
 use super::shared::Shared;
 use super::system::SYSTEM;
 
+/// The largest CONNECT, in bytes.
+const CONNECT_BYTES_MAX: usize = 1 << 20;
+
 /// The refusal of a client.
 pub(super) struct Refusal {
     pub(super) answer: Vec<u8>,
@@ -35,7 +38,8 @@ pub(super) async fn read_login(
         if buffer.data().first().is_some_and(|&byte| byte != codec::CONNECT) {
             return Err(refusal());
         }
-        let frame = codec::split_frame(buffer.data(), shared.options.packet_bytes_max).map_err(|_| refusal())?;
+        let packet_bytes_max = shared.options.packet_bytes_max.min(CONNECT_BYTES_MAX);
+        let frame = codec::split_frame(buffer.data(), packet_bytes_max).map_err(|_| refusal())?;
         if let Some(frame) = frame {
             let mut login = packets::login(&frame).map_err(|answer| Refusal { answer, counts: true })?;
             let version = login.version;

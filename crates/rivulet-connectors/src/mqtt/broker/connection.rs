@@ -205,6 +205,7 @@ fn begin(shared: &Shared, login: &Login, address: IpAddr, rights: &Rights) -> Op
 
 struct Reader<'a> {
     shared: &'a Shared,
+    client_id: &'a str,
     version: Version,
     key: SessionKey,
     outbox: &'a Arc<Outbox>,
@@ -242,6 +243,7 @@ impl<'a> Reader<'a> {
         let keep_alive_s = login.keep_alive_s(shared.options.limits.keep_alive_s_max);
         Self {
             shared,
+            client_id: &login.client_id,
             version: login.version,
             key,
             outbox,
@@ -372,6 +374,18 @@ impl<'a> Reader<'a> {
         self.intake.waited();
     }
 
+    #[cold]
+    fn note_too_large(&self, topic: &[u8], packet_bytes: usize) {
+        let (client_id, topic) = (self.client_id, String::from_utf8_lossy(topic));
+        let packet_bytes_max = self.shared.options.packet_bytes_max;
+        self.shared.notices.say(|| {
+            tracing::warn!(
+                client_id, %topic, packet_bytes, packet_bytes_max,
+                "a client's message was refused: it is larger than mqtt.embedded.message_bytes_max allows"
+            );
+        });
+    }
+
     /// Processes whole packets until none is left, one has to wait, or the connection is over. Returns also whether the
     /// client has sent as much as is `allowed`.
     fn process(&mut self, allowed: Allowed) -> Result<(Step, bool), End> {
@@ -394,11 +408,16 @@ impl<'a> Reader<'a> {
             dedup_window: self.dedup_window.as_deref(),
             messages: 0,
             logged: (0, 0),
+            too_large: None,
             allowed,
         };
         let step = self.intake.process(&mut turn);
         let (messages, (logged_to, logged_bytes), is_spent) = (turn.messages, turn.logged, turn.is_spent());
+        let too_large = turn.too_large.take();
         drop(turn);
+        if let Some((topic, packet_bytes)) = too_large {
+            self.note_too_large(&topic, packet_bytes);
+        }
         if let Some(rates) = &self.rates {
             rates.events.charge(messages);
             if logged_bytes > 0 {

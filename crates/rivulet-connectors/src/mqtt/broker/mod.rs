@@ -303,9 +303,13 @@ async fn accept_until_stopped(
                 shared.seats.wait_closed().await;
                 let Some(seat) = shared.seats.take(from.ip()) else {
                     let limit = shared.seats.connections_max();
-                    shared
-                        .notices
-                        .say(|| tracing::warn!(limit, "a connection was refused: there are as many as allowed"));
+                    shared.notices.say(|| {
+                        tracing::warn!(
+                            limit,
+                            "a connection was refused: there are as many as allowed, by \
+                             mqtt.embedded.connections_max and by how many files the process may open"
+                        );
+                    });
                     continue;
                 };
                 let shared = shared.clone();

@@ -105,7 +105,8 @@ pub struct BrokerOptions {
     /// The most bytes that wait to be written to one connection; beyond this, messages of QoS 0 are dropped. Default: 4
     /// MiB.
     pub connection_bytes_max: usize,
-    /// The largest packet accepted, in bytes. Default: 1 MiB.
+    /// The largest packet accepted, in bytes. Larger messages are refused and counted, and their clients stay. Default:
+    /// 4 MiB.
     pub packet_bytes_max: usize,
     /// The most bytes read from a socket at a time. Default: 256 KiB.
     pub read_buffer_bytes: usize,
@@ -127,7 +128,7 @@ impl BrokerOptions {
             authorizer: None,
             limits: BrokerLimits::default(),
             connection_bytes_max: 4 << 20,
-            packet_bytes_max: 1 << 20,
+            packet_bytes_max: 4 << 20,
             read_buffer_bytes: 256 << 10,
             connect_timeout_ms: 10_000,
             outbound_bytes_max: 8 << 20,

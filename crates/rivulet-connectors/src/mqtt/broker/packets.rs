@@ -185,7 +185,9 @@ pub(super) fn accept(client: &Login, session_present: bool, expiry_s: u32, optio
                 server_keepalive_sec: (keep_alive_s != client.keep_alive_s).then_some(keep_alive_s),
                 session_expiry_interval_secs: (expiry_s != client.expiry_s).then_some(expiry_s),
                 receive_max: options.receive_max(),
-                max_packet_size: u32::try_from(options.packet_bytes_max).ok(),
+                // With one, a client that exceeds it would have to be disconnected (MQTT 5, 3.2.2.3.6). Without, only
+                // the message is refused.
+                max_packet_size: None,
                 assigned_client_id: client.is_assigned.then(|| client.own_id().into()),
                 ..v5::ConnectAck::default()
             };

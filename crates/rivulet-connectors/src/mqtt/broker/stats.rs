@@ -61,6 +61,8 @@ pub struct BrokerDrops {
     pub session_queue_full: u64,
     /// Messages larger than their subscriber accepts.
     pub too_large: u64,
+    /// Messages of clients that are larger than [`BrokerOptions::packet_bytes_max`](super::BrokerOptions).
+    pub too_large_received: u64,
     /// Messages that expired before they could be sent.
     pub expired: u64,
     /// Messages that waited for a client that may not subscribe to their topics any more.

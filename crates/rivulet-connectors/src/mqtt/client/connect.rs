@@ -204,7 +204,8 @@ fn encode_connect(options: &ClientOptions, out: &mut Vec<u8>) -> Result<(), Code
                 clean_start: options.clean_session,
                 keep_alive: options.keep_alive_s,
                 session_expiry_interval_secs: if options.clean_session { 0 } else { options.session_expiry_s },
-                max_packet_size: u32::try_from(options.packet_bytes_max).ok().and_then(|bytes| bytes.try_into().ok()),
+                // None is named: a broker that knows it drops what is larger without a word.
+                max_packet_size: None,
                 client_id,
                 username,
                 password,

@@ -32,6 +32,7 @@ use super::received::Received;
 use super::router::Router;
 use super::supervise::{Supervisor, catch_panic};
 use super::topic::{self, TopicError};
+use crate::notices::Notices;
 use crate::tls::{self, TlsError};
 use backoff::{Backoff, GOOD_CONNECTION};
 use in_flight::InFlight;
@@ -106,6 +107,9 @@ pub struct ClientStatus {
     pub unread_messages: u64,
     /// Messages that the broker had retained before they were subscribed to. They go to no query.
     pub retained_messages: u64,
+    /// Messages of the broker that were passed over because they are larger than
+    /// [`ClientOptions::packet_bytes_max`].
+    pub too_large_events: u64,
     /// How often the connection was cut short by a panic of this program.
     pub panics: u64,
     /// Two filters that overlap in part while the broker does not support subscription identifiers: it may send
@@ -153,6 +157,7 @@ impl Client {
             waits_for_acknowledgements: AtomicBool::new(false),
             has_overlaps: AtomicBool::new(false),
             supervisor: Supervisor::default(),
+            notices: Notices::default(),
             stop: watch::Sender::new(None),
             state: Mutex::default(),
             counters: Counters::default(),
@@ -222,6 +227,7 @@ impl Client {
             copied_messages: count(Count::CopiedMessages),
             unread_messages: count(Count::UnreadMessages),
             retained_messages: count(Count::RetainedMessages),
+            too_large_events: count(Count::TooLargeEvents),
             panics: shared.supervisor.panics(),
             ..ClientStatus::default()
         };

@@ -163,7 +163,7 @@ pub struct ClientOptions {
     /// The longest wait between attempts, in milliseconds. Default: 30,000. After a connection that the broker had
     /// accepted it is 5 s at most, unless another client has the same id.
     pub reconnect_wait_ms_max: u64,
-    /// The largest packet accepted, in bytes. Default: 16 MiB.
+    /// The largest packet accepted, in bytes. Larger messages are passed over and counted. Default: 16 MiB.
     pub packet_bytes_max: usize,
     /// The most bytes read from the socket at a time. Default: 256 KiB.
     pub read_buffer_bytes: usize,

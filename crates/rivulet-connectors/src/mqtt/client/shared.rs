@@ -16,6 +16,7 @@ use super::connect::ConnectionError;
 use super::in_flight::InFlight;
 use super::options::ClientOptions;
 use super::subscriptions::Subscriptions;
+use crate::notices::Notices;
 
 #[derive(Clone, Copy)]
 pub(super) enum Count {
@@ -32,10 +33,11 @@ pub(super) enum Count {
     CopiedMessages,
     UnreadMessages,
     RetainedMessages,
+    TooLargeEvents,
 }
 
 #[derive(Default)]
-pub(super) struct Counters([AtomicU64; 13]);
+pub(super) struct Counters([AtomicU64; 14]);
 
 impl Counters {
     pub(super) fn add(&self, what: Count, count: u64) {
@@ -65,6 +67,7 @@ pub(super) struct Shared {
     /// Whether the broker may send a message once for each of several filters.
     pub(super) has_overlaps: AtomicBool,
     pub(super) supervisor: Supervisor,
+    pub(super) notices: Notices,
     /// The moment until which to send the rest and then stop; `None` while running.
     pub(super) stop: watch::Sender<Option<Instant>>,
     pub(super) state: Mutex<State>,

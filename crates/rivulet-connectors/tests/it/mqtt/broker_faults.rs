@@ -30,14 +30,15 @@ fn malformed_packets_close_their_connection_and_harm_no_other() {
         let malformed: Vec<Vec<u8>> = vec![
             vec![0xff; 100],
             vec![0x00, 0x00],
-            // A message: topic cut short, QoS 3, a wildcard, no topic, packet identifier 0, larger than allowed.
+            // A message: topic cut short, QoS 3, a wildcard, no topic, packet identifier 0.
             vec![0x30, 4, 0, 9, b't', b'x'],
             vec![0x36, 5, 0, 1, b't', 0, 1],
             message(version, "a/#", b"x", Qos::AtMostOnce, 0),
             message(version, "a\0", b"x", Qos::AtMostOnce, 0),
             vec![0x30, 2, 0, 0],
             message(version, "t", b"x", Qos::AtLeastOnce, 0),
-            message(version, "t", &[b'x'; 20_000], Qos::AtMostOnce, 0),
+            // A SUBSCRIBE of 20,000 bytes, which is larger than allowed.
+            vec![0x82, 0xa0, 0x9c, 0x01],
             // A second CONNECT, a subscription to nothing, a PUBACK without identifier, packets only brokers send.
             vec![0x10, 13, 0, 4, b'M', b'Q', b'T', b'T', 4, 2, 0, 60, 0, 1, b'x'],
             vec![0x82, 2, 0, 1],
@@ -69,6 +70,37 @@ fn malformed_packets_close_their_connection_and_harm_no_other() {
     let stats = broker.broker().stats();
     assert_eq!(stats.dropped.protocol_errors, 2 * 14 + 4);
     block_until("only the witness is left", || broker.broker().stats().connections == 1);
+}
+
+#[test]
+fn a_message_that_is_too_large_is_refused_and_its_client_stays() {
+    let (router, inbox) = router(&["t"]);
+    let broker = BrokerThread::start(router, |options| options.packet_bytes_max = 10_000);
+    let large = "x".repeat(3_000_000);
+    for version in VERSIONS {
+        let mut probe = Probe::connect(broker.port(), version, "large", |_| {});
+        let refused = if version == Version::V5 { "0x97" } else { "0x0" };
+        probe.send(&message(version, "t", large.as_bytes(), Qos::AtMostOnce, 0));
+        assert_eq!(probe.publish("t", &large, 1, false), format!("acknowledged {refused}"));
+        probe.send(&message(version, "t", large.as_bytes(), Qos::ExactlyOnce, 7));
+        assert_eq!(probe.next(), Some(format!("received {refused}")));
+        if version == Version::V3 {
+            // It cannot be told, and goes on as if the message was taken.
+            probe.send(&[0x62, 2, 0, 7]);
+            assert_eq!(probe.next().as_deref(), Some("completed 0x0"));
+        } else {
+            // The topic of a refused message keeps its alias.
+            probe.send(&[0x30, 0xa0, 0x9c, 0x01, 0, 1, b't', 3, 0x23, 0, 1]);
+            probe.send(&vec![b'x'; 20_000 - 7]);
+            probe.send(&[0x30, 9, 0, 0, 3, 0x23, 0, 1, b'o', b'k', b'5']);
+        }
+        assert_eq!(probe.publish("t", "after", 1, false), "acknowledged 0x0");
+        probe.disconnect();
+    }
+    assert_eq!(inbox.texts(), ["after", "ok5", "after"]);
+    let stats = broker.broker().stats();
+    assert_eq!((stats.dropped.too_large_received, stats.dropped.protocol_errors), (3 + 4, 0));
+    assert!(stats.memory_bytes < 1 << 20, "nothing of it is kept: {}", stats.memory_bytes);
 }
 
 #[test]

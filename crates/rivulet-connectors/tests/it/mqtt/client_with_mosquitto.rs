@@ -262,6 +262,53 @@ async fn a_retained_message_counts_once_and_never_for_what_is_younger() {
 }
 
 #[tokio::test]
+async fn a_message_that_is_too_large_is_passed_over_counted_and_does_not_come_again() {
+    let Some(mosquitto) = Mosquitto::start(&["max_inflight_messages 1"]) else { return };
+    let sender = client(router(&[]).0, &mosquitto.address(), |_| {});
+    // Beyond the bound that is the default.
+    let large = "x".repeat((16 << 20) + 1);
+    for (version, qos) in
+        VERSIONS.into_iter().flat_map(|version| [Qos::AtMostOnce, Qos::AtLeastOnce].map(|qos| (version, qos)))
+    {
+        let (router, inbox) = router(&["t"]);
+        let id = format!("reader-{version:?}-{qos:?}");
+        let start = || {
+            let client = client(router.clone(), &mosquitto.address(), |options| {
+                options.version = version;
+                options.qos = qos;
+                options.clean_session = false;
+                options.client_id = id.clone();
+            });
+            client.subscribe(["t"]).unwrap();
+            client
+        };
+        let reader = start();
+        until_subscribed(&reader).await;
+        publish(&sender.publisher(), "t", &large, Qos::AtLeastOnce);
+        publish(&sender.publisher(), "t", "after", Qos::AtLeastOnce);
+        until("the message behind it", || inbox.contains("after")).await;
+        let status = reader.status();
+        assert_eq!(
+            (status.too_large_events, status.reconnects),
+            (1, 0),
+            "{version:?} {qos:?}: {:?}",
+            status.last_error
+        );
+        // It was answered, so the broker does not send it again.
+        reader.shutdown(WAIT_MAX).await;
+        let reader = start();
+        until_subscribed(&reader).await;
+        publish(&sender.publisher(), "t", "later", Qos::AtLeastOnce);
+        until("a later message", || inbox.contains("later")).await;
+        assert_eq!(
+            (reader.status().too_large_events, inbox.texts()),
+            (0, vec!["after".to_owned(), "later".to_owned()])
+        );
+        reader.shutdown(WAIT_MAX).await;
+    }
+}
+
+#[tokio::test]
 async fn a_full_inbox_stops_reading_and_nothing_is_lost_or_doubled() {
     let Some(mosquitto) = Mosquitto::start(&["max_queued_messages 0", "max_inflight_messages 0"]) else { return };
     for version in VERSIONS {

@@ -105,7 +105,9 @@ impl Journal for HeldLog {
         true
     }
 
-    fn read(&self, _: &mut dyn FnMut(LogPosition, &[u8])) -> Result<(), String> {
+    fn read(&self, take: &mut dyn FnMut(LogPosition, &[u8])) -> Result<(), String> {
+        let records: Vec<Vec<u8>> = self.messages.lock().iter().map(|(_, _, record)| record.clone()).collect();
+        (1..).zip(&records).for_each(|(position, record)| take(position, record));
         Ok(())
     }
 }

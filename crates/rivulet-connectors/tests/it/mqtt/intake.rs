@@ -29,8 +29,11 @@ impl Random {
     }
 }
 
+/// The largest packet that both sides accept.
+const PACKET_BYTES_MAX: usize = 1_000;
+
 /// Messages as packets, and how many want an answer: of both QoS, to topics with and without routes and with a durable
-/// input, some of the durable ones sent again.
+/// input, some of the durable ones sent again, and some too large.
 fn messages(random: &mut Random) -> (Vec<u8>, usize) {
     let (mut bytes, mut answers) = (Vec::new(), 0);
     let mut sent = VecDeque::new();
@@ -39,7 +42,9 @@ fn messages(random: &mut Random) -> (Vec<u8>, usize) {
         let duplicate = repeated.is_some();
         let (topic, payload, packet_id) = repeated.unwrap_or_else(|| {
             let topic = ["durable", "durable", "plain", "nobody's"][random.below(4) as usize];
-            let payload = format!("{number} {}", "x".repeat(random.below(200) as usize));
+            let length =
+                if random.below(10) == 0 { PACKET_BYTES_MAX as u64 + random.below(20_000) } else { random.below(200) };
+            let payload = format!("{number} {}", "x".repeat(length as usize));
             (topic, payload, if random.below(3) == 0 { 0 } else { 1 + number })
         });
         let qos = if packet_id == 0 { Qos::AtMostOnce } else { Qos::AtLeastOnce };
@@ -48,7 +53,7 @@ fn messages(random: &mut Random) -> (Vec<u8>, usize) {
             .encode(Version::V3, &mut bytes)
             .unwrap();
         answers += usize::from(packet_id > 0);
-        if packet_id > 0 && topic == "durable" {
+        if packet_id > 0 && topic == "durable" && payload.len() < PACKET_BYTES_MAX {
             sent.push_back((topic, payload, packet_id));
         }
     }
@@ -63,6 +68,7 @@ struct Outcome {
     answers: Vec<u8>,
     stats: RouterStats,
     messages_in: u64,
+    too_large: u64,
 }
 
 /// Sends in pieces, and reads so many PUBACKs.
@@ -88,31 +94,38 @@ async fn outcome(to_client: bool, bytes: &[u8], answers: usize, random: &mut Ran
     let plain = router.register_inbox(inbox.clone());
     router.add(&[Route { filter: "plain", inbox: plain, slot: 1 }]).unwrap();
     log.commit(LogPosition::MAX);
-    let (answers, messages_in) = if to_client {
+    let (answers, messages_in, too_large) = if to_client {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("mqtt://{}", listener.local_addr().unwrap());
-        let client = client(router.clone(), &address, |options| options.version = Version::V3);
+        let client = client(router.clone(), &address, |options| {
+            options.version = Version::V3;
+            options.packet_bytes_max = PACKET_BYTES_MAX;
+        });
         let (mut socket, _) = listener.accept().await.unwrap();
         assert!(socket.read(&mut [0; 1000]).await.unwrap() > 0);
         socket.write_all(&[0x20, 2, 0, 0]).await.unwrap();
         let answers = exchange(socket, bytes, answers, random).await;
-        until("all are counted", || client.status().messages_in == 200).await;
+        // With the CONNACK. A message that is too large is counted before all of it has come.
+        until("all are read", || client.status().bytes_in >= 4 + bytes.len() as u64).await;
+        until("all are counted", || client.status().messages_in >= 200).await;
         let status = client.status();
-        assert_eq!(status.bytes_in, 4 + bytes.len() as u64, "with the CONNACK");
-        (answers, status.messages_in)
+        assert_eq!((status.messages_in, status.bytes_in), (200, 4 + bytes.len() as u64));
+        (answers, status.messages_in, status.too_large_events)
     } else {
-        let broker = broker(router.clone(), |_| {}).await;
+        let broker = broker(router.clone(), |options| options.packet_bytes_max = PACKET_BYTES_MAX).await;
         let mut socket = TcpStream::connect(broker.addresses()[0]).await.unwrap();
         socket.write_all(b"\x10\x0d\0\x04MQTT\x04\x02\0\0\0\x01a").await.unwrap();
         socket.read_exact(&mut [0; 4]).await.unwrap();
         let answers = exchange(socket, bytes, answers, random).await;
-        until("all are counted", || broker.stats().messages_in == 200).await;
+        // With the CONNECT.
+        until("all are read", || broker.stats().bytes_in >= 15 + bytes.len() as u64).await;
+        until("all are counted", || broker.stats().messages_in >= 200).await;
         let stats = broker.stats();
-        assert_eq!(stats.bytes_in, 15 + bytes.len() as u64, "with the CONNECT");
-        (answers, stats.messages_in)
+        assert_eq!((stats.messages_in, stats.bytes_in), (200, 15 + bytes.len() as u64));
+        (answers, stats.messages_in, stats.dropped.too_large_received)
     };
     let stats = RouterStats { routes_bytes: 0, ..router.stats() };
-    Outcome { events: inbox.texts(), logged: log.len(), answers, stats, messages_in }
+    Outcome { events: inbox.texts(), logged: log.len(), answers, stats, messages_in, too_large }
 }
 
 #[tokio::test]
@@ -124,6 +137,7 @@ async fn client_and_broker_take_messages_alike() {
         let from_client = outcome(false, &bytes, answers, random).await;
         assert_eq!(from_broker, from_client, "seed {seed}");
         assert!(from_client.logged > 0 && from_client.logged < from_client.events.len(), "{from_client:?}");
+        assert!(from_client.too_large > 0 && from_client.events.iter().all(|event| event.len() < PACKET_BYTES_MAX));
     }
 }
 
