@@ -7,10 +7,11 @@ use crate::config::{Config, KEYS};
 /// Lets the process open as many files as the system allows it, and shares them out: what is reserved, at most half, is
 /// for checkpoints, the log and queries; of the rest, clients of MQTT may take half, and clients of the REST API and of
 /// HTTP sources a quarter each, so that no crowd keeps the others out. The log says so if it is less than was
-/// configured.
-pub(super) fn share_open_files(config: &mut Config) {
+/// configured. Returns the keys of which less holds, with what holds.
+pub(super) fn share_open_files(config: &mut Config) -> Vec<(&'static str, usize)> {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    let mut lowered = Vec::new();
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return lowered };
     // A system that does not allow what it said leaves the limit as it was.
     let limit = if setrlimit(Resource::RLIMIT_NOFILE, hard, hard).is_ok() { hard } else { soft };
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
@@ -28,6 +29,8 @@ pub(super) fn share_open_files(config: &mut Config) {
                 tracing::info!("{key} is {share} and not {connections_max}: this process may open {limit} files");
             }
             *connections_max = share;
+            lowered.push((key, share));
         }
     }
+    lowered
 }

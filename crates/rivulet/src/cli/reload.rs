@@ -73,7 +73,7 @@ impl Reloading {
             Err(error) => return say_unchanged(&error.to_string(), &error.hint()),
         };
         warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-        share_open_files(&mut config);
+        let lowered = share_open_files(&mut config);
         let certificates = match Prepared::read(config.http.tls.as_ref()) {
             Ok(certificates) => certificates,
             Err(error) => {
@@ -97,7 +97,10 @@ impl Reloading {
                 tracing::warn!("{} has changed, and counts after a restart only", key.name);
                 continue;
             }
-            let value = new.value.as_ref().map_or_else(|| "not set".to_owned(), ToString::to_string);
+            let value = match lowered.iter().find(|(lower, _)| *lower == key.name) {
+                Some((_, holds)) => holds.to_string(),
+                None => new.value.as_ref().map_or_else(|| "not set".to_owned(), ToString::to_string),
+            };
             tracing::info!("{} is now {value}", key.name);
             *old = new;
         }

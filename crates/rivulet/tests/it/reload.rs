@@ -74,6 +74,23 @@ fn bounds_and_the_log_level_change_while_it_runs_and_other_keys_are_named() {
     create_table(&server, "after").unwrap();
 }
 
+#[cfg(unix)]
+#[test]
+fn of_a_bound_that_open_files_lower_the_log_says_what_holds() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = TempDir::new().unwrap();
+    let limited = folder.path().join("limited");
+    fs::write(&limited, "#!/bin/sh\nulimit -n 1000\nexec env --default-signal=HUP \"$@\"\n").unwrap();
+    fs::set_permissions(&limited, fs::Permissions::from_mode(0o755)).unwrap();
+    let server = start_by(limited.to_str().unwrap(), folder.path(), "");
+    let bounds = "http.connections_max = 9000\nmqtt.embedded.connections_max = 9000\nlog.level = \"debug\"\n";
+    let said = reload(&server, folder.path(), bounds);
+    let held =
+        said.split("mqtt.embedded.connections_max is now ").nth(1).and_then(|rest| rest.split_whitespace().next());
+    let held: usize = held.expect("it is told").parse().expect("a number");
+    assert!(held < 1000 && !said.contains("is now 9000"), "{said}");
+}
+
 #[test]
 fn the_rest_api_is_asked_under_another_name_from_then_on() {
     let folder = TempDir::new().unwrap();
