@@ -178,6 +178,9 @@ pub(super) enum Record<'b> {
     Acknowledged { messages: Vec<(SessionNumber, MessageNumber)> },
     /// A topic has no retained message any more.
     Forgotten { topic: &'b [u8] },
+    /// The process has stopped in order. Of the messages that wait for a session, so many may have been sent: the first
+    /// ones. For sessions that are not named none was. It holds if no record follows.
+    Stopped { sent: Vec<(SessionNumber, u64)> },
 }
 
 mod kind {
@@ -199,6 +202,7 @@ mod kind {
     /// The fields of `TAKEN`, then those of `MESSAGE`.
     pub(super) const TAKEN_MESSAGE: u8 = 15;
     pub(super) const SESSION: u8 = 16;
+    pub(super) const STOPPED: u8 = 17;
 }
 
 impl<'b> Record<'b> {
@@ -270,6 +274,10 @@ impl<'b> Record<'b> {
                 out.push(kind::FORGOTTEN);
                 push_text(topic, out);
             }
+            Self::Stopped { sent } => {
+                out.push(kind::STOPPED);
+                push_numbers(sent, out);
+            }
         }
     }
 
@@ -308,15 +316,13 @@ impl<'b> Record<'b> {
                 Self::Received { session: take_u64(rest)?, message: take_u64(rest)?, packet_id: take_packet_id(rest)? }
             }
             kind::COMPLETED => Self::Completed { session: take_u64(rest)?, packet_id: take_packet_id(rest)? },
-            kind::ACKNOWLEDGED => {
-                let take_numbers = |rest: &mut &[u8]| Some((take_u64(rest)?, take_u64(rest)?));
-                Self::Acknowledged { messages: take_list(rest, take_numbers)? }
-            }
+            kind::ACKNOWLEDGED => Self::Acknowledged { messages: take_list(rest, take_numbers)? },
             kind::WAITS => {
                 let (session, (message, manner)) = (take_u64(rest)?, take_pair(rest)?);
                 Self::Waits { session, message, manner }
             }
             kind::FORGOTTEN => Self::Forgotten { topic: take_text(rest)? },
+            kind::STOPPED => Self::Stopped { sent: take_list(rest, take_numbers)? },
             _ => return None,
         };
         rest.is_empty().then_some(record)
@@ -347,10 +353,14 @@ pub(super) fn encode_message(
 /// Appends a [`Record::Acknowledged`].
 pub(super) fn encode_acknowledged(messages: &[(SessionNumber, MessageNumber)], out: &mut Vec<u8>) {
     out.push(kind::ACKNOWLEDGED);
-    push_length(messages.len(), out);
-    for (session, message) in messages {
-        push_u64(*session, out);
-        push_u64(*message, out);
+    push_numbers(messages, out);
+}
+
+fn push_numbers(numbers: &[(u64, u64)], out: &mut Vec<u8>) {
+    push_length(numbers.len(), out);
+    for (first, second) in numbers {
+        push_u64(*first, out);
+        push_u64(*second, out);
     }
 }
 
@@ -440,6 +450,10 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Option<[u8; N]> {
 
 fn take_u64(bytes: &mut &[u8]) -> Option<u64> {
     take(bytes).map(u64::from_le_bytes)
+}
+
+fn take_numbers(bytes: &mut &[u8]) -> Option<(u64, u64)> {
+    Some((take_u64(bytes)?, take_u64(bytes)?))
 }
 
 fn take_u16(bytes: &mut &[u8]) -> Option<u16> {
@@ -719,6 +733,7 @@ pub(super) mod tests {
             Record::Waits { session: 2, message: 9, manner: joined },
             Record::Acknowledged { messages: vec![(1, 9), (2, 9)] },
             Record::Forgotten { topic: b"a/b" },
+            Record::Stopped { sent: vec![(1, 2), (3, 1)] },
         ]
     }
 
@@ -763,7 +778,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..18) {
+        fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..200), kind in 0u8..19) {
             let _ = Record::decode(&[&[kind], &bytes[..]].concat());
         }
     }

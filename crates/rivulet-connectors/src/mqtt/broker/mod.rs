@@ -259,7 +259,7 @@ impl Broker {
         }
         self.helpers.iter().for_each(JoinHandle::abort);
         // The housekeeping task has ended.
-        self.shared.core.lock().save_rest();
+        self.shared.core.lock().save_stopped();
         self.shared.outbound.queued_messages()
     }
 }

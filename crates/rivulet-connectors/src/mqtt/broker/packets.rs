@@ -14,7 +14,7 @@ use super::core::{ConnectRequest, Goodbye, RetainHandling, SubscribeRequest};
 use super::options::BrokerOptions;
 use super::session::Will;
 
-pub(super) use decode::{control, is_saved, login};
+pub(super) use decode::{control, is_saved, login, without_mark};
 pub(super) use rmqtt_codec::v5::DisconnectReasonCode as Reason;
 
 /// Why a client is disconnected.
@@ -41,6 +41,8 @@ pub(super) struct Login {
     pub(super) version: Version,
     /// Whether it is told if its session was there: MQTT 3.1 has no word for that.
     is_told_of_session: bool,
+    /// Whether it may mark more packets than messages as sent again, as MQTT 3.1 has it.
+    pub(super) marks_repeats: bool,
     /// With the scope in front, if the client has one.
     pub(super) client_id: String,
     /// Whether the broker chose the client id.

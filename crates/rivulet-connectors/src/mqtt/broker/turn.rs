@@ -53,6 +53,8 @@ pub(super) struct ClientTurn<'a> {
     pub(super) is_owner: bool,
     pub(super) key: SessionKey,
     pub(super) version: Version,
+    /// As [`Login::marks_repeats`](packets::Login::marks_repeats).
+    pub(super) marks_repeats: bool,
     pub(super) answers: &'a Answers,
     pub(super) expiry_s: u32,
     pub(super) rights: &'a Rights,
@@ -154,6 +156,7 @@ impl Turn for ClientTurn<'_> {
         }
         // Answers keep the order of the requests, except those that wait for a disk.
         self.answers.acknowledge(acknowledgements);
+        let frame = if self.marks_repeats { &packets::without_mark(frame) } else { frame };
         self.control(packets::control(self.version, frame, self.expiry_s)?).map(|()| true)
     }
 }

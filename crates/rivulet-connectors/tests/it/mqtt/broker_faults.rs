@@ -129,6 +129,57 @@ fn refusals_of_version_5_say_why() {
 }
 
 #[test]
+fn a_client_of_3_1_marks_packets_as_sent_again_and_later_versions_have_no_such_mark() {
+    let (router, inbox) = router(&["t"]);
+    let broker = BrokerThread::start(router, |_| {});
+    let packets: [&[u8]; 3] = [&[0x8a, 6, 0, 1, 0, 1, b't', 1], &[0xaa, 5, 0, 2, 0, 1, b't'], &[0x6a, 2, 0, 7]];
+    let answers = ["subscribed [Success(AtLeastOnce)]", "unsubscribed", "completed 0x0"];
+    for (packet, answer) in packets.into_iter().zip(answers) {
+        let mut old = Probe::raw(broker.port(), Version::V3);
+        old.send(b"\x10\x0f\0\x06MQIsdp\x03\x02\0\x3c\0\x01a");
+        assert!(old.next().unwrap().starts_with("connected"));
+        old.send(&message(Version::V3, "t", b"x", Qos::ExactlyOnce, 7));
+        assert_eq!(old.next().as_deref(), Some("received 0x0"));
+        old.send(packet);
+        assert_eq!(old.next().as_deref(), Some(answer));
+        let mut newer = Probe::connect(broker.port(), Version::V3, "b", |_| {});
+        newer.send(packet);
+        assert_eq!(newer.next(), None, "{answer}");
+    }
+    assert_eq!(inbox.len(), 3);
+}
+
+#[tokio::test]
+async fn after_an_orderly_restart_nothing_is_marked_as_sent_again_that_was_not_sent() {
+    let journal = Arc::<super::durable::HeldLog>::default();
+    journal.commit(u64::MAX);
+    let seen = |address: std::net::SocketAddr| {
+        tokio::task::spawn_blocking(move || {
+            let keeps = |request: &mut super::probe::Request| (request.clean, request.expiry_s) = (false, 60);
+            let mut reader = Probe::connect(address.port(), Version::V5, "reader", keeps);
+            let mut seen = reader.take();
+            reader.subscribe(&[("t", 1)]);
+            seen.extend(reader.take());
+            reader.disconnect();
+            let mut sender = Probe::connect(address.port(), Version::V5, "sender", |_| {});
+            sender.send(&message(Version::V5, "t", b"x", Qos::AtMostOnce, 0));
+            sender.send(&message(Version::V5, "t", b"y", Qos::AtLeastOnce, 1));
+            sender.disconnect();
+            seen
+        })
+    };
+    let mut all = Vec::new();
+    for _ in 0..2 {
+        let broker = broker(router(&[]).0, |_| {}).await;
+        broker.keep_in(journal.clone(), 0).unwrap();
+        all.push(seen(broker.addresses()[0]).await.unwrap());
+        until("it waits", || broker.stats().waiting_messages == 1).await;
+        broker.shutdown(WAIT_MAX).await;
+    }
+    assert_eq!(all[1], ["message t 'y' qos 1"]);
+}
+
+#[test]
 fn silence_beyond_the_keep_alive_ends_a_connection_and_publishes_its_will() {
     let (router, inbox) = router(&["will"]);
     let broker = BrokerThread::start(router, |options| options.connect_timeout_ms = 300);

@@ -15,7 +15,7 @@ use super::super::super::codec::{Publish, Qos};
 use super::super::addresses::SessionKey;
 use super::super::incoming::{LOST, Unreleased};
 use super::super::journal::{
-    Body, Journal, Lasting, MessageNumber, Record, SessionNumber, Subscribed, Taken, UnderWay,
+    Body, Journal, Lasting, MessageNumber, Record, SessionNumber, Subscribed, Taken, UnderWay, encode_acknowledged,
 };
 use super::super::message::{Manner, Message};
 use super::super::seats::SeatCounts;
@@ -33,6 +33,8 @@ struct Found {
     session_max: SessionNumber,
     message_max: MessageNumber,
     unreadable: u64,
+    /// If the process stopped in order, how many messages of each session it may have sent.
+    stopped: Option<HashMap<SessionNumber, u64>>,
 }
 
 struct FoundSession {
@@ -76,7 +78,9 @@ impl Options {
 
 impl Found {
     fn apply(&mut self, record: Record<'_>) {
+        self.stopped = None;
         match record {
+            Record::Stopped { sent } => self.stopped = Some(sent.into_iter().collect()),
             Record::Session { session, client_id, lasting, subscriptions, queue, under_way } => {
                 self.session_max = self.session_max.max(session);
                 let UnderWay { sent, released, incoming, last_packet_id } = under_way;
@@ -280,6 +284,10 @@ impl Core {
         })?;
         saving.next_session = found.session_max + 1;
         saving.next_message = found.message_max + 1;
+        if found.stopped.is_some() {
+            // From here on messages may be sent, whatever else is recorded of that.
+            saving.append(true, |out| encode_acknowledged(&[], out));
+        }
         self.saving = Some(saving);
         let mut lost = found.unreadable;
         for number in found.retained.values() {
@@ -297,7 +305,8 @@ impl Core {
             at => (at, *number),
         });
         for (number, session) in sessions {
-            lost += self.restore_session(number, session, &messages, log_end);
+            let sent = found.stopped.as_ref().map_or(u64::MAX, |stopped| stopped.get(&number).copied().unwrap_or(0));
+            lost += self.restore_session(number, session, sent, &messages, log_end);
         }
         let (sessions, retained) = (self.sessions.len(), self.retained.len());
         if sessions + retained > 0 {
@@ -347,11 +356,13 @@ impl Core {
         Arc::new(message)
     }
 
-    /// Restores a session, unless its time is over. Returns the number of its messages that were not found.
+    /// Restores a session, unless its time is over. The first `sent_first` of its messages may have been sent. Returns
+    /// the number of its messages that were not found.
     fn restore_session(
         &mut self,
         number: SessionNumber,
         found: FoundSession,
+        sent_first: u64,
         messages: &HashMap<MessageNumber, Option<Arc<Message>>>,
         log_end: LogPosition,
     ) -> u64 {
@@ -369,10 +380,11 @@ impl Core {
         let mut session = Session::new(&client_id, address, share);
         (session.saved_as, session.expiry_s, session.ends_at) = (number, expiry_s, Some(Instant::now() + left));
         let mut lost = 0;
-        for (number, manner) in queue {
+        for (place, (number, manner)) in (0..).zip(queue) {
             match messages.get(&number) {
                 Some(Some(message)) => {
-                    session.restore(message.clone(), manner, sent.get(&number).copied().unwrap_or(0));
+                    let packet_id = sent.get(&number).copied().unwrap_or(0);
+                    session.restore(message.clone(), manner, packet_id, packet_id > 0 || place < sent_first);
                 }
                 _ => lost += 1,
             }

@@ -458,6 +458,43 @@ fn what_a_client_has_not_released_is_known_after_a_crash() {
 }
 
 #[test]
+fn a_message_is_marked_as_sent_again_if_it_may_have_been_sent_and_only_then() {
+    let journal = Arc::new(MemoryJournal::default());
+    let mut core = core(|_| {});
+    core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
+    let (key, outbox, _) = connect_from(&mut core, 1, "reader", false, 60).unwrap();
+    subscribe_with(&mut core, key, "t", Qos::AtLeastOnce, RetainHandling::Never);
+    let _ = ["1", "2", "3"].map(|payload| publish_to(&mut core, "t", payload.as_bytes(), Qos::AtLeastOnce, false));
+    assert_eq!(sent(&outbox).len(), 2, "the client takes two at a time");
+    core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
+    publish_to(&mut core, "t", b"4", Qos::AtLeastOnce, false);
+    let killed = journal.crashed_at(journal.next() - 1);
+    core.save_stopped();
+    let stopped = Arc::new(journal.crashed_at(journal.next() - 1));
+    let marks = |journal: &Arc<MemoryJournal>| {
+        let mut core = self::core(|_| {});
+        core.restore(journal.clone(), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
+        let (key, outbox, _) = connect_from(&mut core, 1, "reader", false, 60).unwrap();
+        let mut marks = Vec::new();
+        while marks.len() < 4 {
+            for (payload, packet_id, is_again) in sent(&outbox) {
+                marks.push((payload[0], is_again));
+                core.acknowledge(key, packet_id);
+            }
+        }
+        marks
+    };
+    assert_eq!(marks(&Arc::new(killed)), [(b'1', true), (b'2', true), (b'3', true), (b'4', true)]);
+    // The client of this process acknowledges nothing that is recorded, and the process is killed.
+    let mut again = self::core(|_| {});
+    again.restore(stopped.clone(), Arc::new(ManualClock::new(1_000_000)), 0).unwrap();
+    let killed = Arc::new(stopped.crashed_at(stopped.next() - 1));
+    let stopped = Arc::new(journal.crashed_at(journal.next() - 1));
+    assert_eq!(marks(&stopped), [(b'1', true), (b'2', true), (b'3', false), (b'4', false)]);
+    assert_eq!(marks(&killed), [(b'1', true), (b'2', true), (b'3', true), (b'4', true)]);
+}
+
+#[test]
 fn retained_messages_that_were_removed_by_a_level_are_gone_after_a_crash() {
     let journal = Arc::new(MemoryJournal::default());
     let mut core = core(|_| {});

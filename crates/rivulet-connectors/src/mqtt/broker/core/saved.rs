@@ -100,6 +100,17 @@ impl Core {
         }
     }
 
+    /// Records that the process stops in order, and which messages it may have sent. To be called behind everything
+    /// else.
+    pub(in super::super) fn save_stopped(&mut self) {
+        self.save_rest();
+        let Some(saving) = &mut self.saving else { return };
+        let saved = self.sessions.iter().filter(|(_, session)| session.saved_as > 0);
+        let sent = saved.map(|(_, session)| (session.saved_as, session.sent_first())).filter(|(_, sent)| *sent > 0);
+        let record = Record::Stopped { sent: sent.collect() };
+        saving.append(true, |out| record.encode(out));
+    }
+
     /// The lifetime of a session, as it is saved.
     fn lasting(&self, key: SessionKey) -> Lasting {
         let session = self.sessions.get(key).expect("it is there");

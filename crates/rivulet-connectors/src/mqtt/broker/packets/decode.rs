@@ -125,6 +125,7 @@ fn connect(version: Version, level: u8, mut fields: Fields<'_>) -> Result<Login,
     Ok(Login {
         version,
         is_told_of_session: level > 3,
+        marks_repeats: level == 3,
         is_assigned: client_id.is_empty(),
         client_id: client_id_or_random(client_id),
         user,
@@ -168,6 +169,17 @@ fn will(version: Version, flags: u8, fields: &mut Fields<'_>) -> Result<Result<W
 /// Whether a packet other than PUBLISH is answered only when the journal has its change.
 pub(in super::super) fn is_saved(frame: &Frame<'_>) -> bool {
     matches!(frame.first_byte >> 4, kind::PUBREC | kind::PUBREL | kind::SUBSCRIBE | kind::UNSUBSCRIBE)
+}
+
+/// The packet without the mark that it is sent again, which means nothing for these kinds of packets.
+pub(in super::super) fn without_mark<'f>(frame: &Frame<'f>) -> Frame<'f> {
+    const DUPLICATE: u8 = 0b1000;
+    match frame.first_byte >> 4 {
+        kind::PUBREL | kind::SUBSCRIBE | kind::UNSUBSCRIBE => {
+            Frame { first_byte: frame.first_byte & !DUPLICATE, ..*frame }
+        }
+        _ => *frame,
+    }
 }
 
 /// Reads any packet but PUBLISH and PUBACK. `session_expiry_s` is the session expiry of the client's CONNECT.

@@ -160,11 +160,18 @@ impl Session {
         self.push_queue(Queued { message, manner, packet_id: 0, is_again: false });
     }
 
-    /// Adds a message that waited for the client in an earlier process, which may have sent it.
+    /// Adds a message that waited for the client in an earlier process. `is_again` says whether that may have sent it.
     /// `packet_id` is 0 if it is not known.
-    pub(in super::super) fn restore(&mut self, message: Arc<Message>, manner: Manner, packet_id: u16) {
+    pub(in super::super) fn restore(&mut self, message: Arc<Message>, manner: Manner, packet_id: u16, is_again: bool) {
         self.resent += usize::from(packet_id > 0);
-        self.push_queue(Queued { message, manner, packet_id, is_again: true });
+        self.push_queue(Queued { message, manner, packet_id, is_again });
+    }
+
+    /// How many of the messages that are saved may have been sent: the first ones that wait.
+    pub(in super::super) fn sent_first(&self) -> u64 {
+        let saved = self.in_flight.iter().chain(&self.queue).filter(|queued| queued.message.number() > 0);
+        let is_sent = |queued: &Queued| queued.packet_id > 0 || queued.is_again;
+        (1..).zip(saved).filter(|(_, queued)| is_sent(queued)).last().map_or(0, |(number, _)| number)
     }
 
     /// Notes a message of QoS 2 that was sent, if the journal has to know.
