@@ -468,7 +468,12 @@ fn check_filter(tenant: &Tenant, filter: &str) -> Result<(), (String, String)> {
 
 pub(super) fn no_user(name: &FullName, written: &UserName) -> ServiceError {
     let error = ServiceError::not_found(format!("there is no user '{name}'"));
-    at(error.with_hint("SHOW USERS lists them; one of another tenant is written tenant.name"), &written.name)
+    // Commands and REST have no place in a script, and say the tenant beside the name.
+    let hint = match written.name.position.line {
+        0 => "`rivulet user list` lists them; one of another tenant needs --tenant, in REST the field tenant",
+        _ => "SHOW USERS lists them; one of another tenant is written tenant.name",
+    };
+    at(error.with_hint(hint), &written.name)
 }
 
 fn no_token(id: &str) -> ServiceError {
