@@ -110,21 +110,68 @@ impl IntoResponse for ApiError {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+    use std::path::Path;
+
     use rivulet_dataflow::Reason;
 
     use super::*;
 
+    const PAGE: &str = include_str!("../../../../docs/errors.md");
+
+    /// The first two columns of the tables in a section of the page.
+    fn rows(section: &str) -> BTreeSet<(String, String)> {
+        let text = PAGE.split(section).nth(1).unwrap_or_else(|| panic!("docs/errors.md has no section {section}"));
+        let text = text.split("\n## ").next().unwrap_or_default();
+        let rows = text.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` | "));
+        rows.map(|(name, rest)| (name.to_owned(), rest.split('|').next().unwrap_or_default().trim().to_owned()))
+            .collect()
+    }
+
+    /// The number of a status that code names as a constant of [`StatusCode`].
+    fn number(constant: &str) -> String {
+        let is_it = |status: &StatusCode| {
+            let reason = status.canonical_reason().unwrap_or_default();
+            reason.to_uppercase().replace(' ', "_") == constant
+        };
+        let status = (100..600).filter_map(|number| StatusCode::from_u16(number).ok()).find(is_it);
+        status.unwrap_or_else(|| panic!("there is no status {constant}")).as_u16().to_string()
+    }
+
+    /// The kinds that the code of the API names in words, each with its status: `StatusCode::NOT_FOUND, "not_found"`.
+    fn named_in_code() -> BTreeSet<(String, String)> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api");
+        let files = std::fs::read_dir(folder).expect("the code of the API").map(|entry| entry.expect("a file").path());
+        let texts = files.map(|path| std::fs::read_to_string(&path).expect("a file of Rust"));
+        let code = texts.map(|text| text.split("#[cfg(test)]").next().unwrap_or_default().to_owned());
+        let mut named = BTreeSet::new();
+        for text in code {
+            for piece in text.split("StatusCode::").skip(1) {
+                let Some((constant, rest)) = piece.split_once(',') else { continue };
+                let Some(rest) = rest.trim_start().strip_prefix('"') else { continue };
+                let kind = rest.split('"').next().unwrap_or_default();
+                if constant.chars().all(|one| one.is_ascii_uppercase() || one == '_') {
+                    named.insert((kind.to_owned(), number(constant)));
+                }
+            }
+        }
+        assert!(named.len() >= 6, "the kinds were found: {named:?}");
+        named
+    }
+
     #[test]
-    fn the_page_of_errors_has_every_kind_and_every_reason() {
-        let has_row =
-            |begin: &str| include_str!("../../../../docs/errors.md").lines().any(|line| line.starts_with(begin));
-        for kind in ErrorKind::ALL {
-            let row = format!("| `{}` | {} | ", kind.name(), status_of(kind).as_u16());
-            assert!(has_row(&row), "docs/errors.md has no row {row}");
-        }
-        for reason in Reason::ALL {
-            let row = format!("| `{}` | ", reason.name());
-            assert!(has_row(&row), "docs/errors.md has no row {row}");
-        }
+    fn the_page_of_errors_has_every_kind_and_every_reason_and_no_other() {
+        let of_service = |kind: ErrorKind| (kind.name().to_owned(), status_of(kind).as_u16().to_string());
+        // Those of the command line have no status.
+        let of_commands = ["usage", "failed"].map(|kind| (kind.to_owned(), String::new()));
+        let command_line = include_str!("../cli/error.rs");
+        assert!(of_commands.iter().all(|(kind, _)| command_line.contains(&format!("\"{kind}\""))));
+        let mut kinds = named_in_code();
+        kinds.extend(ErrorKind::ALL.map(of_service));
+        kinds.extend(of_commands);
+        assert_eq!(rows("## Kinds of errors"), kinds, "docs/errors.md, and what the code has");
+        let of_page: BTreeSet<String> = rows("## Refused events").into_iter().map(|(reason, _)| reason).collect();
+        let reasons: BTreeSet<String> = Reason::ALL.iter().map(|reason| reason.name().to_owned()).collect();
+        assert_eq!(of_page, reasons, "docs/errors.md, and what the code has");
     }
 }
