@@ -69,8 +69,8 @@ pub struct Identity {
     pub ends_s: u64,
 }
 
-/// Whom a token means to an issuer whose keys are this text, at this time. A server reads the keys from their place, and
-/// the time from its clock; this is for whoever has both.
+/// Whom a token means to an issuer whose keys are this text, at this time. A server reads the keys from their place,
+/// and the time from its clock; this is for whoever has both.
 ///
 /// # Errors
 /// Why the keys or the token are not taken, in words.
