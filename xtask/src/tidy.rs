@@ -136,6 +136,36 @@ fn every_file_on_the_map_is_there_once() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
+/// `Pool::place` on these pages is a function, a constant, a field or a variant of a type, in one file.
+#[test]
+fn every_part_of_a_type_on_the_map_is_there() {
+    let texts: Vec<String> = rust_files(&root().join("crates")).iter().map(read).collect();
+    let mut problems = Vec::new();
+    for page in ["ARCHITECTURE.md", "CONTRIBUTING.md", "docs/adding.md", "docs/papers.md", "docs/glossary.md"] {
+        let text = prose(&read(page)).collect::<Vec<_>>().join("\n");
+        for code in text.split('`').skip(1).step_by(2) {
+            let Some((of, part)) = code.split_once("::").filter(|(of, _)| of.starts_with(char::is_uppercase)) else {
+                continue;
+            };
+            let has_type = |text: &str| {
+                ["struct", "enum", "trait"].iter().any(|word| text.contains(&format!("{word} {of} ")))
+                    || text.contains(&format!("impl {of} "))
+            };
+            let has_part = |text: &str| {
+                [format!("fn {part}("), format!("fn {part}<"), format!("const {part}:"), format!("    pub {part}:")]
+                    .iter()
+                    .any(|begin| text.contains(begin))
+                    || text.contains(&format!("    {part}("))
+                    || text.contains(&format!("    {part},"))
+            };
+            if !texts.iter().any(|text| has_type(text) && has_part(text)) {
+                problems.push(format!("{page} names {code}"));
+            }
+        }
+    }
+    assert!(problems.is_empty(), "the code has no such thing:\n{}", problems.join("\n"));
+}
+
 /// The file, or the folder above it, whose path ends with `path`.
 fn found_in<'f>(file: &'f str, path: &str) -> Option<&'f str> {
     if !path.ends_with('/') {
@@ -282,7 +312,7 @@ fn every_attack_has_a_test() {
 }
 
 /// The Markdown files that git knows, by their paths.
-fn pages() -> Vec<String> {
+pub(crate) fn pages() -> Vec<String> {
     let listed = Command::new("git").args(["ls-files", "*.md"]).current_dir(root()).output().unwrap();
     let listed = String::from_utf8(listed.stdout).unwrap();
     let pages: Vec<String> = listed.lines().map(str::to_owned).collect();
@@ -291,7 +321,7 @@ fn pages() -> Vec<String> {
 }
 
 /// The lines of a page that are no code.
-fn prose(page: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn prose(page: &str) -> impl Iterator<Item = &str> {
     let mut is_code = false;
     page.lines().filter(move |line| {
         let is_fence = line.trim_start().starts_with("```");
