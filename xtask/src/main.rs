@@ -252,6 +252,8 @@ fn which(program: &str) -> Option<std::path::PathBuf> {
 #[cfg(test)]
 mod arrows;
 #[cfg(test)]
+mod facts;
+#[cfg(test)]
 mod tidy;
 
 #[cfg(test)]
