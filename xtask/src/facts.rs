@@ -184,6 +184,26 @@ const FACTS: &[(&str, &str, Source)] = &[
     (APPLICATIONS, "so many rows ago, 1 to {100}.", Constant("rivulet-operators/src/history/mod.rs", "LAG_ROWS_MAX")),
     (SECURITY, "{20,000} steps of a plan", Constant("rivulet-relational/src/planning.rs", "STEPS_MAX")),
     (
+        "docs/sql/big-queries.md",
+        "may consist of at most {100,000} panes",
+        Constant("rivulet-operators/src/window/length.rs", "PANES_PER_WINDOW_MAX"),
+    ),
+    (
+        "docs/sql/big-queries.md",
+        "by them, it may be in at most {10,000}.",
+        Constant("rivulet-sql/src/plan/query/builder.rs", "WINDOWS_OF_ROW_MAX"),
+    ),
+    (
+        "docs/sql/big-queries.md",
+        "its number if that is asked for, at most {10,000}.",
+        Constant("rivulet-operators/src/unnest.rs", "ELEMENTS_MAX"),
+    ),
+    (
+        "docs/sql/big-queries.md",
+        "A match has at most {10,000} rows",
+        Constant("rivulet-operators/src/pattern/spec.rs", "MATCH_ROWS_MAX"),
+    ),
+    (
         "docs/reference/mqtt.md",
         "A group has {1000} members at most",
         Constant("rivulet-connectors/src/mqtt/broker/subscriptions.rs", "MEMBERS_MAX"),

@@ -189,6 +189,17 @@ fn the_first_page_counts_right() {
     let functions = read("docs/reference/functions.md");
     let callable = functions.split("\n## Refused").next().unwrap().matches("\n### ").count();
     assert!(number_before(", most with examples |") <= callable, "{callable} functions can be called");
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--package", "rivulet", "--edges", "normal,build", "--prefix", "none"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    let tree = String::from_utf8(tree.stdout).unwrap();
+    let package = |line: &str| line.split(' ').take(2).map(str::to_owned).collect::<Vec<_>>();
+    let crates = tree.lines().map(package).collect::<BTreeSet<_>>().len();
+    let told = number_before(" crates and OpenSSL");
+    assert!(told.abs_diff(crates) <= 15, "README.md has some {told} crates compiled, and there are {crates}");
 }
 
 #[test]
