@@ -204,6 +204,22 @@ const FACTS: &[(&str, &str, Source)] = &[
         Constant("rivulet-operators/src/pattern/spec.rs", "MATCH_ROWS_MAX"),
     ),
     (
+        "docs/sql/big-queries.md",
+        "somebody reads, at most {16} at a time",
+        Constant("rivulet/src/engine/big_queries/select.rs", "SELECTS_MAX"),
+    ),
+    (
+        "docs/sql/big-queries.md",
+        "at a time and {4} of a tenant",
+        Constant("rivulet/src/engine/big_queries/select.rs", "SELECTS_OF_TENANT_MAX"),
+    ),
+    (
+        "docs/sql/big-queries.md",
+        "are taken back, are at most {64 MiB}",
+        Constant("rivulet/src/engine/big_queries/select_rows.rs", "COLLECTED_BYTES_MAX"),
+    ),
+    ("docs/reference/mqtt.md", "Every `system_interval_s` ({10 s};", Key("mqtt.embedded.system_interval_s")),
+    (
         "docs/reference/mqtt.md",
         "A group has {1000} members at most",
         Constant("rivulet-connectors/src/mqtt/broker/subscriptions.rs", "MEMBERS_MAX"),
