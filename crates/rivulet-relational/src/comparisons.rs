@@ -83,7 +83,8 @@ fn check_call(expression: &Expr, schema: &DFSchema) -> Result<()> {
     }
 }
 
-fn is_comparison(operator: Operator) -> bool {
+/// Whether an operator compares its sides.
+pub(crate) fn is_comparison(operator: Operator) -> bool {
     use Operator::{Eq, Gt, GtEq, IsDistinctFrom, IsNotDistinctFrom, Lt, LtEq, NotEq};
     matches!(operator, Eq | NotEq | Lt | LtEq | Gt | GtEq | IsDistinctFrom | IsNotDistinctFrom)
 }

@@ -14,6 +14,11 @@ use datafusion_expr::{
 pub(super) trait Invoke: Debug + Eq + Hash + Send + Sync + 'static {
     /// Calls the function, or returns its result without a call.
     fn invoke(&self, function: &ScalarUDF, args: ScalarFunctionArgs) -> Result<ColumnarValue>;
+
+    /// The column of the results: that of the function, unless the extra work gives another one.
+    fn returns(&self, function: &ScalarUDF, args: ReturnFieldArgs) -> Result<FieldRef> {
+        function.return_field_from_args(args)
+    }
 }
 
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -46,7 +51,7 @@ impl<I: Invoke> ScalarUDFImpl for Wrapped<I> {
     }
 
     fn return_field_from_args(&self, args: ReturnFieldArgs) -> Result<FieldRef> {
-        self.function.return_field_from_args(args)
+        self.around.returns(&self.function, args)
     }
 
     fn coerce_types(&self, types: &[DataType]) -> Result<Vec<DataType>> {

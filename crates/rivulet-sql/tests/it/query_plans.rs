@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{Int64Array, RecordBatch};
+use arrow::datatypes::DataType;
 use rivulet_sql::{
     Name, Position, QueryPlan, Scope, SqlError, Statement, Table, explain_query, parse_script, plan_query,
 };
@@ -227,7 +228,6 @@ fn rows_that_are_divided_already_stay_where_they_are() {
 
 #[test]
 fn results_fit_their_sink() {
-    use arrow::datatypes::DataType;
     let plan = planned(
         "CREATE SINK s (id TEXT, price DOUBLE, day TEXT) TO 'blackhole:';
          INSERT INTO s SELECT auction, price, CAST(date_time AS DATE) FROM bid",
@@ -722,4 +722,48 @@ fn chains_of_views_are_planned_or_refused() {
     };
     // The stack of a thread by default.
     std::thread::Builder::new().stack_size(2 << 20).spawn(run).unwrap().join().unwrap();
+}
+
+/// The type of a column of a union is that of all its parts at once, in whichever order and however they are nested.
+#[test]
+fn a_union_has_the_type_of_all_its_parts() {
+    const SOURCE: &str = "CREATE SOURCE n (ts TIMESTAMP EVENT TIME, d DECIMAL(7, 2), e DECIMAL(20, 4), b BIGINT, \
+                          f DOUBLE) FROM 'file:n.json' FORMAT JSON;";
+    let of = |select: &str| {
+        let plan = planned(&format!("{SOURCE} {select}"));
+        plan.output.schema.fields().iter().map(|field| field.data_type().clone()).collect::<Vec<_>>()
+    };
+    let columns = ["d", "e", "b", "f"];
+    let parts =
+        |columns: &[&str]| columns.iter().map(|one| format!("SELECT {one} AS x, ts FROM n")).collect::<Vec<_>>();
+    for (one, two, three) in (0..64).map(|case| (columns[case / 16], columns[case / 4 % 4], columns[case % 4])) {
+        let [a, b, c] = <[String; 3]>::try_from(parts(&[one, two, three])).unwrap();
+        for union in [
+            format!("{a} UNION ALL {b} UNION ALL {c}"),
+            format!("{a} UNION ALL ({b} UNION ALL {c})"),
+            format!("SELECT x, ts FROM ({a} UNION ALL {b}) AS ab UNION ALL {c}"),
+            format!("{a} UNION ALL SELECT y AS x, ts FROM (SELECT x AS y, ts FROM ({b} UNION ALL {c}) AS bc) AS bc"),
+        ] {
+            let is_double = [one, two, three].contains(&"f");
+            for select in [
+                format!("SELECT x FROM ({union}) AS u"),
+                format!("SELECT max(x) AS x FROM ({union}) AS u"),
+                format!("SELECT x FROM ({union}) AS u WHERE x > 0"),
+                format!("SELECT max(x) AS x FROM ({union}) AS u GROUP BY tumble(ts, INTERVAL '1 minute')"),
+            ] {
+                assert_eq!(of(&select)[0] == DataType::Float64, is_double, "{select}: {:?}", of(&select));
+            }
+        }
+    }
+    // A value and the column of a subquery, and the columns of USING, are compared as such numbers too.
+    let by = |select: &str| explain_query(&planned(&format!("{SOURCE} {select}")));
+    for select in [
+        "SELECT f FROM n WHERE f IN (SELECT d FROM n)",
+        "SELECT d FROM n WHERE d IN (SELECT f FROM n)",
+        "SELECT f FROM n WHERE f > (SELECT max(d) FROM n)",
+        "SELECT k FROM (SELECT d AS k FROM n) AS p JOIN (SELECT f AS k FROM n) AS q USING (k)",
+        "SELECT p.d FROM n AS p JOIN n AS q ON p.d = q.f",
+    ] {
+        assert!(!by(select).contains("DECIMAL(30"), "{}", by(select));
+    }
 }

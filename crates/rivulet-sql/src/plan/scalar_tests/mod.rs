@@ -2,12 +2,14 @@
 //!
 //! - [`nulls`]: three-valued logic of every operator and every function that can be called;
 //! - [`numbers`]: one zero, one NaN, and results that do not fit;
+//! - [`decimals`]: every operator over decimals and numbers of other types;
 //! - [`conversions`]: casts, with the details of their types;
 //! - [`edges`]: functions on empty texts, extremes, negative counts;
 //! - [`growth`]: texts that become too long;
 //! - [`reference`](mod@reference): all of them as a page of the book.
 
 mod conversions;
+mod decimals;
 mod edges;
 mod growth;
 mod nulls;

@@ -53,6 +53,7 @@ pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {
     all.extend(timestamps::timestamps());
     all.extend(other_names());
     all.extend([datafusion_functions::math::round(), datafusion_functions::math::trunc()].map(rounding::rounding));
+    all.extend([datafusion_functions::math::floor(), datafusion_functions::math::ceil()].map(rounding::to_whole));
     all
 }
 
