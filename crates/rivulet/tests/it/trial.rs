@@ -391,3 +391,30 @@ fn an_event_whose_time_is_computed_needs_an_arrival() {
     let done = run("{\"payload\": {\"sec\": 1778000000}, \"arrival\": 1778000000000}\n");
     assert!(done.status.success() && text(&done.stdout).contains("1778000000"), "{done:?}");
 }
+
+/// The payloads of the results, and why events were refused.
+fn results_and_refusals(told: &[Value]) -> (Vec<Value>, Vec<String>) {
+    let of = |kind: &'static str| told.iter().filter(move |one| one["kind"] == kind);
+    let details = of("refused").map(|one| one["detail"].as_str().unwrap_or_default().to_owned());
+    (of("result").map(|one| one["payload"].clone()).collect(), details.collect())
+}
+
+/// One device sends seconds that the format reads as its times, the other ones that the application converts.
+#[test]
+fn seconds_with_a_fraction_are_the_same_time_however_they_are_read() {
+    const SCRIPT: &str = "CREATE APPLICATION g \
+        INPUT a (ts TIMESTAMP EVENT TIME, x BIGINT) FROM 'mqtt:a' FORMAT JSON (timestamp => 'seconds') \
+        INPUT b (t DOUBLE, y BIGINT, ts AS to_timestamp(t) EVENT TIME) FROM 'mqtt:b' FORMAT JSON \
+        OUTPUT 'mqtt:o' FORMAT JSON AS SELECT x FROM a JOIN b ON b.y = a.x AND b.ts BETWEEN a.ts AND a.ts + INTERVAL '1 second'";
+    let times = (0..300).map(|number| format!("1770797494.{:03}", (number * 7 + 270) % 1000));
+    let mut events = String::new();
+    for (number, seconds) in times.enumerate() {
+        let arrival = 1_770_797_500_000_i64 + number as i64;
+        for (topic, time, other) in [("a", "ts", "x"), ("b", "t", "y")] {
+            let event = format!("{{\"{time}\":{seconds},\"{other}\":{number}}}");
+            events += &format!("{{\"topic\":\"{topic}\",\"arrival\":{arrival},\"payload\":{event}}}\n");
+        }
+    }
+    let (results, refusals) = results_and_refusals(&told(SCRIPT, "{}", &events));
+    assert_eq!((results.len(), refusals), (300, vec![]));
+}

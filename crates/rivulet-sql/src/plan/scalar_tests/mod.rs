@@ -3,6 +3,7 @@
 //! - [`nulls`]: three-valued logic of every operator and every function that can be called;
 //! - [`numbers`]: one zero, one NaN, and results that do not fit;
 //! - [`decimals`]: every operator over decimals and numbers of other types;
+//! - [`epochs`]: times of numbers with a fraction;
 //! - [`conversions`]: casts, with the details of their types;
 //! - [`edges`]: functions on empty texts, extremes, negative counts;
 //! - [`growth`]: texts that become too long;
@@ -11,6 +12,7 @@
 mod conversions;
 mod decimals;
 mod edges;
+mod epochs;
 mod growth;
 mod nulls;
 mod numbers;

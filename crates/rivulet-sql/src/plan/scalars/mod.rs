@@ -3,6 +3,7 @@
 
 mod arrays;
 mod date_format;
+mod epoch;
 mod function;
 mod hashes;
 mod json;
@@ -54,6 +55,7 @@ pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {
     all.extend(other_names());
     all.extend([datafusion_functions::math::round(), datafusion_functions::math::trunc()].map(rounding::rounding));
     all.extend([datafusion_functions::math::floor(), datafusion_functions::math::ceil()].map(rounding::to_whole));
+    all.extend(epoch::from_epochs());
     all
 }
 
