@@ -1,6 +1,8 @@
 //! Constants in expressions. Arithmetic over them is computed when the query is planned. Constant arguments with which
 //! a call would fail at every row are refused: an unknown unit of time, or a regular expression that cannot be read.
 
+use std::ops::Range;
+
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::Schema;
 use datafusion_common::tree_node::{Transformed, TreeNode, TreeNodeRecursion};
@@ -58,6 +60,36 @@ const NAMING: [Naming; 5] = [
     Naming { function: "encode", what: "form", place: 1, names: &["hex", "base64"] },
     Naming { function: "decode", what: "form", place: 1, names: &["hex", "base64"] },
     Naming { function: "digest", what: "method", place: 1, names: &["md5", "sha224", "sha256", "sha384", "sha512"] },
+];
+
+/// The functions that take only a constant as an argument: the places of such arguments, what they are, and an example.
+/// Their value goes into the plan, or is used for all rows of a batch at once.
+const CONSTANT: [(&[&str], Range<usize>, &str, &str); 13] = [
+    (&["date_bin"], 0..1, "interval", "date_bin(INTERVAL '15 minutes', ts)"),
+    (&["date_bin"], 2..3, "origin", "date_bin(INTERVAL '1 day', ts, TIMESTAMP '2026-01-01 06:00:00')"),
+    (&["date_trunc"], 0..1, "unit", "date_trunc('hour', ts)"),
+    (&["date_part"], 0..1, "unit", "date_part('hour', ts)"),
+    (&["date_format"], 1..2, "format", "date_format(ts, 'yyyy-MM-dd')"),
+    (&["encode"], 1..2, "form", "encode(x, 'hex')"),
+    (&["decode"], 1..2, "form", "CAST(decode(x, 'hex') AS TEXT)"),
+    (&["json_exists", "json_length", "json_query", "json_value"], 1..2, "path", "json_value(x, '$.radio.rssi')"),
+    (&["regexp_extract"], 1..2, "pattern", "regexp_extract(x, 'a(b+)', 1)"),
+    (&["regexp_extract"], 2..3, "group", "regexp_extract(x, 'a(b+)', 1)"),
+    (&["to_local_time"], 1..2, "zone", "ts AT TIME ZONE 'Europe/Berlin'"),
+    (&["to_date", "to_time"], 1..usize::MAX, "format", "to_date(x, '%d.%m.%Y')"),
+    (
+        &[
+            "to_timestamp",
+            "to_timestamp_seconds",
+            "to_timestamp_millis",
+            "to_timestamp_micros",
+            "to_timestamp_nanos",
+            "to_unixtime",
+        ],
+        1..usize::MAX,
+        "format",
+        "to_timestamp(x, '%d.%m.%Y %H:%M')",
+    ),
 ];
 
 /// The functions whose second argument is a regular expression.
@@ -123,7 +155,30 @@ fn fold(node: Expr) -> Result<Transformed<Expr>> {
 
 /// Fails if the constants of a call would make it fail at every row. Reports the first such call.
 fn check(expression: &Expr) -> Result<()> {
+    check_constant_arguments(expression)?;
     expression.apply(|node| check_one(node).map(|()| TreeNodeRecursion::Continue)).map(drop)
+}
+
+/// Fails if a call has a column or a parameter where its function takes only a constant.
+pub(super) fn check_constant_arguments(expression: &Expr) -> Result<()> {
+    let check = |node: &Expr| {
+        let Expr::ScalarFunction(call) = node else { return Ok(TreeNodeRecursion::Continue) };
+        for (_, places, what, example) in CONSTANT.iter().filter(|(names, ..)| names.contains(&call.func.name())) {
+            let mut arguments = call.args.iter().enumerate().filter(|(place, _)| places.contains(place));
+            if arguments.any(|(_, argument)| !argument.column_refs().is_empty()) {
+                let function = call.func.name();
+                let naming = NAMING.iter().find(|one| one.function == function && places.contains(&one.place));
+                let hint = match naming {
+                    Some(naming) => format!("the {what}s are {}", list(naming.names)),
+                    None => format!("write for example {example}"),
+                };
+                let message = format!("the {what} of {function} must be a constant");
+                return Err(refused(message, Some(format!("{hint}; CASE chooses among several"))));
+            }
+        }
+        Ok(TreeNodeRecursion::Continue)
+    };
+    expression.apply(check).map(drop)
 }
 
 fn check_one(node: &Expr) -> Result<()> {
@@ -173,13 +228,8 @@ fn check_name(call: &ScalarFunction, naming: &Naming) -> Result<()> {
     let Naming { function, what, place, names } = naming;
     let (Some(name), 2) = (call.args.get(*place), call.args.len()) else { return Ok(()) };
     let all = format!("the {what}s are {}", list(names));
-    match name {
-        // Units are read when the query is planned; formats are not.
-        Expr::Literal(..) => {}
-        other if *what == "unit" && !other.column_refs().is_empty() => {
-            return Err(refused(format!("the {what} of {function} must be a constant"), Some(all)));
-        }
-        _ => return Ok(()),
+    if !matches!(name, Expr::Literal(..)) {
+        return Ok(());
     }
     let is_known = match *what {
         // Units have more spellings than are listed here.

@@ -13,7 +13,7 @@ use rivulet_operators::Expressions;
 use rivulet_relational::{Catalog, Problem, RelationalError};
 
 use super::arithmetic::compile;
-use super::constants::fold_constants;
+use super::constants::{check_constant_arguments, fold_constants};
 use super::functions::REGISTRY;
 use super::message::{plain_message, plain_text};
 use super::time_constants::{check_interval, check_typed_string};
@@ -72,6 +72,7 @@ impl ExpressionPlanner {
     /// Plans an expression, and makes sure that it can be compiled and that its constants are valid.
     fn typed(&self, expression: &ast::Expr) -> Result<Typed, Wrong> {
         let planned = self.0.plan(expression).map_err(Wrong::types)?;
+        check_constant_arguments(&planned).map_err(Wrong::constants)?;
         let (coerced, data_type) = self.0.coerce(planned.clone()).map_err(Wrong::types)?;
         // Some errors, such as casts that do not exist, are found only by compiling.
         compile(&coerced, self.0.schema()).map_err(Wrong::types)?;

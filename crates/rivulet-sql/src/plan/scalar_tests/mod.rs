@@ -4,6 +4,7 @@
 //! - [`numbers`]: one zero, one NaN, and results that do not fit;
 //! - [`decimals`]: every operator over decimals and numbers of other types;
 //! - [`epochs`]: times of numbers with a fraction;
+//! - [`parameters`]: a parameter as each argument of every function;
 //! - [`conversions`]: casts, with the details of their types;
 //! - [`edges`]: functions on empty texts, extremes, negative counts;
 //! - [`growth`]: texts that become too long;
@@ -16,6 +17,7 @@ mod epochs;
 mod growth;
 mod nulls;
 mod numbers;
+mod parameters;
 mod reference;
 
 use std::sync::Arc;
@@ -176,14 +178,22 @@ fn big_query(select: &str, columns: &Columns) -> Result<(Chain, Batch), String> 
 }
 
 /// Sends elements through a chain, and calls `row_out` for each row that comes out.
-fn process(chain: &mut Chain, elements: Vec<Element>, mut row_out: impl FnMut(&Batch, usize)) {
-    let mut table = SlotTable::new(Arc::new(arrow::datatypes::Schema::empty()));
-    let none = RecordBatch::try_new_with_options(
-        Arc::new(arrow::datatypes::Schema::empty()),
-        vec![],
-        &arrow::array::RecordBatchOptions::new().with_row_count(Some(1)),
-    );
-    let slots = table.add(&[0], &none.unwrap());
+fn process(chain: &mut Chain, elements: Vec<Element>, row_out: impl FnMut(&Batch, usize)) {
+    let empty = Arc::new(arrow::datatypes::Schema::empty());
+    let one_row = arrow::array::RecordBatchOptions::new().with_row_count(Some(1));
+    let none = RecordBatch::try_new_with_options(empty.clone(), vec![], &one_row);
+    process_with(SlotTable::new(empty), &none.unwrap(), chain, elements, row_out);
+}
+
+/// The same with these parameters of the query.
+fn process_with(
+    mut table: SlotTable,
+    parameters: &RecordBatch,
+    chain: &mut Chain,
+    elements: Vec<Element>,
+    mut row_out: impl FnMut(&Batch, usize),
+) {
+    let slots = table.add(&[0], parameters);
     let mut refusals = Refusals::new(0);
     for element in std::iter::once(Element::Control(Control::AddSlots(slots))).chain(elements) {
         let mut out = |batch: Batch| (0..batch.rows()).for_each(|row| row_out(&batch, row));

@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 use super::{Columns, PATHS, REFUSED, evaluate, none_of, scalar};
 use crate::plan::functions::REGISTRY;
 
-/// A call with `$1` and so on for its arguments; the arguments (`@...` is a TIMESTAMP, `=...` must be a constant); the
-/// result; and for each argument the result if that argument is null, if the result is not null then.
+/// A call with `$1` and so on for its arguments; the arguments (`@...` is a TIMESTAMP, `~...` an INTERVAL, `=...` must
+/// be a constant); the result; and for each argument the result if that argument is null, if the result is not null
+/// then.
 pub(super) type Case = (&'static str, &'static [&'static str], &'static str, &'static [&'static str]);
 
 const NULL: &str = "NULL";
@@ -16,7 +17,7 @@ const NULL: &str = "NULL";
 /// Calls that do not accept a null without a type.
 const UNTYPED: [&str; 4] = ["EXTRACT", "date_part(", "datepart(", "CEIL($1 TO"];
 
-const OPERATORS: &[Case] = &[
+pub(super) const OPERATORS: &[Case] = &[
     ("$1 = $2", &["1", "1"], "true", &[]),
     ("$1 = $2", &["'a'", "'b'"], "false", &[]),
     ("$1 <> $2", &["1", "1"], "false", &[]),
@@ -363,6 +364,8 @@ pub(super) fn argument(written: &'static str) -> (&'static str, &'static str) {
     let written = written.strip_prefix('=').unwrap_or(written);
     if let Some(time) = written.strip_prefix('@') {
         ("TIMESTAMP", time)
+    } else if let Some(interval) = written.strip_prefix('~') {
+        ("INTERVAL", interval)
     } else if let Some(text) = written.strip_prefix('\'') {
         ("TEXT", text.trim_end_matches('\''))
     } else if written == "TRUE" || written == "FALSE" {
@@ -376,7 +379,7 @@ pub(super) fn argument(written: &'static str) -> (&'static str, &'static str) {
 
 pub(super) fn literal(written: &'static str) -> String {
     match argument(written) {
-        ("TIMESTAMP", time) => format!("TIMESTAMP '{time}'"),
+        (name @ ("TIMESTAMP" | "INTERVAL"), text) => format!("{name} '{text}'"),
         ("TEXT", text) => format!("'{text}'"),
         (_, number) if number.starts_with('-') => format!("({number})"),
         (_, value) => value.to_owned(),
