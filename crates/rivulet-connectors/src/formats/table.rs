@@ -4,7 +4,8 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use rivulet_dataflow::{Events, Refusals};
 
-use super::{Format, FormatError, InputFormat, Times};
+use super::csv_header::csv_fields;
+use super::{Format, FormatError, InputFormat, RowFormat, Times};
 
 /// The number of wrong lines that are described.
 const FAULTS_MAX: usize = 3;
@@ -15,14 +16,9 @@ pub enum TableFault {
     /// The columns do not suit the format.
     #[error(transparent)]
     Format(#[from] FormatError),
-    /// The header does not name the columns.
-    #[error("line 1: the header is '{found}', and the columns are '{expected}'")]
-    Header {
-        /// The header in the file.
-        found: String,
-        /// The declared columns in its place.
-        expected: String,
-    },
+    /// The header does not name the columns, and how.
+    #[error("line 1: {0}\nhint: declare the columns by their names in the header, in any order")]
+    Header(String),
     /// Lines that cannot be read: the first few with what is wrong, and how many there are.
     #[error("{}", describe(.first, *.count))]
     Lines {
@@ -43,7 +39,7 @@ fn describe(first: &[(u32, String)], count: u64) -> String {
 }
 
 /// The rows in `bytes`: a record on each line (in CSV a quoted field may span several). Empty lines are skipped. With
-/// `has_header` the first line of `Format::Csv` is skipped too; it must have the names of the columns in their order.
+/// `has_header` the first line of `Format::Csv` has names, by which columns are found; other fields are skipped.
 pub fn decode_table(
     format: Format,
     has_header: bool,
@@ -76,7 +72,10 @@ pub fn decode_table_in_part(
     let mut line = 1;
     if let (Format::Csv { delimiter }, true) = (format, has_header) {
         let (header, rest) = split_record(bytes, true);
-        check_header(header, delimiter, &schema)?;
+        let fields = csv_fields(header, delimiter, &schema).map_err(TableFault::Header)?;
+        let read: Vec<usize> = (0..schema.fields().len()).collect();
+        let rows = RowFormat::Plain { format, times: times.clone(), has_header };
+        decoder = rows.csv_decoder(&schema, &fields, &read, None)?;
         line += lines(bytes, rest);
         bytes = rest;
     }
@@ -122,22 +121,6 @@ fn lines(bytes: &[u8], rest: &[u8]) -> u32 {
     u32::try_from(before.iter().filter(|&&byte| byte == b'\n').count()).unwrap_or(u32::MAX)
 }
 
-fn check_header(header: &[u8], delimiter: u8, schema: &SchemaRef) -> Result<(), TableFault> {
-    let header = String::from_utf8_lossy(header);
-    let delimiter = char::from(delimiter);
-    let found = header.split(delimiter).map(|name| name.trim().trim_matches('"'));
-    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-    let is_same = found.clone().count() == names.len()
-        && found.zip(&names).all(|(found, name)| found.to_lowercase() == name.to_lowercase());
-    match is_same {
-        true => Ok(()),
-        false => Err(TableFault::Header {
-            found: header.chars().take(200).collect(),
-            expected: names.join(&delimiter.to_string()),
-        }),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -168,6 +151,16 @@ mod tests {
     }
 
     #[test]
+    fn a_header_names_the_columns_in_any_order() {
+        let text = "\"who, what\",Price,\"name\"\nx,1.5,A\n\n\"y, z\",2,\"B\n\"\n";
+        let rows = decode_table(CSV, true, schema(), text.as_bytes()).unwrap();
+        assert_eq!(rows.column(0).as_string::<i32>().iter().flatten().collect::<Vec<_>>(), ["A", "B\n"]);
+        assert_eq!(rows.column(1).as_primitive::<Float64Type>().values().as_ref(), [1.5, 2.0]);
+        let fault = decode_table(CSV, true, schema(), b"price,id,name\n1,2,A\nx,2,A\n").unwrap_err().to_string();
+        assert!(fault.starts_with("line 3: field 'price' at byte 0: expected a number"), "{fault}");
+    }
+
+    #[test]
     fn wrong_lines_are_told_by_their_numbers() {
         let text = "name,price\n\"A\nB\",1\nC,cheap\nD\nE,1\nF,\nG,x\n";
         let fault = decode_table(CSV, true, schema(), text.as_bytes()).unwrap_err();
@@ -185,7 +178,10 @@ mod tests {
         assert!(matches!(fault, Some(TableFault::Lines { count: 4, .. })));
         let fault = decode_table(CSV, false, schema(), b"name,price\nA,1\n").unwrap_err().to_string();
         assert!(fault.contains("found price, its name") && fault.contains("(header => true)"), "{fault}");
-        let fault = decode_table(CSV, true, schema(), b"price,name\n").unwrap_err().to_string();
-        assert_eq!(fault, "line 1: the header is 'price,name', and the columns are 'name,price'");
+        let fault = decode_table(CSV, true, schema(), b"price,other\n").unwrap_err().to_string();
+        assert!(
+            fault.starts_with("line 1: the header 'price,other' does not name the column 'name'\nhint: "),
+            "{fault}"
+        );
     }
 }

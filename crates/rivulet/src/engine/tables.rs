@@ -356,7 +356,7 @@ struct LeftOut(String);
 
 impl From<LeftOut> for ServiceError {
     fn from(LeftOut(lines): LeftOut) -> Self {
-        Self::invalid(format!("the table cannot be loaded: {lines}"))
+        Self::from_text(ErrorKind::Invalid, &format!("the table cannot be loaded: {lines}"))
     }
 }
 

@@ -196,7 +196,7 @@ fn tables_that_cannot_be_loaded_are_refused() {
         (create.replace("true", "'yes'"), "header is true or false"),
         (
             create.replace("floor BIGINT", "level BIGINT"),
-            "line 1: the header is 'id,floor', and the columns are 'id,level'",
+            "line 1: the header 'id,floor' does not name the column 'level'",
         ),
         (create.replace(" (header => true)", ""), "line 1: field 'floor'"),
     ] {

@@ -418,3 +418,28 @@ fn seconds_with_a_fraction_are_the_same_time_however_they_are_read() {
     let (results, refusals) = results_and_refusals(&told(SCRIPT, "{}", &events));
     assert_eq!((results.len(), refusals), (300, vec![]));
 }
+
+#[test]
+fn a_header_with_a_delimiter_in_quotes_is_that_of_its_columns() {
+    let folder = TempDir::new().expect("a folder");
+    fs::write(folder.path().join("in.csv"), "\"a,b\",c,\" d\"\n1,2,x\n4,5,y\n").expect("written");
+    let declared =
+        "CREATE SOURCE m (c BIGINT, \" d\" TEXT, \"a,b\" BIGINT) FROM 'file:in.csv' FORMAT CSV (header => true);
+        CREATE SINK again TO 'file:again.csv' FORMAT CSV (header => true);
+        CREATE TABLE n (\"a,b\" BIGINT, c BIGINT) FROM 'file:in.csv' FORMAT CSV (header => true);";
+    let script = format!(
+        "{declared} INSERT INTO again SELECT \" d\", \"a,b\" FROM m;
+         CREATE SOURCE back (\"a,b\" BIGINT, \" d\" TEXT) FROM 'file:again.csv' FORMAT CSV (header => true);
+         SELECT back.\"a,b\" AS ab, back.\" d\" AS d, n.c FROM back JOIN n ON n.\"a,b\" = back.\"a,b\" ORDER BY ab;"
+    );
+    let done = rivulet(folder.path(), &["run", "-q", "--json", "-c", &script], "");
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    assert_eq!(text(&done.stdout), "{\"ab\":1,\"d\":\"x\",\"c\":2}\n{\"ab\":4,\"d\":\"y\",\"c\":5}\n");
+    let described = rivulet(folder.path(), &["run", "-q", "-c", "DESCRIBE 'in.csv'"], "");
+    assert!(
+        text(&described.stdout).contains("\"a,b\" BIGINT"),
+        "{}{}",
+        text(&described.stdout),
+        text(&described.stderr)
+    );
+}

@@ -11,7 +11,9 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::super::outgoing::{Outgoing, unexpected_change};
 use super::part::{ParquetCompression, Part as FilePart};
 use crate::files::Files;
-use crate::formats::{Format, FormatError, Part, RowFormat, append_block, append_header, as_parts, type_of_part};
+use crate::formats::{
+    Format, FormatError, Part, RowFormat, append_block, append_header, as_parts, csv_header, type_of_part,
+};
 
 /// Begins files and writes rows to them.
 pub(crate) enum Content {
@@ -69,7 +71,7 @@ impl Content {
         let header = match format {
             RowFormat::Plain { format: Format::Csv { delimiter }, has_header: true, .. } => {
                 let names = outgoing.schema(schema).fields().iter().map(|field| field.name().as_str());
-                header_line(names, *delimiter)
+                csv_header(names, *delimiter)
             }
             _ => Vec::new(),
         };
@@ -144,27 +146,5 @@ impl Prepared<'_> {
         };
         part.note_rows(rows?, usize::try_from(part.bytes().saturating_sub(before)).unwrap_or(usize::MAX));
         Ok(())
-    }
-}
-
-/// The names of columns as a line of CSV.
-fn header_line<'n>(names: impl Iterator<Item = &'n str>, delimiter: u8) -> Vec<u8> {
-    let delimiter = char::from(delimiter);
-    let quoted = names.map(|name| match name.contains([delimiter, '"', '\n', '\r']) {
-        true => format!("\"{}\"", name.replace('"', "\"\"")),
-        false => name.to_owned(),
-    });
-    let mut line = quoted.collect::<Vec<_>>().join(&delimiter.to_string());
-    line.push('\n');
-    line.into_bytes()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_header_is_quoted_where_it_has_to_be() {
-        assert_eq!(header_line(["a", "b;c", "d\"e"].into_iter(), b';'), b"a;\"b;c\";\"d\"\"e\"\n");
     }
 }

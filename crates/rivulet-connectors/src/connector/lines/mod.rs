@@ -1,8 +1,7 @@
 //! Lines of text as rows: the common part of files and standard input.
 //!
-//! - [`reader`]: finds where lines begin and end; [`header`]: the names of columns that a header may give.
+//! - [`reader`]: finds where lines begin and end.
 
-mod header;
 mod reader;
 
 use arrow::datatypes::SchemaRef;
@@ -10,7 +9,7 @@ use arrow::datatypes::SchemaRef;
 use super::intake::{Intake, PAYLOAD_BYTES_MAX};
 use super::{ConnectorError, OptionDescription, OptionKind, Options, SourceSpec};
 use crate::files::Files;
-use crate::formats::{Format, FormatError, RowFormat};
+use crate::formats::{Format, FormatError, RowFormat, csv_fields};
 
 pub(crate) use reader::{Left, LineRule, Lines, READ_BYTES};
 
@@ -89,7 +88,7 @@ impl Reading {
     /// Sets the intake to the fields that the header of a file names. Returns the rule for the lines below it.
     pub(crate) fn follow_header(&self, header: &[u8], intake: &mut Intake) -> Result<LineRule, String> {
         let RowFormat::Plain { format: Format::Csv { delimiter }, .. } = self.format else { return Ok(self.rule) };
-        let fields = header::fields(header, delimiter, &self.declared)?;
+        let fields = csv_fields(header, delimiter, &self.declared)?;
         let rule = LineRule { keeps_empty: self.is_csv_of(fields.len()), ..self.rule };
         let decoder = self.format.csv_decoder(&self.declared, &fields, &self.read, self.event_time_column);
         intake.set_decoder(decoder.map_err(|error| error.to_string())?);
