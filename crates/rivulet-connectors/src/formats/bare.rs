@@ -1,22 +1,22 @@
 //! A value as bare text, as in a CSV field, a TEXT payload or a quoted SenML number.
 
 use super::fault::Problem;
-use super::number::{Number, not_finite};
+use super::number::{Number, no_number};
 use super::rows::{Column, Values};
 
 /// Puts `text` into a column that was opened for it.
 ///
 /// White space around anything but text is not part of the value. Numbers may have a `+`, leading zeros or an empty
-/// side of the decimal point, and a DOUBLE may be NaN or infinite ([`not_finite`]); booleans are true/false, on/off or
-/// 1/0 in any case; times are epoch milliseconds or ISO 8601.
+/// side of the decimal point, and are finite ([`no_number`]); booleans are true/false, on/off or 1/0 in any case; times
+/// are epoch milliseconds or ISO 8601.
 #[inline]
 pub(crate) fn push_bare(column: &mut Column, text: &[u8]) -> Result<(), Problem> {
     let trimmed = text.trim_ascii();
     match column.values() {
-        Values::Float64(values) => values.push(match Number::of(trimmed) {
-            Ok(number) => number.to_f64(trimmed)?,
-            Err(problem) => not_finite(trimmed).ok_or(problem)?,
-        }),
+        Values::Float64(values) => {
+            let number = Number::of(trimmed).map_err(|problem| no_number(trimmed, problem))?;
+            values.push(number.to_f64(trimmed)?);
+        }
         Values::Int64(values) => values.push(Number::of(trimmed)?.to_i64(trimmed)?),
         Values::Boolean(values) => values.push(boolean(trimmed)?),
         Values::Timestamp(values) => match Number::of(trimmed).ok().filter(|_| values.may_be_number()) {
@@ -72,11 +72,9 @@ mod tests {
         assert_eq!(read(microseconds.clone(), "1970-01-02").unwrap(), "1970-01-02T00:00:00");
         assert_eq!(read(microseconds, "noon"), Err(Problem::ExpectedTimestamp));
         assert_eq!(read(DataType::Float64, "warm"), Err(Problem::ExpectedBareNumber));
-        assert_eq!(read(DataType::Float64, "NaN").unwrap(), "NaN");
-        assert_eq!(read(DataType::Float64, "nan").unwrap(), "NaN");
-        assert_eq!(read(DataType::Float64, "inf").unwrap(), "inf");
-        assert_eq!(read(DataType::Float64, "+Infinity").unwrap(), "inf");
-        assert_eq!(read(DataType::Float64, " -INF").unwrap(), "-inf");
+        for name in ["NaN", "nan", "inf", "+Infinity", " -INF"] {
+            assert_eq!(read(DataType::Float64, name), Err(Problem::NotFinite), "{name}");
+        }
         assert_eq!(read(DataType::Float64, "-nan"), Err(Problem::ExpectedBareNumber));
         assert_eq!(read(DataType::Float64, "infinite"), Err(Problem::ExpectedBareNumber));
         assert_eq!(read(DataType::Int64, "NaN"), Err(Problem::ExpectedBareNumber));

@@ -48,6 +48,14 @@ pub(super) fn describe_fault(fault: Fault, payload: &[u8], rows: &Rows) -> Strin
         Problem::ExpectedCommaOrBracket => format!("expected ',' or ']', found {}", found()),
         Problem::ExpectedRoot => format!("expected an object or an array of objects, found {}", found()),
         Problem::ExpectedRecord => format!("expected an object in the array, found {}", found()),
+        Problem::NotFinite => {
+            let (found, name) = (excerpt(payload, at), name.map_or("x", |name| name));
+            let read = match found.starts_with('"') {
+                true => format!("FORMAT TEXT and a column {name} AS nanvl(TRY_CAST(json_value(payload, '$.{name}')"),
+                false => format!("a column of type TEXT and nanvl(TRY_CAST({name}"),
+            };
+            format!("expected a finite number, found {found}: to take it for null, write {read} AS DOUBLE), NULL)")
+        }
         Problem::MalformedNumber => format!("malformed number {}", excerpt(payload, at)),
         Problem::NumberRange => format!("number {} is out of range", excerpt(payload, at)),
         Problem::WholeRange => format!("number {} does not fit {}", excerpt(payload, at), in_which()),

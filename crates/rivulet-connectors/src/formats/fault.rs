@@ -41,6 +41,7 @@ pub(crate) enum Problem {
     ExpectedRoot,
     ExpectedRecord,
     MalformedNumber,
+    NotFinite,
     NumberRange,
     WholeRange,
     DecimalRange,

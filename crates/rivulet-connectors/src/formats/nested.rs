@@ -5,7 +5,7 @@
 
 use super::fault::{Fault, Problem};
 use super::json::{Reader, append_integer, append_json_string};
-use super::number::not_finite;
+use super::number::no_number;
 use super::parts::{Part, PartWriter, append_float};
 
 /// Buffers for values that are read, empty between uses.
@@ -65,9 +65,8 @@ impl Buffers {
             }
             Part::Float if reader.peek() == b'"' => {
                 let span = reader.string_span(&mut self.strings)?;
-                let value = not_finite(span.of(reader.payload(), &self.strings));
-                self.strings.clear();
-                append_float(value.ok_or(refused(Problem::ExpectedNumber))?, out);
+                let problem = no_number(span.of(reader.payload(), &self.strings), Problem::ExpectedNumber);
+                return Err(refused(problem));
             }
             Part::Float => {
                 let (number, text) = reader.number(Problem::ExpectedNumber)?;
@@ -194,7 +193,7 @@ mod tests {
         for (text, expected) in [
             ("{}", "{}"),
             (r#"{ "a" : 1.50 , "b":null}"#, r#"{"a":1.5,"b":null}"#),
-            (r#"{"b":"-Infinity","\u0061":-0.0}"#, r#"{"a":0.0,"b":"-Infinity"}"#),
+            (r#"{"b":1e3,"\u0061":-0.0}"#, r#"{"a":0.0,"b":1000.0}"#),
             (r#"{"b":1,"a":2,"b":3,"ab":4,"a":5}"#, r#"{"a":5.0,"ab":4.0,"b":3.0}"#),
             (r#"{"a":1,"a":2}"#, r#"{"a":2.0}"#),
             (r#"{"é\n":1,"":2}"#, r#"{"":2.0,"é\n":1.0}"#),
@@ -238,6 +237,8 @@ mod tests {
             (&map, r#"{"a":1.5}"#, Problem::ExpectedInteger),
             (&map, r#"{"a":"1"}"#, Problem::ExpectedNumber),
             (&map, r#"{"a":{}}"#, Problem::ExpectedNumber),
+            (&Part::Map(Box::new(Part::Float)), r#"{"a":"-Infinity"}"#, Problem::NotFinite),
+            (&Part::Map(Box::new(Part::Float)), r#"{"a":"1"}"#, Problem::ExpectedNumber),
             (&map, r#"{"a":1"#, Problem::ExpectedCommaOrBrace),
             (&map, r#"{"a" 1}"#, Problem::ExpectedColon),
             (&map, r#"{a:1}"#, Problem::ExpectedKey),

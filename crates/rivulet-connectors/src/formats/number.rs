@@ -340,6 +340,13 @@ pub(crate) fn not_finite_name(value: f64) -> Option<&'static str> {
     }
 }
 
+/// What is wrong with a text where a number is expected: a name of a number that is not finite is told apart. A device
+/// that has no value says so, and NaN is greater than every limit.
+#[cold]
+pub(crate) fn no_number(text: &[u8], otherwise: Problem) -> Problem {
+    if not_finite(text).is_some() { Problem::NotFinite } else { otherwise }
+}
+
 /// The float that is not finite and has this name, in any case: `NaN`, `Infinity` or `inf`, those with a sign.
 #[cold]
 pub(crate) fn not_finite(text: &[u8]) -> Option<f64> {

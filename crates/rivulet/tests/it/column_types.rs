@@ -346,10 +346,11 @@ fn arrays_are_columns_of_sources_and_sinks() {
     let lines = [
         r#"{"k":"a","tags":["x", "y\"z"],"values":[1.5, 2],"counts":[3, 4]}"#,
         r#"{"k":"b","tags":[],"values":null,"counts":[null, 7]}"#,
-        r#"{"k":"c","tags":["x"],"values":["NaN"]}"#,
+        r#"{"k":"c","tags":["x"],"values":[-0.5]}"#,
         r#"{"k":"d","tags":["x", 1]}"#,
         r#"{"k":"e","counts":[1.5]}"#,
         r#"{"k":"f","tags":"x"}"#,
+        r#"{"k":"g","values":["NaN"]}"#,
     ];
     fs::write(folder.path().join("in.jsonl"), lines.join("\n")).unwrap();
     fs::write(folder.path().join("in.csv"), "k,values\na,\"[1, 2.5]\"\nb,\nc,[true]\n").unwrap();
@@ -361,11 +362,15 @@ fn arrays_are_columns_of_sources_and_sinks() {
         of("SELECT k, tags, values, counts FROM s ORDER BY k"),
         "{\"k\":\"a\",\"tags\":[\"x\",\"y\\\"z\"],\"values\":[1.5,2],\"counts\":[3,4]}\n\
          {\"k\":\"b\",\"tags\":[],\"values\":null,\"counts\":[null,7]}\n\
-         {\"k\":\"c\",\"tags\":[\"x\"],\"values\":[\"NaN\"],\"counts\":null}\n"
+         {\"k\":\"c\",\"tags\":[\"x\"],\"values\":[-0.5],\"counts\":null}\n"
     );
     let letters = fs::read_to_string(folder.path().join("letters.jsonl")).unwrap();
-    for reason in ["expected a string, found a number", "expected a whole number", "expected an array, found a string"]
-    {
+    for reason in [
+        "expected a string, found a number",
+        "expected a whole number",
+        "expected an array, found a string",
+        "expected a finite number",
+    ] {
         assert!(letters.contains(reason), "{reason} in {letters}");
     }
     assert_eq!(

@@ -443,3 +443,23 @@ fn a_header_with_a_delimiter_in_quotes_is_that_of_its_columns() {
         text(&described.stderr)
     );
 }
+
+#[test]
+fn a_sensor_that_says_nan_raises_no_alarm() {
+    for (format, payloads) in [
+        ("TEXT", [r#""nan""#, r#""Infinity""#, "31.5", "12"]),
+        ("JSON", [r#"{"v":"NaN"}"#, r#"{"v":"-inf"}"#, r#"{"v":31.5}"#, r#"{"v":12}"#]),
+        ("CSV", [r#""NaN""#, r#""inf""#, r#""31.5""#, r#""12""#]),
+    ] {
+        let script = format!(
+            "CREATE APPLICATION alarm (most DOUBLE DEFAULT 30) INPUT s (v DOUBLE) FROM 'mqtt:state' FORMAT {format} \
+             OUTPUT 'mqtt:alarm' FORMAT JSON AS SELECT v FROM s WHERE v > $most OR v < -30"
+        );
+        let events = payloads.map(|payload| format!("{{\"topic\":\"state\",\"payload\":{payload}}}\n")).concat();
+        let (results, refusals) = results_and_refusals(&told(&script, "{}", &events));
+        assert_eq!(results, [serde_json::json!({"v": 31.5})], "{format}");
+        assert_eq!(refusals.len(), 2, "{format}: {refusals:?}");
+        let help = "expected a finite number, found ";
+        assert!(refusals.iter().all(|one| one.contains(help) && one.contains("nanvl(TRY_CAST(")), "{refusals:?}");
+    }
+}

@@ -5,7 +5,7 @@ use arrow::datatypes::Schema;
 use super::super::decode::PayloadParser;
 use super::super::exact::CheckedValues;
 use super::super::fault::{Fault, Problem};
-use super::super::number::not_finite;
+use super::super::number::no_number;
 use super::super::rows::{Column, Rows, Values};
 use super::keys::{KeyTree, Target};
 use super::reader::is_number_start;
@@ -183,8 +183,8 @@ fn read_value(column: &mut Column, reader: &mut Reader<'_>, scratch: &mut Vec<u8
     Ok(())
 }
 
-/// Reads a null, a time written as text, a float that is not finite and so has only a name, or a value with more white
-/// space before it than was learned; refuses everything else.
+/// Reads a null, a time written as text, or a value with more white space before it than was learned; refuses everything
+/// else.
 #[inline(never)]
 fn read_other_value(column: &mut Column, reader: &mut Reader<'_>, scratch: &mut Vec<u8>) -> Result<(), Fault> {
     let begin = reader.offset();
@@ -211,8 +211,8 @@ fn read_other_value(column: &mut Column, reader: &mut Reader<'_>, scratch: &mut 
             return Ok(());
         }
         Values::Float64(values) if first == b'"' => {
-            let named = |text: &[u8]| not_finite(text).ok_or(Problem::ExpectedNumber);
-            values.push(text_value(reader, scratch, named)?);
+            let refused = |text: &[u8]| Err(no_number(text, Problem::ExpectedNumber));
+            values.push(text_value(reader, scratch, refused)?);
             return Ok(());
         }
         Values::Float64(_) | Values::Int64(_) => Problem::ExpectedNumber,

@@ -119,6 +119,11 @@ fn json_faults_name_field_place_expected_and_found() {
         (r#"{"value":true}"#, "field 'value' at byte 9: expected a number, found a boolean"),
         (r#"{"value":NaN}"#, "field 'value' at byte 9: expected a number, found 'N'"),
         (r#"{"value":-Infinity}"#, "field 'value' at byte 9: malformed number -Infinity"),
+        (
+            r#"{"value":"NaN"}"#,
+            "field 'value' at byte 9: expected a finite number, found \"NaN\": to take it for null, write FORMAT TEXT and \
+             a column value AS nanvl(TRY_CAST(json_value(payload, '$.value') AS DOUBLE), NULL)",
+        ),
         (r#"{"value":1e400}"#, "field 'value' at byte 9: number 1e400 is out of range"),
         (r#"{"value":01}"#, "field 'value' at byte 9: malformed number 01"),
         (r#"{"value":1.}"#, "field 'value' at byte 9: malformed number 1."),
