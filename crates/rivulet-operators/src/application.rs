@@ -181,8 +181,10 @@ pub struct Parameter {
 pub struct Input {
     /// The name, as in FROM.
     pub name: String,
-    /// The declared columns. The implicit `arrival_time` is not among them.
+    /// The declared columns as rows have them. The implicit `arrival_time` is not among them.
     pub schema: SchemaRef,
+    /// The same columns as payloads must have them: a whole number may have fewer bits than in a row.
+    pub declared: SchemaRef,
     /// The index of the EVENT TIME column. Without one, the arrival time is the event time.
     pub event_time: Option<usize>,
     /// The columns that are computed from the others, in words: name and expression. They are not in `schema`.

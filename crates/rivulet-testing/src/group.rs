@@ -520,7 +520,7 @@ fn json_format(input: &Input) -> InputFormat {
     let mut topic_columns: Vec<_> =
         input.topic.whole.map(|one| (one, TopicPart::Whole)).into_iter().chain(levels).collect();
     topic_columns.sort_unstable_by_key(|(column, _)| *column);
-    let (schema, event_time_column) = (input.schema.clone(), input.event_time);
+    let (schema, event_time_column) = (input.declared.clone(), input.event_time);
     InputFormat { format: Format::Json, times: Times::default(), schema, event_time_column, topic_columns }
 }
 

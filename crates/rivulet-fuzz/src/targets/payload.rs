@@ -103,7 +103,7 @@ pub(crate) fn decoder_of(application: &Application) -> Box<dyn Decoder> {
     let formats = application.inputs.iter().map(|input| InputFormat {
         format: Format::Json,
         times: Times::default(),
-        schema: input.schema.clone(),
+        schema: input.declared.clone(),
         event_time_column: input.event_time,
         topic_columns: input.topic.whole.map(|column| (column, TopicPart::Whole)).into_iter().collect(),
     });

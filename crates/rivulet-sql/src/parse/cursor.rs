@@ -481,8 +481,8 @@ fn nested_type_hint(name: &str) -> Option<&'static str> {
     })
 }
 
-/// Returns the type that a declaration means, or an error if no such column or parameter may exist. Only sources and
-/// sinks of big queries keep the declared bits of numbers; all others have 64 bits.
+/// Returns the type that a declaration means, or an error if no such column or parameter may exist. Columns keep the
+/// declared bits of whole numbers, which a value must fit; parameters have 64.
 fn declared(data_type: DataType, of: Declares, position: Position) -> Result<DataType, SqlError> {
     let refused = |what: &str, hint: &str| {
         let name = declared_type_name(&data_type);
@@ -490,7 +490,7 @@ fn declared(data_type: DataType, of: Declares, position: Position) -> Result<Dat
     };
     match (of, &data_type) {
         (Declares::Stream, _) => Ok(data_type),
-        (_, DataType::Int8 | DataType::Int16 | DataType::Int32) => Ok(DataType::Int64),
+        (Declares::Parameter, DataType::Int8 | DataType::Int16 | DataType::Int32) => Ok(DataType::Int64),
         (_, DataType::Float32) => Ok(DataType::Float64),
         (Declares::Parameter, DataType::Date32) => refused("a parameter", "declare it TIMESTAMP, or TEXT and cast it"),
         (Declares::Parameter, DataType::Time64(_)) => refused("a parameter", "declare it TEXT, and cast it"),

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use rivulet_dataflow::carried;
 
 use crate::address::{Address, DEFAULT_CONNECTOR, address_of_parameter, parse_address, parse_key};
 use crate::application::{Durability, Input, Overflow, Parameter, SourceColumn, SourceInput, SourcePart, TopicColumns};
@@ -176,9 +177,11 @@ impl Resolver<'_> {
 
     fn input(&mut self, declaration: &InputDeclaration, address: Address) -> Result<Input, SqlError> {
         let fields: Vec<Field> = declaration.columns.iter().map(ColumnDeclaration::field).collect();
+        let declared = Arc::new(Schema::new(fields));
         let mut input = Input {
             name: declaration.name.text.clone(),
-            schema: Arc::new(Schema::new(fields)),
+            schema: Arc::new(carried(&declared)),
+            declared,
             event_time: declaration.columns.iter().position(|column| column.event_time),
             computed: Vec::new(),
             computed_event_time: None,

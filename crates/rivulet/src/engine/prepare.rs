@@ -309,7 +309,7 @@ fn input_format(input: &Input, topics: &InputTopics) -> Result<InputFormat, Serv
     let rows = InputFormat {
         format,
         times,
-        schema: input.schema.clone(),
+        schema: input.declared.clone(),
         event_time_column: input.event_time,
         topic_columns: topics.columns(input)?,
     };

@@ -81,6 +81,7 @@ impl CodeLoader for Arithmetic {
             inputs: vec![Input {
                 name: "numbers".into(),
                 schema: numbers("n"),
+                declared: numbers("n"),
                 event_time: None,
                 computed: Vec::new(),
                 computed_event_time: None,

@@ -399,6 +399,42 @@ fn results_and_refusals(told: &[Value]) -> (Vec<Value>, Vec<String>) {
     (of("result").map(|one| one["payload"].clone()).collect(), details.collect())
 }
 
+#[test]
+fn a_sensor_that_says_nan_raises_no_alarm() {
+    for (format, payloads) in [
+        ("TEXT", [r#""nan""#, r#""Infinity""#, "31.5", "12"]),
+        ("JSON", [r#"{"v":"NaN"}"#, r#"{"v":"-inf"}"#, r#"{"v":31.5}"#, r#"{"v":12}"#]),
+        ("CSV", [r#""NaN""#, r#""inf""#, r#""31.5""#, r#""12""#]),
+    ] {
+        let script = format!(
+            "CREATE APPLICATION alarm (most DOUBLE DEFAULT 30) INPUT s (v DOUBLE) FROM 'mqtt:state' FORMAT {format} \
+             OUTPUT 'mqtt:alarm' FORMAT JSON AS SELECT v FROM s WHERE v > $most OR v < -30"
+        );
+        let events = payloads.map(|payload| format!("{{\"topic\":\"state\",\"payload\":{payload}}}\n")).concat();
+        let (results, refusals) = results_and_refusals(&told(&script, "{}", &events));
+        assert_eq!(results, [serde_json::json!({"v": 31.5})], "{format}");
+        assert_eq!(refusals.len(), 2, "{format}: {refusals:?}");
+        let help = "expected a finite number, found ";
+        assert!(refusals.iter().all(|one| one.contains(help) && one.contains("nanvl(TRY_CAST(")), "{refusals:?}");
+    }
+}
+
+#[test]
+fn a_column_of_an_input_holds_what_its_type_says() {
+    const SCRIPT: &str = "CREATE APPLICATION types INPUT s (a SMALLINT, b TINYINT, c INT, d BIGINT) FROM 'mqtt:s' \
+                          FORMAT JSON OUTPUT 'mqtt:o' FORMAT JSON AS SELECT a + a AS a, b * 2 AS b, c + c AS c, d FROM s";
+    let fits = r#"{"a":32767,"b":-128,"c":2147483647,"d":1}"#;
+    let events =
+        [fits, r#"{"a":40000}"#, r#"{"b":128}"#, r#"{"c":-2147483649}"#].map(|one| format!("{one}\n")).concat();
+    let (results, refusals) = results_and_refusals(&told(SCRIPT, "{}", &events));
+    assert_eq!(results, [serde_json::json!({"a": 65534, "b": -256, "c": 4_294_967_294_i64, "d": 1})]);
+    let reasons = ["40000 does not fit SMALLINT", "128 does not fit TINYINT", "-2147483649 does not fit INT"];
+    assert_eq!(refusals.len(), reasons.len(), "{refusals:?}");
+    for (refusal, reason) in refusals.iter().zip(reasons) {
+        assert!(refusal.contains(reason), "{refusal}");
+    }
+}
+
 /// One device sends seconds that the format reads as its times, the other ones that the application converts.
 #[test]
 fn seconds_with_a_fraction_are_the_same_time_however_they_are_read() {
@@ -442,24 +478,4 @@ fn a_header_with_a_delimiter_in_quotes_is_that_of_its_columns() {
         text(&described.stdout),
         text(&described.stderr)
     );
-}
-
-#[test]
-fn a_sensor_that_says_nan_raises_no_alarm() {
-    for (format, payloads) in [
-        ("TEXT", [r#""nan""#, r#""Infinity""#, "31.5", "12"]),
-        ("JSON", [r#"{"v":"NaN"}"#, r#"{"v":"-inf"}"#, r#"{"v":31.5}"#, r#"{"v":12}"#]),
-        ("CSV", [r#""NaN""#, r#""inf""#, r#""31.5""#, r#""12""#]),
-    ] {
-        let script = format!(
-            "CREATE APPLICATION alarm (most DOUBLE DEFAULT 30) INPUT s (v DOUBLE) FROM 'mqtt:state' FORMAT {format} \
-             OUTPUT 'mqtt:alarm' FORMAT JSON AS SELECT v FROM s WHERE v > $most OR v < -30"
-        );
-        let events = payloads.map(|payload| format!("{{\"topic\":\"state\",\"payload\":{payload}}}\n")).concat();
-        let (results, refusals) = results_and_refusals(&told(&script, "{}", &events));
-        assert_eq!(results, [serde_json::json!({"v": 31.5})], "{format}");
-        assert_eq!(refusals.len(), 2, "{format}: {refusals:?}");
-        let help = "expected a finite number, found ";
-        assert!(refusals.iter().all(|one| one.contains(help) && one.contains("nanvl(TRY_CAST(")), "{refusals:?}");
-    }
 }
