@@ -224,7 +224,7 @@ impl Refusals {
             let time_us = batch.event_time_us[row];
             format!(
                 "{what}: its event time, {}, is {} behind the watermark\nhint: allow more lateness where the source is \
-                 declared",
+                 declared, or a longer idle_timeout if it has one",
                 at(time_us),
                 span(watermark_us.saturating_sub(time_us))
             )

@@ -26,6 +26,17 @@ pub(crate) fn idle_us(leaps: &Leaps, last_arrival_us: i64, now_us: i64, idle_tim
     if silence_us >= idle_timeout_us { silence_us } else { 0 }
 }
 
+/// What to do about a late row. It is late `by_clock` if no row has brought event time so far.
+pub(crate) fn late_hint(by_clock: bool) -> &'static str {
+    match by_clock {
+        true => {
+            "nothing came for the idle_timeout of the input, so time went on by the clock: raise idle_timeout above \
+             the time for which readings are held back"
+        }
+        false => "allow more lateness",
+    }
+}
+
 /// The rows of other instances in a batch that also has rows of this instance. They only advance the clocks.
 #[derive(Default)]
 pub(crate) struct Passing<'a> {

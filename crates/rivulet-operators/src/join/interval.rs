@@ -24,7 +24,7 @@ use rivulet_dataflow::{
 
 use super::encoded::{Encoded, Joined, refuse, state_fields};
 use super::plan::{JOIN_ROWS_MAX, JoinKind, Offset, Plan};
-use crate::keyed::{grow, idle_us};
+use crate::keyed::{grow, idle_us, late_hint};
 
 const OPERATOR: &str = "interval_join";
 const VERSION: u32 = 1;
@@ -393,7 +393,8 @@ impl IntervalJoin {
             })?;
             let (from_us, to_us) = interval.matches(side, time_us);
             if to_us < interval.oldest(1 - side, query.clock_us) && from_us <= to_us {
-                refuse(&batch, row, input, Reason::Late, || late(query.clock_us, time_us), context);
+                let by_clock = to_us >= interval.oldest(1 - side, query.silence.newest_us);
+                refuse(&batch, row, input, Reason::Late, || late(query.clock_us, time_us, by_clock), context);
                 continue;
             }
             query.silence = Silence { newest_us: query.silence.newest_us.max(time_us), ..silence };
@@ -467,11 +468,12 @@ fn query_of(slots: &mut Vec<Option<Box<Query>>>, slot: Slot, id: QueryId, silenc
     slots[slot as usize].get_or_insert_with(|| Query::new(key_hash(), silence.newest_us, silence))
 }
 
-fn late(clock_us: i64, time_us: i64) -> String {
+fn late(clock_us: i64, time_us: i64, by_clock: bool) -> String {
     format!(
-        "what the row could match is forgotten: its event time, {}, is {} behind the newest one\nhint: raise lateness",
+        "what the row could match is forgotten: its event time, {}, is {} behind the clock of the query\nhint: {}",
         at(time_us),
-        span(clock_us.saturating_sub(time_us))
+        span(clock_us.saturating_sub(time_us)),
+        late_hint(by_clock)
     )
 }
 

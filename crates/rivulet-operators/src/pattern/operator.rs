@@ -17,7 +17,7 @@ use super::slots::{Known, Slots};
 use super::spec::{MATCH_ROWS_MAX, SLOT_ROWS_MAX};
 use super::state;
 use crate::history::value::{Value, Values};
-use crate::keyed::{Passing, SLOT_KEYS_MAX};
+use crate::keyed::{Passing, SLOT_KEYS_MAX, late_hint};
 use crate::row_bytes::RowBytes;
 use crate::window::length::TIME_MAX_US;
 
@@ -192,11 +192,13 @@ impl PatternOperator {
             // The machine's clock may be set back; the order of arrival is not.
             row.time_us = row.time_us.max(watermark_us);
         } else if row.time_us < watermark_us {
+            let reached_us = self.slots.states[slot].max_ts_us.saturating_sub(self.plan.lateness_us);
             refuse(batch, &row, Reason::Late, context, || {
                 format!(
-                    "the event time, {}, is {} behind the clock of the query\nhint: allow more lateness",
+                    "the event time, {}, is {} behind the clock of the query\nhint: {}",
                     at(row.time_us),
-                    span(watermark_us.saturating_sub(row.time_us))
+                    span(watermark_us.saturating_sub(row.time_us)),
+                    late_hint(row.time_us >= reached_us)
                 )
             });
             return;

@@ -15,7 +15,7 @@ use super::output::{Closed, OUTPUT_ROWS_MAX};
 use super::plan::Plan;
 use super::rules::{Row, Updates, Verdict, Windows};
 use super::state;
-use crate::keyed::{Passing, SLOT_KEYS_MAX};
+use crate::keyed::{Passing, SLOT_KEYS_MAX, late_hint};
 use crate::row_bytes::RowBytes;
 
 /// An instance of [`WindowAggregate`](super::WindowAggregate).
@@ -132,12 +132,14 @@ impl WindowOperator {
                 Verdict::Counted => {}
                 Verdict::Late => {
                     let watermark_us = self.windows.cells.slots[slot as usize].watermark_us;
+                    let by_clock = self.windows.is_late_by_clock(row, lengths);
                     refuse(&batch, index, Reason::Late, context, || {
                         format!(
                             "every window of the row is closed: its event time, {}, is {} behind the watermark\n\
-                             hint: allow more lateness",
+                             hint: {}",
                             at(row.time_us),
-                            span(watermark_us.saturating_sub(row.time_us))
+                            span(watermark_us.saturating_sub(row.time_us)),
+                            late_hint(by_clock)
                         )
                     });
                 }

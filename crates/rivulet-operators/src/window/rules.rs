@@ -164,6 +164,15 @@ impl Windows {
         by_clock_us.max(slot.watermark_us)
     }
 
+    /// Whether a late row would count if the time of its slot had not gone on by the clock.
+    pub(crate) fn is_late_by_clock(&self, row: Row<'_>, lengths: Lengths) -> bool {
+        let reached_us = self.cells.slots[row.slot].max_ts_us.saturating_sub(self.plan.lateness_us);
+        match self.plan.window {
+            WindowSpec::Session { .. } => row.time_us + lengths.width > reached_us,
+            _ => lengths.last_end_us(row.time_us).is_some_and(|end_us| end_us > reached_us),
+        }
+    }
+
     /// Closes the windows of a slot that are due at `now_us` without a row.
     pub(crate) fn advance_by_clock(&mut self, slot: usize, now_us: i64) {
         let SlotLengths::Known(lengths) = self.cells.lengths(slot) else {

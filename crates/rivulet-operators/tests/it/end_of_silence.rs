@@ -128,7 +128,7 @@ struct Run {
 impl Run {
     fn new(subject: &Subject) -> Self {
         let (chain, table) = (subject.line.chain(), table(&[LENGTHS]));
-        let mut run = Self { chain, table, refusals: Refusals::new(0), rows: Vec::new() };
+        let mut run = Self { chain, table, refusals: Refusals::new(10), rows: Vec::new() };
         run.process(Element::Control(Control::AddSlots(vec![0])), 0);
         run
     }
@@ -246,6 +246,25 @@ fn rows_around_the_end_of_a_silence_give_the_same_however_ticks_come() {
             }
         }
     }
+}
+
+/// A row is late because the clock went on in a silence, or because of newer rows. Its refusal names what to change.
+#[test]
+fn a_late_row_says_which_option_would_have_kept_it() {
+    let held_back = rows(&[(0, 0, 0, 2), (3 * IDLE, 1, 0, 4)]);
+    let behind = rows(&[(0, 0, 0, 2), (1, 50, 0, 4), (1, -49, 0, 6)]);
+    let mut refused = 0;
+    for subject in subjects() {
+        for (rows, hint) in [(&held_back, "raise idle_timeout"), (&behind, "hint: allow more lateness")] {
+            let mut run = Run::new(&subject);
+            run.process(Element::Batch((subject.batch)(rows)), rows.last().unwrap().arrival);
+            for record in run.refusals.records().iter().filter(|record| record.reason == Reason::Late) {
+                assert!(record.detail.contains(hint), "{}: {}", subject.name, record.detail);
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused >= 30, "{refused} late rows of windows, patterns and joins");
 }
 
 proptest! {
