@@ -12,8 +12,8 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::row::Rows as KeyRows;
 use rivulet_dataflow::{
-    Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, Reason, StateByKey, StateError,
-    StateFrame,
+    Batch, Context, Description, Element, Leaps, Operator, OperatorError, OperatorFactory, Reason, StateByKey,
+    StateError, StateFrame,
 };
 
 use super::output::Matches;
@@ -245,13 +245,13 @@ impl KeyedPatternOperator {
     /// Searches in a partition, and forgets it if nothing is left to remember. Returns whether it is still there.
     fn search(&mut self, place: u32, passed_us: i64, context: &mut Context<'_>) -> bool {
         let Self { plan, partitions, matches, scratch, within_us, .. } = self;
-        let (within_us, now_us) = (*within_us, context.now_us);
+        let (within_us, now_us, leaps) = (*within_us, context.now_us, &Leaps::default());
         let (key, partition) = partitions.entry_mut(place);
-        let mut search = Search { plan, slot: 0, within_us, watermark_us: passed_us, context, scratch };
+        let mut search = Search { plan, slot: 0, within_us, leaps, watermark_us: passed_us, context, scratch };
         partition.run(&mut search, &mut |of, time_us, decided_us| {
             matches.push(plan, of, 0, key, time_us, now_us, decided_us);
         });
-        let due_us = partition.due_us(within_us);
+        let due_us = partition.due_us(within_us, leaps);
         if partition.is_idle() {
             self.ttl.iter_mut().for_each(|ttl| ttl.remove(place));
             self.partitions.remove(place);
@@ -280,7 +280,7 @@ impl KeyedPatternOperator {
             let key = if keys.is_empty() { &[] } else { key_rows.row(row).data() };
             let place = self.place_of(key).filter(|&place| self.partitions.value(place).is_idle());
             let place = place.ok_or_else(|| StateError::Corrupt("a partition is there twice".into()))?;
-            let due_us = partition.due_us(self.within_us);
+            let due_us = partition.due_us(self.within_us, &Leaps::default());
             // A partition without rows was touched before the watermark at the latest.
             let touched_us = partition.last_us().unwrap_or(columns[keys.end].as_primitive::<Int64Type>().value(row));
             self.ttl.iter_mut().for_each(|ttl| ttl.touch(&[place], [touched_us]));

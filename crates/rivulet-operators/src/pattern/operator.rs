@@ -82,7 +82,7 @@ impl PatternOperator {
         context: &mut Context<'_>,
     ) -> Result<(), OperatorError> {
         self.matches.begin();
-        context.slots.update_leaps(&mut self.slots.leaps);
+        self.slots.update_leaps(context);
         let plan = self.plan.clone();
         let rows = batch.rows();
         let (batch, columns) = plan.expressions.evaluate(batch, context)?;
@@ -303,7 +303,7 @@ impl PatternOperator {
         places.extend(self.slots.partitions.places(slot));
         self.slots.states[slot as usize].due_us = NEVER;
         for &place in &places {
-            let due_us = self.slots.partitions.value_mut(place).due_us(within_us);
+            let due_us = self.slots.partitions.value(place).due_us(within_us, &self.slots.arrival_leaps);
             if due_us <= watermark_us {
                 self.run(slot, place, watermark_us, arrival_us, context);
             } else {
@@ -335,12 +335,12 @@ impl PatternOperator {
         context: &mut Context<'_>,
         gives_up: bool,
     ) {
-        let Self { plan, slots: Slots { states, partitions, .. }, matches, scratch, .. } = self;
+        let Self { plan, slots: Slots { states, partitions, arrival_leaps: leaps, .. }, matches, scratch, .. } = self;
         let state = &mut states[slot as usize];
         let within_us = state.within_us;
         let (key, partition) = partitions.entry_mut(place);
         let rows_before = partition.rows.len();
-        let mut search = Search { plan, slot, within_us, watermark_us, context, scratch };
+        let mut search = Search { plan, slot, within_us, leaps, watermark_us, context, scratch };
         let mut found = |of: &Match<'_>, time_us: i64, decided_us: i64| {
             matches.push(plan, of, slot, key, time_us, arrival_us, decided_us);
         };
@@ -351,7 +351,7 @@ impl PatternOperator {
         }
         partition.run(&mut search, &mut found);
         state.rows = (state.rows + partition.rows.len() as u32).saturating_sub(rows_before as u32);
-        state.due_us = state.due_us.min(partition.due_us(within_us));
+        state.due_us = state.due_us.min(partition.due_us(within_us, leaps));
         if partition.is_idle() && !gives_up {
             self.slots.key_heap_bytes -= self.slots.partitions.remove(place).0.len();
         }
@@ -420,7 +420,7 @@ impl Operator for PatternOperator {
         if self.slots.deadline_us > now_us {
             return Ok(());
         }
-        context.slots.update_leaps(&mut self.slots.leaps);
+        self.slots.update_leaps(context);
         self.matches.begin();
         let mut earliest_us = NEVER;
         for slot in 0..self.slots.states.len() {

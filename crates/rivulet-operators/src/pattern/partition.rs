@@ -2,7 +2,7 @@
 
 use std::mem::size_of;
 
-use rivulet_dataflow::{Context, Reason, Slot};
+use rivulet_dataflow::{Context, Leaps, Reason, Slot};
 
 use super::plan::Plan;
 use super::program::{ACCEPT, Follower};
@@ -42,6 +42,8 @@ pub(super) struct Search<'a, 'c> {
     pub(super) slot: Slot,
     /// How long a match may be; [`NEVER`] without a bound.
     pub(super) within_us: i64,
+    /// The leaps of the clock by which rows have their times, if it is that of their arrival.
+    pub(super) leaps: &'a Leaps,
     /// No row before this time will come; [`NEVER`] if none will come at all.
     pub(super) watermark_us: i64,
     pub(super) context: &'a mut Context<'c>,
@@ -71,15 +73,15 @@ impl Partition {
     }
 
     /// The event time at which something is due without a further row.
-    pub(super) fn due_us(&self, within_us: i64) -> i64 {
+    pub(super) fn due_us(&self, within_us: i64, leaps: &Leaps) -> i64 {
         let waiting_us = if self.ready < self.rows.end() { self.rows.time_us(self.ready) } else { NEVER };
-        let expires_us = if self.start < self.ready { self.expires_us(within_us) } else { NEVER };
+        let expires_us = if self.start < self.ready { self.expires_us(within_us, leaps) } else { NEVER };
         waiting_us.min(expires_us)
     }
 
     /// The first time at which a row is too late for a match that begins at `start`.
-    fn expires_us(&self, within_us: i64) -> i64 {
-        if within_us == NEVER { NEVER } else { self.rows.time_us(self.start).saturating_add(within_us) }
+    fn expires_us(&self, within_us: i64, leaps: &Leaps) -> i64 {
+        if within_us == NEVER { NEVER } else { leaps.after_us(self.rows.time_us(self.start), within_us) }
     }
 
     /// Does what is due by the watermark. `found` receives each match, with its event time and the time at which it was
@@ -96,7 +98,7 @@ impl Partition {
                 }
                 self.begin(search.plan);
             }
-            let expires_us = self.expires_us(search.within_us);
+            let expires_us = self.expires_us(search.within_us, search.leaps);
             if self.next < self.ready {
                 let time_us = self.rows.time_us(self.next);
                 if time_us >= expires_us {

@@ -3,7 +3,7 @@
 use std::mem::size_of;
 use std::sync::Arc;
 
-use rivulet_dataflow::{Leaps, Slot};
+use rivulet_dataflow::{Context, Leaps, Slot};
 
 use super::partition::{NEVER, Partition};
 use super::plan::Plan;
@@ -58,6 +58,8 @@ pub(super) struct Slots {
     pub(super) deadline_us: i64,
     /// The leaps of the arrival clock.
     pub(super) leaps: Leaps,
+    /// The same if rows have their times by that clock, and none otherwise.
+    pub(super) arrival_leaps: Leaps,
     /// Without keys there is one partition, with an empty key. Partitions that remember nothing are removed.
     pub(super) partitions: Keyed<Partition>,
     pub(super) key_heap_bytes: usize,
@@ -71,6 +73,7 @@ impl Slots {
             deadlines_us: Vec::new(),
             deadline_us: NEVER,
             leaps: Leaps::default(),
+            arrival_leaps: Leaps::default(),
             partitions: Keyed::new(true),
             key_heap_bytes: 0,
         }
@@ -89,6 +92,14 @@ impl Slots {
             self.deadlines_us[slot as usize] = NEVER;
         }
         self.partitions.remove_slot(slot, |key, _| self.key_heap_bytes -= key.len());
+    }
+
+    /// Takes the leaps of the clock that the host has reported since.
+    pub(super) fn update_leaps(&mut self, context: &Context<'_>) {
+        context.slots.update_leaps(&mut self.leaps);
+        if self.plan.arrival_time {
+            context.slots.update_leaps(&mut self.arrival_leaps);
+        }
     }
 
     /// The watermark of a slot when the arrival clock shows `now_us`.

@@ -199,7 +199,7 @@ pub(super) fn import(slots: &mut Slots, key_bytes: &RowBytes, frame: &StateFrame
             ..*state
         };
         if let Some(partition) = partition {
-            state.due_us = state.due_us.min(partition.due_us(within_us));
+            state.due_us = state.due_us.min(partition.due_us(within_us, &slots.arrival_leaps));
             state.rows += partition.rows.len() as u32;
             let place = slots.partitions.create(slot, key(row)).ok_or_else(|| corrupt("there are too many keys"))?;
             slots.key_heap_bytes += key(row).len();

@@ -277,7 +277,7 @@ impl Operator for WindowOperator {
             match self.plan.window {
                 WindowSpec::Session { .. } => {
                     let session = panes.entry(0, words);
-                    if session[1] as i64 + lengths.width == end_us {
+                    if self.windows.session_end_us(session[1] as i64, lengths.width) == end_us {
                         start_us = session[0] as i64;
                     }
                 }

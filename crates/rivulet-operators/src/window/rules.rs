@@ -302,23 +302,35 @@ impl Windows {
         }
     }
 
+    /// The end of a session whose newest row is of `last_us`. By arrival, the clock may have leapt since then, and what
+    /// it has leapt over was no silence.
+    #[inline]
+    pub(crate) fn session_end_us(&self, last_us: i64, gap_us: i64) -> i64 {
+        match self.plan.arrival_time {
+            true => self.leaps.after_us(last_us, gap_us),
+            false => last_us + gap_us,
+        }
+    }
+
     /// Closes the oldest session of a cell if it ends at `closing.end_us`; returns the next end.
     fn close_session(&mut self, cell: usize, gap_us: i64, closing: Closing) -> i64 {
         let words = self.plan.layout.entry_words;
-        let end_of = |session: &[u64]| session[1] as i64 + gap_us;
         let panes = self.cells.panes(cell);
         if panes.is_empty() {
             return NEVER;
         }
         let session = panes.entry(0, words);
-        if end_of(session) == closing.end_us {
+        if self.session_end_us(session[1] as i64, gap_us) == closing.end_us {
             let closing = Closing { start_us: session[0] as i64, ..closing };
             let objects = self.cells.objects(cell).map(|objects| (objects, 0..1));
             self.closed.push(&self.plan, closing, self.cells.key(cell), [session, &[]], objects);
             self.remove_front(cell, 1);
         }
         let panes = self.cells.panes(cell);
-        if panes.is_empty() { NEVER } else { end_of(panes.entry(0, words)) }
+        match panes.is_empty() {
+            true => NEVER,
+            false => self.session_end_us(panes.entry(0, words)[1] as i64, gap_us),
+        }
     }
 
     /// Counts a row in its pane of tumbling, hopping or cumulating windows.
@@ -397,7 +409,7 @@ impl Windows {
             found.map_or(0, |cell| self.cells.panes(cell).count_before(words, |word| (word as i64) < time_us + gap_us));
         let reached = |cell: usize, index: usize| {
             let last_us = self.cells.panes(cell).entry(index, words)[1] as i64;
-            time_us < last_us + gap_us
+            time_us < self.session_end_us(last_us, gap_us)
         };
         let (cell, index) = match found {
             Some(cell) if behind > 0 && reached(cell, behind - 1) => (cell, behind - 1),
@@ -445,7 +457,7 @@ impl Windows {
                 }
             }
         }
-        let first_end_us = self.cells.panes(cell).entry(0, words)[1] as i64 + gap_us;
+        let first_end_us = self.session_end_us(self.cells.panes(cell).entry(0, words)[1] as i64, gap_us);
         let slot = &mut self.cells.slots[row.slot];
         // With keys, another cell may end first. Then this stays a lower bound, and closing looks at all cells.
         slot.next_end_us = match self.plan.keys {

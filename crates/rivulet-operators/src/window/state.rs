@@ -442,7 +442,8 @@ fn check_panes(
             in_range(entry[0])
                 && in_range(entry[1])
                 && entry[0] as i64 <= entry[1] as i64
-                && entry[1] as i64 + lengths.width > watermark_us
+                // By arrival, the clock may have leapt over the end.
+                && (plan.arrival_time || entry[1] as i64 + lengths.width > watermark_us)
         }
         _ => {
             let start_us = start_us(entry);

@@ -16,6 +16,15 @@ const PATTERNS: &str = "CREATE APPLICATION patterns (home TEXT) INPUT t (ts TIME
     AS SELECT * FROM t MATCH_RECOGNIZE (ORDER BY ts MEASURES count(*) AS events, last(u.n) AS newest PATTERN (d u+) \
     WITHIN INTERVAL '10 seconds' DEFINE d AS n < 5, u AS n >= 5)";
 
+/// Silences by the arrival of events, with and without a pattern.
+const SESSIONS: &str = "CREATE APPLICATION sessions (home TEXT) INPUT t (ts TIMESTAMP, n BIGINT) FORMAT JSON \
+    OUTPUT FORMAT JSON AS SELECT count(*) AS events, sum(n) AS total FROM t \
+    GROUP BY session(arrival_time, INTERVAL '10 seconds')";
+
+const UNANSWERED: &str = "CREATE APPLICATION unanswered (home TEXT) INPUT t (ts TIMESTAMP, n BIGINT) FORMAT JSON \
+    OUTPUT FORMAT JSON AS SELECT * FROM t MATCH_RECOGNIZE (ORDER BY arrival_time MEASURES count(*) AS events, \
+    last(u.n) AS newest PATTERN (d u+) WITHIN INTERVAL '10 seconds' DEFINE d AS n < 5, u AS n >= 5)";
+
 #[derive(Clone, Debug)]
 enum Step {
     /// An event of a query so long after the one before, in milliseconds; how far event time goes on in it; its value.
@@ -80,9 +89,37 @@ fn results(sql: &str, steps: &[Step], leaps: bool) -> Results {
 proptest! {
     #[test]
     fn leaps_of_the_clock_change_no_result(steps in proptest::collection::vec(step(), 1..60)) {
-        for sql in [WINDOWS, PATTERNS] {
+        for sql in [WINDOWS, PATTERNS, SESSIONS, UNANSWERED] {
             prop_assert_eq!(results(sql, &steps, true), results(sql, &steps, false));
         }
+    }
+}
+
+/// A device sends every second, and the clock steps a year: it was never silent, by whichever clock it is judged.
+#[test]
+fn no_silence_is_seen_where_the_clock_steps_a_year() {
+    const YEAR_US: i64 = 31_536_000_000_000;
+    for sql in [WINDOWS, SESSIONS, UNANSWERED] {
+        let group = TestGroup::new(sql, START_US);
+        let text = ParamValue::Text;
+        let slot = group.add(1, &[("home", text("a")), ("input", text("a")), ("output", text("out"))]);
+        for second in 0..8_i64 {
+            let arrival_us = START_US + second * 1_000_000 + if second < 4 { 0 } else { YEAR_US };
+            if second == 4 {
+                group.leap(YEAR_US);
+                group.run_at(arrival_us);
+            }
+            group.push(
+                slot,
+                arrival_us,
+                &format!("{{\"ts\":{},\"n\":{}}}", START_US / 1000 + 1000 * second, 4 + second),
+            );
+            group.run_at(arrival_us + 500_000);
+        }
+        assert!(group.results().get(&1).is_none_or(Vec::is_empty), "{:?}", group.results());
+        group.run_at(START_US + 22_000_000 + YEAR_US);
+        let results = group.results();
+        assert!(results[&1].len() == 1 && results[&1][0].contains("\"events\":8"), "{results:?}");
     }
 }
 
