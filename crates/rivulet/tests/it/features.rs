@@ -57,6 +57,14 @@ fn refusal(server: &Server, kind: &str, statement: &str) -> Option<String> {
     }
 }
 
+/// The words of SQL in the name of a feature that none of its statements has. What a name says works was tried.
+fn untried_words<'n>(name: &'n str, statements: &str) -> Vec<&'n str> {
+    let (tried, (of, _)) = (statements.to_lowercase(), name.rsplit_once(" (").unwrap_or((name, "")));
+    let words = of.split(|sign: char| !sign.is_ascii_alphanumeric() && sign != '_');
+    let is_of_sql = |word: &&str| word.len() > 2 && word.chars().all(|sign| sign.is_ascii_uppercase() || sign == '_');
+    words.filter(is_of_sql).filter(|word| !tried.contains(&word.to_lowercase())).collect()
+}
+
 #[test]
 fn the_reference_of_features_of_other_engines_is_current() {
     let folder = TempDir::new().unwrap();
@@ -74,6 +82,8 @@ fn the_reference_of_features_of_other_engines_is_current() {
         let _ = write!(page, "\n## {}\n\n", title.trim_start_matches("# "));
         for feature in features.split("## ").filter(|feature| !feature.trim().is_empty()) {
             let (name, statements) = feature.split_once('\n').unwrap();
+            let untried = untried_words(name, statements);
+            assert!(untried.is_empty(), "no statement of '{name}' tries {untried:?}");
             let mut outcomes: Vec<(&str, Option<String>)> = Vec::new();
             for statement in statements.lines().filter(|line| !line.is_empty()) {
                 let (kind, statement) = statement.split_once(' ').unwrap();
