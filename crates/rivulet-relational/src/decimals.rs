@@ -153,8 +153,8 @@ fn widen_join(plan: LogicalPlan, schema: &DFSchema) -> Result<Transformed<Logica
     Ok(Transformed::new_transformed(LogicalPlan::Join(join), changed))
 }
 
-/// Does so with the columns of a union, of all its parts at once: unions of unions become one. DataFusion's planner gives
-/// a union the types of its first part until types are coerced, and what reads it would go by them.
+/// Does so with the columns of a union, of all its parts at once: unions of unions become one. DataFusion's planner
+/// gives a union the types of its first part until types are coerced, and what reads it would go by them.
 fn widen_union(plan: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
     let LogicalPlan::Union(union) = plan else { return Ok(Transformed::no(plan)) };
     let parts = union.inputs.iter().flat_map(|input| match &**input {

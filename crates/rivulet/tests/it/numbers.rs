@@ -1,5 +1,5 @@
-//! One zero and one NaN through the real program: made of texts, through every operator that compares, groups or orders,
-//! into files. A format takes none for a number.
+//! One zero and one NaN through the real program: made of texts, through every operator that compares, groups or
+//! orders, into files. A format takes none for a number.
 
 use std::fs;
 use std::process::Command;

@@ -183,8 +183,8 @@ fn read_value(column: &mut Column, reader: &mut Reader<'_>, scratch: &mut Vec<u8
     Ok(())
 }
 
-/// Reads a null, a time written as text, or a value with more white space before it than was learned; refuses everything
-/// else.
+/// Reads a null, a time written as text, or a value with more white space before it than was learned; refuses
+/// everything else.
 #[inline(never)]
 fn read_other_value(column: &mut Column, reader: &mut Reader<'_>, scratch: &mut Vec<u8>) -> Result<(), Fault> {
     let begin = reader.offset();
