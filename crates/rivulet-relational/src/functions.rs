@@ -81,6 +81,15 @@ pub(crate) fn system_time() -> Arc<ScalarUDF> {
     FUNCTION.clone()
 }
 
+/// The name of the mark of a key for which null equals null. Its argument is the key.
+pub(crate) const NULL_SAFE: &str = "null_safe";
+
+/// The mark of that name. No query calls it.
+pub(crate) fn null_safe() -> Arc<ScalarUDF> {
+    static FUNCTION: LazyLock<Arc<ScalarUDF>> = LazyLock::new(|| placeholder(NULL_SAFE));
+    FUNCTION.clone()
+}
+
 /// All placeholder functions that a query may call.
 pub(crate) fn placeholders() -> Vec<Arc<ScalarUDF>> {
     BOUNDS.iter().map(|(name, ..)| placeholder(name)).chain([proctime()]).collect()
@@ -92,6 +101,7 @@ fn placeholder(name: &'static str) -> Arc<ScalarUDF> {
         PROCTIME => Signature::nullary(Volatility::Volatile),
         // It may move to where both sides are at hand.
         SYSTEM_TIME => Signature::any(2, Volatility::Immutable),
+        NULL_SAFE => Signature::any(1, Volatility::Immutable),
         _ => Signature::variadic_any(Volatility::Volatile),
     };
     Arc::new(ScalarUDF::from(Placeholder { name, signature }))
@@ -131,8 +141,12 @@ impl ScalarUDFImpl for Placeholder {
         &self.signature
     }
 
-    fn return_type(&self, _arguments: &[DataType]) -> Result<DataType> {
-        Ok(if self.name == SYSTEM_TIME { DataType::Boolean } else { TIMESTAMP })
+    fn return_type(&self, arguments: &[DataType]) -> Result<DataType> {
+        Ok(match (self.name, arguments) {
+            (SYSTEM_TIME, _) => DataType::Boolean,
+            (NULL_SAFE, [key]) => key.clone(),
+            _ => TIMESTAMP,
+        })
     }
 
     fn invoke_with_args(&self, _arguments: ScalarFunctionArgs) -> Result<ColumnarValue> {

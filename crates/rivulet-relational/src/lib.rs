@@ -23,7 +23,7 @@
 //!   `OVER ()`;
 //! - `order`: ORDER BY by the number of a column; `subqueries`: subqueries that the optimizer turns into joins;
 //!   `nothing`: conditions that no row fulfils, and one row of nothing; `unions`: their columns have names of their
-//!   own; `conditions`: how far conditions are pushed down;
+//!   own; `conditions`: how far conditions are pushed down; `null_safe`: keys of joins for which null equals null;
 //! - `check`: refuses what would be ignored; `clauses`: errors about clauses, in our words; `located`: the place
 //!   of an error; `comparisons`: refuses
 //!   comparisons of types that do not go together; `decimals`: number literals beside decimals; `aliases`: inputs that
@@ -59,6 +59,7 @@ mod decimals;
 mod fields;
 mod names;
 mod nothing;
+mod null_safe;
 mod order;
 mod stars;
 mod subqueries;

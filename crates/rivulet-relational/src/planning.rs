@@ -43,6 +43,7 @@ use crate::limits;
 use crate::marks;
 use crate::names;
 use crate::nothing::{NothingFulfils, first_scan, with_one_row};
+use crate::null_safe::{MarkNullSafeKeys, without_marks};
 use crate::order;
 use crate::spelling::spell_out;
 use crate::stars;
@@ -360,7 +361,7 @@ fn optimize(plan: LogicalPlan, catalog: &Catalog) -> Result<LogicalPlan, Relatio
     let context = OptimizerContext::new_with_config_options(catalog.options.clone()).with_max_passes(PASSES_MAX as u8);
     let source = first_scan(&plan, |name| !catalog.is_table(name))?;
     let plan = Optimizer::with_rules(rules()).optimize(plan, &context, |_, _| {})?;
-    let plan = versions::without_inferred(plan)?;
+    let plan = versions::without_inferred(without_marks(plan)?)?;
     let plan = match source {
         Some(source) => with_one_row(plan, &source, catalog)?,
         None => plan,
@@ -379,6 +380,7 @@ fn rules() -> Vec<Arc<dyn OptimizerRule + Send + Sync>> {
         // Before a condition of ON gets into WHERE.
         Arc::new(ConstantsOnTheRight),
         Arc::new(NothingFulfils),
+        Arc::new(MarkNullSafeKeys),
         Arc::new(ExtractEquijoinPredicate::new()),
         Arc::new(EliminateDuplicatedExpr::new()),
         Arc::new(EliminateCrossJoin::new()),

@@ -1,6 +1,6 @@
 //! Which columns of a plan are never null: by their declaration, or by a condition that null does not fulfil.
 
-use datafusion_common::{Column, JoinType};
+use datafusion_common::{Column, JoinType, NullEquality};
 use datafusion_expr::utils::split_conjunction;
 use datafusion_expr::{BinaryExpr, Distinct, Expr, ExprSchemable, LogicalPlan, Operator as Op};
 
@@ -62,7 +62,8 @@ fn is_filled(column: &Column, plan: &LogicalPlan) -> bool {
             let is_key = |(left, right): &(Expr, Expr)| plain(left) == &expression() || plain(right) == &expression();
             let of_filter = join.filter.iter().flat_map(split_conjunction).any(|one| rejects_null(one, &expression()));
             let of_side = |side: &LogicalPlan| side.schema().has_column(column) && is_filled(column, side);
-            join.on.iter().any(is_key) || of_filter || of_side(&join.left) || of_side(&join.right)
+            let is_key = join.null_equality == NullEquality::NullEqualsNothing && join.on.iter().any(is_key);
+            is_key || of_filter || of_side(&join.left) || of_side(&join.right)
         }
         LogicalPlan::Distinct(Distinct::All(input)) => is_never_null(&expression(), input),
         LogicalPlan::Sort(sort) => is_never_null(&expression(), &sort.input),

@@ -40,7 +40,7 @@ fn a_join_forgets_no_row_that_may_be_taken_back() {
     let mut check = |query: &str, rows: i64| {
         let plan = planned(query, &tables).unwrap_or_else(|error| panic!("{query}: {error}"));
         for (parallelism, batch_rows, restart) in [(1, 16, None), (2, 3, Some((200, 3))), (3, 7, None)] {
-            let course = Course { seed: 7, parallelism, batch_rows, rows_max: 64, restart };
+            let course = Course { seed: 7, parallelism, batch_rows, rows_max: 64, restart, endless: false };
             let answered = run(&plan, &tables, &course).unwrap();
             let found: i64 = answered.rows.values().sum();
             if found != rows || answered.rows.values().any(|times| *times < 0) || answered.refused.is_some() {

@@ -25,6 +25,9 @@ use rivulet_sql::{QueryPlan, Scope, Statement, parse_script, plan_query};
 use super::interpret::mean;
 use super::query::{MIDNIGHT_US, Table, Type, Value};
 
+/// So many milliseconds go by, of a clock that moves only while no task is ready, until all that comes has come.
+const QUIET_MS: usize = 200;
+
 /// So many tasks are run until it has to be done.
 const STEPS_MAX: usize = 400_000;
 
@@ -39,6 +42,8 @@ pub(crate) struct Course {
     pub(crate) rows_max: usize,
     /// After how many steps there is a checkpoint, from which it goes on in so many instances.
     pub(crate) restart: Option<(usize, usize)>,
+    /// Whether the sources never end. Then the answer is what has come out when nothing moves any more.
+    pub(crate) endless: bool,
 }
 
 /// How often each row is among the results; and how many rows were refused, and why the first was.
@@ -70,7 +75,7 @@ pub(crate) fn declaration(table: &Table) -> String {
     )
 }
 
-/// Plans a query over tables.
+/// Plans a query over tables, behind the views that stand in front of it.
 pub(crate) fn planned(query: &str, tables: &[Table]) -> Result<QueryPlan, String> {
     let mut script: String = tables.iter().map(declaration).collect();
     script.push_str(query);
@@ -79,6 +84,7 @@ pub(crate) fn planned(query: &str, tables: &[Table]) -> Result<QueryPlan, String
     for (statement, _) in parse_script(&script).map_err(|error| error.to_string())? {
         let done = match statement {
             Statement::CreateSource(create) => create.declare(|_, _| None).and_then(|source| scope.add_source(source)),
+            Statement::CreateView(view) => scope.add_view(&view),
             Statement::RunQuery(query) => plan_query(&query, &scope).map(|plan| last = Some(plan)),
             other => return Err(format!("not a statement of big queries: {other:?}")),
         };
@@ -92,12 +98,15 @@ pub(crate) fn run(plan: &QueryPlan, tables: &[Table], course: &Course) -> Result
     let mut random = StdRng::seed_from_u64(course.seed);
     let clock = Arc::new(ManualClock::new(MIDNIGHT_US));
     let workers = Workers::stepped(clock.clone());
+    // Returns whether a task has run.
     let mut step = || {
         let turn: usize = random.random_range(0..1 << 20);
-        if !workers.run_one(|ready| turn % ready, Duration::ZERO) {
+        let has_run = workers.run_one(|ready| turn % ready, Duration::ZERO);
+        if !has_run {
             clock.advance_us(1_000);
             workers.keep_time_once();
         }
+        has_run
     };
     let (mut flow, mut kept) = start(&workers, plan, tables, course, course.parallelism, None)?;
     let mut rows: Vec<Change> = Vec::new();
@@ -130,9 +139,14 @@ pub(crate) fn run(plan: &QueryPlan, tables: &[Table], course: &Course) -> Result
             }
         }
     }
+    let mut quiet_ms = 0;
     for _ in 0..STEPS_MAX {
-        match flow.wait(Duration::ZERO) {
-            None => step(),
+        let ended = match flow.wait(Duration::ZERO) {
+            None if course.endless && quiet_ms == QUIET_MS => Some(Ok(())),
+            ended => ended,
+        };
+        match ended {
+            None => quiet_ms += usize::from(!step()),
             Some(Err(error)) => return Err(error.to_string()),
             Some(Ok(())) => {
                 kept.iter().for_each(|sink| rows.append(&mut sink.rows.lock()));
@@ -181,7 +195,8 @@ fn start(
             event_time_column: source.event_time,
             lateness_us: source.declaration.lateness_us,
             newest_us,
-            ..Partition::from(Box::new(Rows::new(table, &source.columns, &schema, partition, next)) as Box<dyn Source>)
+            ..Partition::from(Box::new(Rows::new(table, &source.columns, &schema, (partition, next), course.endless))
+                as Box<dyn Source>)
         };
         let partitions = table.rows.iter().map(|row| row.0 + 1).max().unwrap_or(1);
         sources.push(match &restored {
@@ -219,10 +234,17 @@ struct Rows {
     partition: usize,
     next: usize,
     rows: RecordBatch,
+    is_endless: bool,
 }
 
 impl Rows {
-    fn new(table: &Table, columns: &[usize], schema: &SchemaRef, partition: usize, next: usize) -> Self {
+    fn new(
+        table: &Table,
+        columns: &[usize],
+        schema: &SchemaRef,
+        (partition, next): (usize, usize),
+        is_endless: bool,
+    ) -> Self {
         let rows: Vec<&Vec<Value>> = table.rows.iter().filter(|row| row.0 == partition).map(|row| &row.1).collect();
         let arrays = columns.iter().zip(schema.fields()).map(|(&column, field)| {
             let values = array(rows.iter().map(|row| &row[column]), table.columns[column].ty);
@@ -230,7 +252,7 @@ impl Rows {
         });
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         let rows = RecordBatch::try_new_with_options(schema.clone(), arrays.collect(), &options);
-        Self { partition, next, rows: rows.expect("the columns are as long") }
+        Self { partition, next, rows: rows.expect("the columns are as long"), is_endless }
     }
 }
 
@@ -238,7 +260,7 @@ impl Source for Rows {
     fn poll(&mut self, rows_max: usize, now_us: i64, _: &mut Refusals) -> Result<Polled, SourceError> {
         let count = rows_max.min(self.rows.num_rows() - self.next);
         if count == 0 {
-            return Ok(Polled::End);
+            return Ok(if self.is_endless { Polled::Nothing(Duration::from_millis(10)) } else { Polled::End });
         }
         let columns = self.rows.slice(self.next, count);
         self.next += count;
@@ -250,7 +272,7 @@ impl Source for Rows {
     }
 
     fn is_bounded(&self) -> bool {
-        true
+        !self.is_endless
     }
 }
 

@@ -70,6 +70,7 @@ impl Generator {
             batch_rows: self.pick(&[1, 2, 3, 7, 16, 8192]),
             rows_max: self.pick(&[4, 16, 64, 32_768]),
             restart: restarts.then(|| (self.below(120), 1 + self.below(3))),
+            endless: false,
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! In reading order: [`query`]: queries as trees, and how they are written; [`generate`]: random ones; [`interpret`]:
 //! what the answer is; [`engine`]: what the engine answers; [`shrink`]: the least that fails; [`bounds`],
-//! [`restarts`], [`versions`] and [`patterns`]: queries whose answer is known without an interpreter.
+//! [`restarts`], [`versions`], [`patterns`] and [`null_answers`]: queries whose answer is known without an interpreter.
 //!
 //! `RIVULET_ORACLE_QUERIES` says how many queries are tried, `RIVULET_ORACLE_SEED` with which seed they begin. With
 //! `RIVULET_ORACLE_FOLDER` each of them is written to a file there, in the words of DuckDB: its rows, the query, and
@@ -13,6 +13,7 @@ mod bounds;
 mod engine;
 mod generate;
 mod interpret;
+mod null_answers;
 mod patterns;
 mod query;
 mod restarts;

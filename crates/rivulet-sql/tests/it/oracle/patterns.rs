@@ -124,7 +124,7 @@ fn matches_are_found_in_each_partition_in_order_of_time() {
             for (parallelism, batch_rows, restart) in
                 [(1, 16, None), (3, 4, None), (2, 3, Some((120, 3))), (3, 2, Some((200, 1))), (1, 2, Some((60, 2)))]
             {
-                let course = Course { seed, parallelism, batch_rows, rows_max: 32, restart };
+                let course = Course { seed, parallelism, batch_rows, rows_max: 32, restart, endless: false };
                 match run(&plan, &tables, &course) {
                     Ok(answered) if answered.rows == expected && answered.refused.is_none() => {}
                     Ok(answered) => wrong.push(format!(
@@ -158,7 +158,7 @@ fn rows_of_one_time_are_matched_in_one_order() {
     for seed in 0..12 {
         let restart = (seed % 2 == 0).then_some((100 + seed as usize * 10, 1 + seed as usize % 3));
         let parallelism = 1 + seed as usize % 3;
-        let course = Course { seed, parallelism, batch_rows: 1 + seed as usize, rows_max: 32, restart };
+        let course = Course { seed, parallelism, batch_rows: 1 + seed as usize, rows_max: 32, restart, endless: false };
         let rows = run(&plan, &tables, &course).unwrap().rows;
         assert!(rows.len() > 10);
         assert_eq!(*first.get_or_insert_with(|| rows.clone()), rows, "{course:?}");
@@ -198,7 +198,7 @@ fn matches_are_found_in_results_of_windows() {
     assert!(expected.len() > 3);
     let plan = planned(query, &tables).unwrap();
     for (parallelism, restart) in [(1, None), (2, Some((150, 3))), (3, Some((250, 1)))] {
-        let course = Course { seed: 5, parallelism, batch_rows: 3, rows_max: 32, restart };
+        let course = Course { seed: 5, parallelism, batch_rows: 3, rows_max: 32, restart, endless: false };
         let answered = run(&plan, &tables, &course).unwrap();
         assert_eq!(answered.rows, expected, "{course:?} {:?}", answered.refused);
     }
@@ -231,7 +231,7 @@ fn partitions_are_forgotten_after_the_time_to_live() {
         let plan = planned(&format!("{query}{with}"), &tables).unwrap();
         let expected = counted(expected.into_iter().map(|id| vec![Value::Int(id)]));
         for (parallelism, restart) in [(1, None), (2, Some((40, 3))), (3, Some((80, 1)))] {
-            let course = Course { seed: 2, parallelism, batch_rows: 2, rows_max: 8, restart };
+            let course = Course { seed: 2, parallelism, batch_rows: 2, rows_max: 8, restart, endless: false };
             let answered = run(&plan, &tables, &course).unwrap();
             assert_eq!(answered.rows, expected, "{with} {course:?} {:?}", answered.refused);
         }

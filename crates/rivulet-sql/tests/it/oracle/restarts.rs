@@ -79,7 +79,14 @@ fn state_comes_to_where_its_rows_come() {
     let mut wrong = Vec::new();
     for query in &queries {
         let plan = planned(query, &tables).unwrap_or_else(|error| panic!("{query}: {error}"));
-        let course = |seed, parallelism, restart| Course { seed, parallelism, batch_rows: 2, rows_max: 16, restart };
+        let course = |seed, parallelism, restart| Course {
+            seed,
+            parallelism,
+            batch_rows: 2,
+            rows_max: 16,
+            restart,
+            endless: false,
+        };
         let straight = run(&plan, &tables, &course(1, 1, None)).unwrap();
         assert!(!straight.rows.is_empty() && straight.refused.is_none(), "{query}: {straight:?}");
         for (seed, from, steps, to) in

@@ -153,7 +153,7 @@ fn rows_meet_the_version_of_their_time() {
             for (parallelism, batch_rows, restart) in
                 [(1, 16, None), (3, 4, None), (2, 3, Some((150, 3))), (3, 2, Some((300, 1))), (1, 2, Some((60, 2)))]
             {
-                let course = Course { seed, parallelism, batch_rows, rows_max: 32, restart };
+                let course = Course { seed, parallelism, batch_rows, rows_max: 32, restart, endless: false };
                 match run(&plan, &tables, &course) {
                     Err(error) => wrong.push(format!("{query}\n  {course:?}: {error}")),
                     Ok(answered) => {
@@ -192,7 +192,7 @@ fn results_of_windows_are_versions() {
     let expected = counted(answer);
     let plan = planned(query, &tables).unwrap();
     for (parallelism, restart) in [(1, None), (2, Some((150, 3))), (3, Some((200, 1)))] {
-        let course = Course { seed: 5, parallelism, batch_rows: 3, rows_max: 32, restart };
+        let course = Course { seed: 5, parallelism, batch_rows: 3, rows_max: 32, restart, endless: false };
         let answered = run(&plan, &tables, &course).unwrap();
         assert_eq!(answered.rows, expected, "{course:?} {:?}", answered.refused);
     }

@@ -1,0 +1,102 @@
+//! Joins and subqueries over a few rows with nulls, whose answers are known, over sources that end and such as do not.
+
+use std::collections::BTreeMap;
+
+use super::engine::{Course, planned, run};
+use super::query::{Column, MIDNIGHT_US, SECOND_US, Table, Type, Value};
+
+/// A row: `id`, `k TEXT`, `x BIGINT`, `f BOOLEAN`.
+type Row = (i64, Option<&'static str>, Option<i64>, Option<bool>);
+
+/// Tables of these rows.
+fn tables<const N: usize>(tables: [(&str, &[Row]); N]) -> Vec<Table> {
+    let column = |name: &str, ty| Column { name: name.to_owned(), ty, nullable: name != "id" };
+    let columns = vec![
+        column("id", Type::Int),
+        column("ts", Type::Time),
+        column("k", Type::Text),
+        column("x", Type::Int),
+        column("f", Type::Bool),
+    ];
+    let row = |(id, k, x, f): &Row| {
+        let time = Value::Time(MIDNIGHT_US + id * SECOND_US);
+        let values = [
+            Value::Int(*id),
+            time,
+            k.map_or(Value::Null, |k| Value::Text(k.to_owned())),
+            x.map_or(Value::Null, Value::Int),
+            f.map_or(Value::Null, Value::Bool),
+        ];
+        (0, values.to_vec())
+    };
+    let table = |(name, rows): (&str, &[Row])| Table {
+        name: name.to_owned(),
+        columns: columns.clone(),
+        rows: rows.iter().map(row).collect(),
+        lateness_s: 0,
+    };
+    tables.into_iter().map(table).collect()
+}
+
+/// Runs each query in several ways, over sources that end and that do not; its rows are numbers.
+fn check(tables: &[Table], queries: &[(&str, &[&[i64]])]) {
+    for (query, expected) in queries {
+        let plan = planned(query, tables).unwrap_or_else(|error| panic!("{query}: {error}"));
+        let expected: BTreeMap<Vec<Value>, i64> =
+            expected.iter().map(|row| (row.iter().map(|one| Value::Int(*one)).collect(), 1)).collect();
+        for seed in 0..8 {
+            let restart = (seed % 4 > 1).then_some((seed as usize * 3, 1 + seed as usize % 3));
+            let parallelism = 1 + seed as usize % 3;
+            let course = Course { seed, parallelism, batch_rows: 2, rows_max: 16, restart, endless: seed % 2 == 1 };
+            let answered = run(&plan, tables, &course).unwrap_or_else(|error| panic!("{query}: {error}"));
+            assert_eq!(answered.rows, expected, "{query}\n{course:?}");
+            assert_eq!(answered.refused, None, "{query}");
+        }
+    }
+}
+
+const THREE: &[Row] =
+    &[(1, Some("a"), None, None), (2, None, Some(1), Some(true)), (3, Some("a"), Some(1), Some(true))];
+
+#[test]
+fn null_equals_null_in_the_equality_that_says_so_and_in_no_other() {
+    let tables = tables([("a", THREE), ("b", THREE), ("c", THREE)]);
+    check(
+        &tables,
+        &[
+            (
+                "SELECT a.id, b.id AS o FROM a JOIN b ON a.k IS NOT DISTINCT FROM b.k WHERE a.f = b.f",
+                &[&[2, 2], &[3, 3]],
+            ),
+            (
+                "SELECT a.id, b.id AS o, c.id AS p FROM a JOIN b ON a.k = b.k JOIN c ON a.x IS NOT DISTINCT FROM c.x",
+                &[&[1, 1, 1], &[1, 3, 1], &[3, 1, 2], &[3, 1, 3], &[3, 3, 2], &[3, 3, 3]],
+            ),
+            (
+                "SELECT a.id, b.id AS o, c.id AS p FROM a JOIN b ON a.x IS NOT DISTINCT FROM b.x JOIN c ON a.k = c.k",
+                &[&[1, 1, 1], &[1, 1, 3], &[3, 2, 1], &[3, 2, 3], &[3, 3, 1], &[3, 3, 3]],
+            ),
+            (
+                "SELECT a.id, b.id AS o, c.id AS p FROM a JOIN (b JOIN c ON b.x = c.x) ON a.k IS NOT DISTINCT FROM c.k \
+                 WHERE b.k = c.k",
+                &[&[1, 3, 3], &[3, 3, 3]],
+            ),
+            (
+                "SELECT a.id, b.id AS o FROM a LEFT JOIN b ON a.x IS NOT DISTINCT FROM b.x \
+                 WHERE b.f = a.f AND a.k = b.k",
+                &[&[3, 3]],
+            ),
+            // A view is planned before the query that reads it.
+            (
+                "CREATE VIEW v AS SELECT a.id, a.k FROM a JOIN b ON a.k IS NOT DISTINCT FROM b.k AND a.id = b.id; \
+                 SELECT v.id, c.id AS o FROM v JOIN c ON v.k = c.k",
+                &[&[1, 1], &[1, 3], &[3, 1], &[3, 3]],
+            ),
+            (
+                "CREATE VIEW v AS SELECT a.x, a.k FROM a JOIN b ON a.k IS NOT DISTINCT FROM b.k; \
+                 SELECT c.id FROM c WHERE c.f AND 'b' NOT IN (SELECT v.k FROM v)",
+                &[],
+            ),
+        ],
+    );
+}
