@@ -7,6 +7,7 @@
 //!   its values ([`one_row`]). The optimizer completes these where no row is found.
 //! - `EXISTS` and `IN` that are not under AND, and `NOT IN` where null may come, become counts of rows.
 //! - A comparison of a value of the outer query with itself becomes a check for null.
+//! - A column that is compared with the outer query gets a name of its own where its name is that of another input's.
 //! - The first row in an order becomes the greatest of one ([`first_row`](mod@first_row)).
 //! - Conditions that cannot be pulled up without changing the result are refused ([`reach`]).
 
@@ -61,10 +62,10 @@ pub(crate) fn rewrite(plan: LogicalPlan, functions: &Functions) -> Result<Logica
 
 fn rewrite_node(node: LogicalPlan, functions: &Functions) -> Result<Transformed<LogicalPlan>> {
     let node = match node {
-        LogicalPlan::Filter(filter) => match without_self_equality(&filter.predicate) {
-            Some(predicate) => LogicalPlan::Filter(Filter::try_new(predicate, filter.input)?),
-            None => LogicalPlan::Filter(filter),
-        },
+        LogicalPlan::Filter(filter) => with_own_names(match without_self_equality(&filter.predicate) {
+            Some(predicate) => Filter::try_new(predicate, filter.input)?,
+            None => filter,
+        })?,
         other => other,
     };
     match node {
@@ -126,6 +127,44 @@ fn without_self_equality(condition: &Expr) -> Option<Expr> {
         other => other.clone(),
     });
     if has_one { conjunction(spelled) } else { None }
+}
+
+/// When the optimizer pulls conditions up, it finds their columns by name alone, and takes the first one of that name.
+/// So a column that has the name of an earlier input's gets a name of its own.
+fn with_own_names(filter: Filter) -> Result<LogicalPlan> {
+    let schema = filter.input.schema();
+    let mut renamed: Vec<Expr> = Vec::new();
+    let conjuncts = split_conjunction(&filter.predicate).into_iter().map(|one| match one.contains_outer() {
+        false => Ok(one.clone()),
+        true => one
+            .clone()
+            .transform(|node| match &node {
+                Expr::Column(column) => {
+                    let place = schema.index_of_column(column)?;
+                    if schema.fields().iter().position(|field| *field.name() == column.name) == Some(place) {
+                        return Ok(Transformed::no(node));
+                    }
+                    let own = Column::new(Some(COMPARED), format!("${}_{place}", column.name));
+                    let own = own.with_spans(column.spans().clone());
+                    let named = node.clone().alias_qualified(own.relation.clone(), own.name());
+                    if !renamed.contains(&named) {
+                        renamed.push(named);
+                    }
+                    Ok(Transformed::yes(Expr::Column(own)))
+                }
+                _ => Ok(Transformed::no(node)),
+            })
+            .map(|transformed| transformed.data),
+    });
+    let predicate = conjunction(conjuncts.collect::<Result<Vec<_>>>()?);
+    match predicate {
+        Some(predicate) if !renamed.is_empty() => {
+            let columns = schema.columns().into_iter().map(Expr::Column).chain(renamed).collect();
+            let rows = Projection::try_new(columns, filter.input)?;
+            Ok(LogicalPlan::Filter(Filter::try_new(predicate, Arc::new(LogicalPlan::Projection(rows)))?))
+        }
+        _ => Ok(LogicalPlan::Filter(filter)),
+    }
 }
 
 /// Gives rows a name by a projection.

@@ -100,3 +100,28 @@ fn null_equals_null_in_the_equality_that_says_so_and_in_no_other() {
         ],
     );
 }
+
+/// The optimizer finds the columns of a subquery by their names.
+#[test]
+fn inputs_of_a_subquery_may_have_columns_of_one_name() {
+    let tables = tables([("a", THREE), ("b", THREE)]);
+    check(
+        &tables,
+        &[
+            (
+                "SELECT id FROM a WHERE EXISTS (SELECT 1 FROM b AS t JOIN b AS u ON t.x = u.x WHERE u.k = a.k)",
+                &[&[1], &[3]],
+            ),
+            (
+                "SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b AS t JOIN b AS u ON t.x = u.x \
+                 WHERE u.k = a.k AND t.id = a.id)",
+                &[&[1], &[2]],
+            ),
+            (
+                "SELECT id, (SELECT count(*) FROM b AS t JOIN b AS u ON t.x = u.x \
+                 WHERE u.id = a.id AND t.id = a.id - 1) AS n FROM a",
+                &[&[1, 0], &[2, 0], &[3, 1]],
+            ),
+        ],
+    );
+}
