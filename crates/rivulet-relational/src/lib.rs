@@ -81,4 +81,5 @@ pub use spelling::spell_out_times;
 pub use subscripts::{member_of, row_of_parts};
 pub use unnest::{Elements, columns_of};
 pub use versions::Versions;
+pub use whole_partitions::are_partitions;
 pub use window::{WindowKind, WindowTable};

@@ -15,6 +15,11 @@ use datafusion_expr::{
 /// The name of the aggregated partitions. It is not visible outside of the join.
 const PARTITIONS: &str = "__partitions";
 
+/// Whether a side of a join is what such aggregates give.
+pub fn are_partitions(plan: &LogicalPlan) -> bool {
+    matches!(plan, LogicalPlan::SubqueryAlias(alias) if alias.alias.table() == PARTITIONS)
+}
+
 /// Replaces such aggregates by joins.
 pub(crate) fn rewrite_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
     let rewritten = plan.transform_up_with_subqueries(|node| match node {

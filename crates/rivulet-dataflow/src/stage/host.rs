@@ -241,7 +241,8 @@ impl StageHost {
 
     /// When operators next have something to do, microseconds since the epoch; `None` if they wait for elements only.
     pub fn deadline_us(&self) -> Option<i64> {
-        if self.has_ended || self.at_barrier.is_some() { None } else { self.chain.deadline_us() }
+        let rests = self.has_ended || self.had_ended || self.at_barrier.is_some();
+        if rests { None } else { self.chain.deadline_us() }
     }
 
     /// The barrier at which the host waits, behind all rows before it; `None` if it does not wait.
@@ -446,5 +447,10 @@ mod tests {
         let mut stage = Stage::new(1);
         stage.0.restore(&StageSnapshot { has_ended: true, ..StageSnapshot::default() }, &[]).unwrap();
         assert_eq!((stage.give([]), stage.0.has_ended()), (vec!["End".into()], true));
+        // Its operators are without their state, so no timer of theirs runs before that.
+        let mut host = StageHost::new(Chain::new(vec![Box::new(Panics)]), vec![0], 16);
+        assert_eq!(host.deadline_us(), Some(5));
+        host.restore(&StageSnapshot { has_ended: true, ..StageSnapshot::default() }, &[]).unwrap();
+        assert_eq!(host.deadline_us(), None);
     }
 }

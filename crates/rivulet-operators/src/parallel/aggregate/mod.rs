@@ -54,7 +54,17 @@ impl KeyedAggregate {
         };
         let groups = GroupPlan::new(&spec.aggregates, &spec.input, mode)?;
         let keys = KeyPlan::new(&spec.input, &spec.keys)?;
-        Ok(Self { plan: Arc::new(AggregatePlan { spec, groups, keys, output }) })
+        Ok(Self { plan: Arc::new(AggregatePlan { spec, groups, keys, output, gives_at_once: false }) })
+    }
+
+    /// Emits the one row of an aggregation without keys at once, before rows have come, so that a join with it does not
+    /// wait for a row that may never come.
+    #[must_use]
+    pub fn at_once(mut self) -> Self {
+        if let Some(plan) = Arc::get_mut(&mut self.plan) {
+            plan.gives_at_once = plan.spec.keys.is_empty();
+        }
+        self
     }
 
     /// The output columns.

@@ -254,11 +254,14 @@ impl AggregateOperator {
         Ok(())
     }
 
-    fn end(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        if self.plan.keys.len() == 0
-            && !self.keyed.groups.get(0).is_some_and(|group| group.is_given || group.is_touched)
-        {
-            // No row has come: that is a result too.
+    /// Whether the row for no rows at all is still to come.
+    fn lacks_first(&self) -> bool {
+        self.plan.keys.len() == 0 && !self.keyed.groups.get(0).is_some_and(|group| group.is_given || group.is_touched)
+    }
+
+    /// Emits all results. That no row has come is a result, too.
+    fn give_all(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        if self.lacks_first() {
             self.keyed.grow(1);
             self.keyed.groups[0].latest_us = self.keyed.groups[0].latest_us.max(0);
             self.arrival_us = self.arrival_us.max(context.now_us);
@@ -294,17 +297,20 @@ impl Operator for AggregateOperator {
                 Ok(())
             }
             Element::Barrier(_) => self.give(context),
-            Element::End => self.end(context),
+            Element::End => self.give_all(context),
             Element::Control(_) | Element::Clocks(_) => Ok(()),
         }
     }
 
     fn deadline_us(&self) -> Option<i64> {
-        (self.pending_rows > 0).then_some(self.pending_since_us)
+        match self.plan.gives_at_once && self.lacks_first() {
+            true => Some(i64::MIN),
+            false => (self.pending_rows > 0).then_some(self.pending_since_us),
+        }
     }
 
     fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
-        self.give(context)
+        if self.plan.gives_at_once { self.give_all(context) } else { self.give(context) }
     }
 
     fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {

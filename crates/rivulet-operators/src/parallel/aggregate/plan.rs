@@ -12,7 +12,7 @@ pub struct KeyedAggregateSpec {
     /// The columns of the input.
     pub input: SchemaRef,
     /// The columns that are the key. Without columns there is one row for everything; it is emitted at the end of the
-    /// input even if the input had no rows.
+    /// input even if the input had no rows, or at once ([`KeyedAggregate::at_once`](super::KeyedAggregate::at_once)).
     pub keys: Vec<usize>,
     /// The aggregates of each key. None: DISTINCT.
     pub aggregates: Vec<AggregateSpec>,
@@ -29,4 +29,6 @@ pub(crate) struct AggregatePlan {
     pub(super) groups: GroupPlan,
     pub(super) keys: KeyPlan,
     pub(super) output: SchemaRef,
+    /// Whether the one row of an aggregation without keys is emitted before any row has come.
+    pub(super) gives_at_once: bool,
 }

@@ -153,6 +153,16 @@ impl KeyedJoin {
         self
     }
 
+    /// Says which sides have at most one row at a time. [`KeyedJoinSpec::state_ttl_us`] does not apply to it: it may be
+    /// as old as the query.
+    #[must_use]
+    pub fn with_one_row(mut self, sides: [bool; 2]) -> Self {
+        if let Some(plan) = Arc::get_mut(&mut self.plan) {
+            plan.keeps = sides;
+        }
+        self
+    }
+
     /// The output columns.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
@@ -185,7 +195,8 @@ impl OperatorFactory for KeyedJoin {
             format!("{} {equals} {}", spec.left.field(left).name(), spec.right.field(right).name())
         }));
         shared.extend(spec.residual.as_ref().map(crate::expression::sql));
-        for ((schema, expiry), side) in [&spec.left, &spec.right].into_iter().zip(spec.expiry).zip(["left", "right"]) {
+        for (place, side) in ["left", "right"].into_iter().enumerate() {
+            let (schema, expiry) = ([&spec.left, &spec.right][place], spec.expiry[place]);
             shared.push(match expiry {
                 Some(expiry) => {
                     let name = schema.field(expiry.column).name();
@@ -196,7 +207,7 @@ impl OperatorFactory for KeyedJoin {
                     };
                     format!("{side} rows until {name}{after}")
                 }
-                None => format!("{side} {}", state_text(spec.state_ttl_us, "a row's event time")),
+                None => format!("{side} {}", state_text(self.plan.state_ttl_us(place), "a row's event time")),
             });
         }
         Description { operator: "join".into(), shared, per_slot: vec![] }

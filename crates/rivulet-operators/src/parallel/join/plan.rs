@@ -81,6 +81,8 @@ pub(crate) struct JoinPlan {
     pub(super) reach: [Option<Expiry>; 2],
     /// Whether null is equal to null.
     pub(super) nulls_are_equal: bool,
+    /// Whether rows of a side stay however old they are.
+    pub(super) keeps: [bool; 2],
 }
 
 impl JoinPlan {
@@ -135,8 +137,8 @@ impl JoinPlan {
             &spec.keys.iter().map(|key| key.1).collect::<Vec<_>>(),
         )?;
         let columns = spec.output.iter().map(|&column| place(column)).collect();
-        let (late, reach, nulls_are_equal) = ([None; 2], [None; 2], false);
-        let plan = Self { keys, residual, columns, output, kept, spec, late, reach, nulls_are_equal };
+        let (late, reach, nulls_are_equal, keeps) = ([None; 2], [None; 2], false, [false; 2]);
+        let plan = Self { keys, residual, columns, output, kept, spec, late, reach, nulls_are_equal, keeps };
         plan.stores()?;
         Ok(plan)
     }
@@ -159,12 +161,17 @@ impl JoinPlan {
         event_time_us: i64,
         time_us: impl FnOnce(usize) -> Option<i64>,
     ) -> i64 {
-        let (time_us, after_us) = match (self.spec.expiry[side], self.spec.state_ttl_us) {
+        let (time_us, after_us) = match (self.spec.expiry[side], self.state_ttl_us(side)) {
             (Some(expiry), _) => (time_us(expiry.column), expiry.after_us),
             (None, Some(ttl_us)) => (Some(event_time_us), ttl_us),
             (None, None) => (None, 0),
         };
         time_us.map_or(i64::MAX, |time_us| time_us.saturating_add(after_us))
+    }
+
+    /// How long a side's rows are remembered if their condition says nothing about that.
+    pub(super) fn state_ttl_us(&self, side: usize) -> Option<i64> {
+        self.spec.state_ttl_us.filter(|_| !self.keeps[side])
     }
 
     /// Whether rows of a side come out if they have no partner.

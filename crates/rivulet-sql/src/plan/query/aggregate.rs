@@ -303,7 +303,8 @@ impl Lowering {
         let (stream, places) = self.grouped(aggregate, stream, &keys, &BTreeSet::new())?;
         let (keys, group) = distinct(&places, &vec![None; places.len()]);
         let aggregates = self.aggregates(aggregate, &stream)?;
-        let what = format!("{keys:?} {aggregates:?} {}", stream.changes);
+        let at_once = if self.gives_at_once { " at once" } else { "" };
+        let what = format!("{keys:?} {aggregates:?} {}{at_once}", stream.changes);
         let spec = KeyedAggregateSpec {
             input: stream.schema.clone(),
             keys: keys.clone(),
@@ -321,7 +322,10 @@ impl Lowering {
         };
         let bounds = keys.iter().map(|&key| stream.bound_of(key)).chain(spec.aggregates.iter().map(greatest));
         let bounds = bounds.enumerate().filter_map(|(column, bound)| Some((column, bound?))).collect();
-        let keyed = KeyedAggregate::new(spec).map_err(|error| self.builder.failed(error))?;
+        let mut keyed = KeyedAggregate::new(spec).map_err(|error| self.builder.failed(error))?;
+        if self.gives_at_once {
+            keyed = keyed.at_once();
+        }
         let (schema, changes) = (keyed.output_schema().clone(), keyed.output_retracts());
         let (edge, partition) = self.builder.edge(&stream, &keys);
         let node = self.builder.operator("aggregate", &what, keyed, schema.clone(), &[(stream.node, 0, edge)]);

@@ -94,7 +94,11 @@ impl Lowering {
         for side in [LEFT, RIGHT] {
             let mut used = asked(side);
             used.extend(used_columns(join.on.iter().map(|pair| pair[side]).chain(join.filter), schemas[side]));
+            // Of OVER () both sides are the same rows, so a row brings its aggregates with it.
+            let gives_at_once = !rivulet_relational::are_partitions(join.plans[side]);
+            let gave_at_once = std::mem::replace(&mut self.gives_at_once, gives_at_once);
             let stream = self.lower(join.plans[side], &used)?;
+            self.gives_at_once = gave_at_once;
             let stream = self.builder.with_windows(stream)?;
             let expressions: Vec<&Expr> = join.on.iter().map(|pair| pair[side]).collect();
             let kept: BTreeSet<usize> = used
@@ -160,6 +164,7 @@ impl Lowering {
         let mut keyed = KeyedJoin::new(spec)
             .and_then(|join| join.with_lateness([lateness(&left), lateness(&right)]))
             .and_then(|join| join.with_reach(reach))
+            .map(|join| join.with_one_row([self.is_one_row(&left), self.is_one_row(&right)]))
             .map_err(|error| crate::plan::defect(error, position))?;
         if join.nulls_are_equal {
             keyed = keyed.with_equal_nulls();

@@ -34,6 +34,9 @@ pub(super) struct Lowering {
     pub(super) tables: Vec<Arc<Table>>,
     /// How long state is remembered that no row uses and nothing else limits.
     pub(super) state_ttl_us: Option<i64>,
+    /// Whether an aggregate without keys gives its row before rows have come: on a side of a join, which would wait for
+    /// it, for ever if no row comes. By itself such a row comes with the first row, or at the end.
+    pub(super) gives_at_once: bool,
 }
 
 impl Lowering {
@@ -72,7 +75,7 @@ impl Lowering {
             let node = builder.dataflow.add(Work::Source(place), Arc::new(schema));
             builder.changes.insert(node, source.declaration.changes());
         }
-        Ok(Self { builder, sources, tables: Vec::new(), state_ttl_us })
+        Ok(Self { builder, sources, tables: Vec::new(), state_ttl_us, gives_at_once: false })
     }
 
     pub(super) fn position(&self) -> Position {

@@ -101,6 +101,29 @@ fn null_equals_null_in_the_equality_that_says_so_and_in_no_other() {
     );
 }
 
+#[test]
+fn a_subquery_without_rows_silences_no_query_without_an_end() {
+    let queries = [
+        "SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM b WHERE x > 1000)",
+        "SELECT id FROM a WHERE k NOT IN (SELECT k FROM b WHERE x > 1000)",
+        "SELECT id FROM a WHERE k <> ALL (SELECT k FROM b WHERE x > 1000)",
+        "SELECT id FROM a WHERE (SELECT count(*) FROM b WHERE x > 1000) = 0",
+        "SELECT id FROM a WHERE id < 0 OR NOT EXISTS (SELECT 1 FROM b WHERE x > 1000)",
+        "SELECT id FROM a WHERE coalesce((SELECT max(x) FROM b WHERE x > 1000), 0) < 5",
+        "SELECT a.id FROM a, (SELECT count(*) AS n FROM b WHERE x > 1000) AS c WHERE n = 0",
+        "SELECT id FROM a \
+         WHERE NOT EXISTS (SELECT 1 FROM (SELECT count(*) AS n FROM b WHERE x > 1000) AS c WHERE n > 0)",
+    ];
+    let without = tables([("a", THREE), ("b", THREE)]);
+    let forgetful = format!("{} WITH (state_ttl => INTERVAL '1 second')", queries[0]);
+    check(&without, &[(&forgetful, &[&[1], &[2], &[3]])]);
+    let with = tables([("a", THREE), ("b", &[(1, None, Some(2000), None), (2, Some("a"), Some(3000), None)])]);
+    for query in queries {
+        check(&without, &[(query, &[&[1], &[2], &[3]])]);
+        check(&with, &[(query, &[])]);
+    }
+}
+
 /// The optimizer finds the columns of a subquery by their names.
 #[test]
 fn inputs_of_a_subquery_may_have_columns_of_one_name() {
