@@ -18,7 +18,7 @@
 //! - [`expression`]: single expressions ([`ExpressionPlanner`]), as applications have them;
 //! - [`parts`]: the SELECTs of a query one by one, to find the expression that is wrong;
 //! - `times`: units, zones and roundings of times, spelled out as calls, and elements of arrays (`subscripts`);
-//! - `spelling`: casts with all the details of their types;
+//! - `spelling`: casts with all the details of their types; `row_values`: comparisons of rows, part by part;
 //! - `grouping_sets`: GROUPING SETS, ROLLUP and CUBE; `limits`: LIMIT inside a query; `whole_partitions`: aggregates
 //!   `OVER ()`;
 //! - `order`: ORDER BY by the number of a column; `subqueries`: subqueries that the optimizer turns into joins;
@@ -45,6 +45,7 @@ pub mod functions;
 pub mod calls;
 pub mod expression;
 pub mod parts;
+mod row_values;
 mod spelling;
 mod aliases;
 mod check;
@@ -77,6 +78,7 @@ pub use expression::ExpressionPlanner;
 pub use matches::{Matches, RowPattern};
 pub use names::written;
 pub use planning::{Planned, PlannedView, SortColumn, plan, plan_view};
+pub use row_values::spell_out_rows;
 pub use spelling::spell_out_times;
 pub use subscripts::{member_of, row_of_parts};
 pub use unnest::{Elements, columns_of};

@@ -14,6 +14,7 @@ use datafusion_sql::sqlparser::ast::{
 
 use crate::clauses::start;
 use crate::error::{Problem, RelationalError};
+use crate::row_values;
 use crate::subscripts;
 use crate::times;
 use crate::walk::{NodeMut, change_expression};
@@ -28,17 +29,17 @@ struct Conversion {
     characters_max: Option<u64>,
 }
 
-/// Spells out the times and the elements of arrays in an expression of an application.
+/// Spells out the times, the elements of arrays and the comparisons of rows in an expression of an application.
 ///
 /// # Errors
-/// An unknown unit of time, or the time of evaluation.
+/// An unknown unit of time, the time of evaluation, or a comparison of rows that is not supported.
 pub fn spell_out_times(expression: &mut Expr) -> Result<(), RelationalError> {
     let mut found = None;
     change_expression(expression, &mut |node, _| {
         let NodeMut::Expr(part) = node else { return };
         let place = start(part);
         subscripts::spell_out(part);
-        if let (Err(error), None) = (times::spell_out(part), &found) {
+        if let (Err(error), None) = (times::spell_out(part).and_then(|()| row_values::spell_out(part)), &found) {
             found = Some(RelationalError { place, ..error });
         }
     });
@@ -52,6 +53,7 @@ pub fn spell_out_times(expression: &mut Expr) -> Result<(), RelationalError> {
 pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
     times::spell_out(expression)?;
     subscripts::spell_out(expression);
+    row_values::spell_out(expression)?;
     match expression {
         Expr::Cast { array: true, .. } | Expr::Cast { format: Some(_), .. } => {
             let error = RelationalError::new("this form of CAST is not supported yet");

@@ -11,7 +11,7 @@ use crate::times::{call, taken, text};
 pub(crate) const PART: &str = "array_element";
 
 /// The function of an object with these fields.
-const ROW: &str = "named_struct";
+pub(crate) const ROW: &str = "named_struct";
 
 /// Whether this is all that may stand behind a value with parts.
 pub(crate) fn is_parts(chain: &[AccessExpr]) -> bool {

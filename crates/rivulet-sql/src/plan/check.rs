@@ -384,7 +384,7 @@ fn refuse(expression: &Expr, position: Position) -> SqlError {
         ),
         Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_) => not_yet(position, "GROUPING SETS, CUBE or ROLLUP"),
         Expr::Tuple(_) | Expr::Struct { .. } | Expr::Named { .. } | Expr::Dictionary(_) | Expr::Map(_) => {
-            not_yet(position, "a structured value")
+            not_yet(position, "a structured value").hint("write ROW(a, b), or select its parts one by one")
         }
         Expr::Wildcard(_) | Expr::QualifiedWildcard(..) => SqlError::new(position, "'*' cannot stand here"),
         _ => not_yet(position, "this kind of expression"),

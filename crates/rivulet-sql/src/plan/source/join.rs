@@ -10,7 +10,7 @@ use datafusion_sql::sqlparser::ast;
 use rivulet_operators::{Join as JoinOperator, JoinKind, JoinSide, JoinSpec, Offset};
 
 use super::super::check::{Scope, ScopeTable, full_name};
-use super::super::expression::{Compiler, ExpressionPlanner, parameter_fields};
+use super::super::expression::{Compiler, ExpressionPlanner, parameter_fields, placed};
 use super::super::join_bounds::BoundCheck;
 use super::super::walk::start;
 use super::super::window::EventTime;
@@ -123,7 +123,9 @@ impl<'a> SourcePlanner<'a, '_> {
         };
         let (mut keys, mut bounds) = (Vec::new(), Bounds::default());
         if let Some(on) = join.on {
-            condition.plan(on, start(on).or(join.position), &mut keys, &mut bounds)?;
+            let (position, mut on) = (start(on).or(join.position), on.clone());
+            rivulet_relational::spell_out_rows(&mut on).map_err(|error| placed(error, position))?;
+            condition.plan(&on, position, &mut keys, &mut bounds)?;
         }
         let text = join.on.map_or_else(String::new, |on| format!(" ON {on}"));
         let (time, event_time, step, waits) = match condition.is_latest {

@@ -124,6 +124,33 @@ fn a_subquery_without_rows_silences_no_query_without_an_end() {
     }
 }
 
+#[test]
+fn rows_of_values_are_compared_part_by_part() {
+    let tables = tables([("a", THREE), ("b", THREE)]);
+    check(
+        &tables,
+        &[
+            ("SELECT id FROM a WHERE NOT ((k, x) = ('a', 1))", &[]),
+            ("SELECT id FROM a WHERE NOT ((k, x) = ('b', 1))", &[&[1], &[3]]),
+            ("SELECT id FROM a WHERE (k, x) NOT IN (('a', 1), ('b', 2))", &[]),
+            ("SELECT id FROM a WHERE (k, x) NOT IN (('b', 1), ('c', 2))", &[&[1], &[3]]),
+            ("SELECT id FROM a WHERE (k, x) < ('b', 5)", &[&[1], &[3]]),
+            ("SELECT id FROM a WHERE (k, x) <= ('a', 1)", &[&[3]]),
+            ("SELECT id FROM a WHERE (x, (k, id)) > (1, ('a', 2))", &[&[3]]),
+            ("SELECT id FROM a WHERE ROW(k, x) <> ROW('a', 2)", &[&[2], &[3]]),
+            ("SELECT id FROM a WHERE (k, x) IS NULL", &[]),
+            ("SELECT id FROM a WHERE (k, x) IS NOT NULL", &[&[3]]),
+            ("SELECT id FROM a WHERE (k, x) IS NOT DISTINCT FROM ('a', CAST(NULL AS BIGINT))", &[&[1]]),
+            ("SELECT id FROM a WHERE (x, id) BETWEEN (1, 2) AND (1, 2)", &[&[2]]),
+            ("SELECT a.id, b.id AS o FROM a JOIN b ON (a.k, a.x) = (b.k, b.x)", &[&[3, 3]]),
+            (
+                "SELECT a.id, b.id AS o FROM a JOIN b ON (a.k, a.x) IS NOT DISTINCT FROM (b.k, b.x)",
+                &[&[1, 1], &[2, 2], &[3, 3]],
+            ),
+        ],
+    );
+}
+
 /// The optimizer finds the columns of a subquery by their names.
 #[test]
 fn inputs_of_a_subquery_may_have_columns_of_one_name() {
