@@ -24,10 +24,10 @@ const NAMES: [&str; 3] = ["a", "b", "c"];
 const ROWS_MAX: usize = 30;
 
 /// What is in scope: aliases with their columns.
-type InScope = Vec<(String, Vec<Column>)>;
+pub(super) type InScope = Vec<(String, Vec<Column>)>;
 
 pub(crate) fn case(seed: u64) -> Case {
-    let mut generator = Generator { random: StdRng::seed_from_u64(seed), tables: Vec::new(), aliases: 0 };
+    let mut generator = Generator::new(StdRng::seed_from_u64(seed));
     for name in NAMES {
         let table = generator.table(name);
         generator.tables.push(table);
@@ -38,31 +38,35 @@ pub(crate) fn case(seed: u64) -> Case {
     Case { tables: generator.tables, query, courses }
 }
 
-struct Generator {
+pub(super) struct Generator {
     random: StdRng,
-    tables: Vec<Table>,
+    pub(super) tables: Vec<Table>,
     aliases: usize,
 }
 
 impl Generator {
-    fn below(&mut self, n: usize) -> usize {
+    pub(super) fn new(random: StdRng) -> Self {
+        Self { random, tables: Vec::new(), aliases: 0 }
+    }
+
+    pub(super) fn below(&mut self, n: usize) -> usize {
         self.random.random_range(0..n)
     }
 
-    fn percent(&mut self, percent: usize) -> bool {
+    pub(super) fn percent(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }
 
-    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+    pub(super) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }
 
-    fn alias(&mut self) -> String {
+    pub(super) fn alias(&mut self) -> String {
         self.aliases += 1;
         format!("t{}", self.aliases)
     }
 
-    fn course(&mut self) -> Course {
+    pub(super) fn course(&mut self) -> Course {
         let restarts = self.percent(60);
         Course {
             seed: self.random.random_range(0..u64::MAX),
@@ -265,7 +269,7 @@ impl Generator {
         })
     }
 
-    fn column_of(&mut self, scope: &InScope, ty: Type) -> Option<Expr> {
+    pub(super) fn column_of(&mut self, scope: &InScope, ty: Type) -> Option<Expr> {
         let all: Vec<Expr> = scope
             .iter()
             .flat_map(|(alias, columns)| columns.iter().map(move |column| (alias, column)))
@@ -818,7 +822,7 @@ impl Generator {
     }
 }
 
-fn select(select: Select) -> Query {
+pub(super) fn select(select: Select) -> Query {
     Query::Select(Box::new(select))
 }
 
@@ -826,11 +830,11 @@ fn equal(one: Expr, other: Expr) -> Expr {
     Expr::Compare(Comparison::Equal, Box::new(one), Box::new(other))
 }
 
-fn all(conditions: Vec<Expr>) -> Option<Expr> {
+pub(super) fn all(conditions: Vec<Expr>) -> Option<Expr> {
     conditions.into_iter().reduce(|one, other| Expr::And(Box::new(one), Box::new(other)))
 }
 
-fn named(items: Vec<Expr>) -> Vec<(Expr, String)> {
+pub(super) fn named(items: Vec<Expr>) -> Vec<(Expr, String)> {
     items.into_iter().enumerate().map(|(at, one)| (one, format!("c{at}"))).collect()
 }
 

@@ -263,6 +263,10 @@ impl Interpreter<'_> {
         Ok(Joined { aliases: vec![(item.alias.clone(), relation.names)], rows })
     }
 
+    fn row(&self, parts: &[Expr], scope: &Scope<'_>) -> Result<Vec<Value>, String> {
+        parts.iter().map(|part| self.value(part, scope)).collect()
+    }
+
     fn is_true(&self, condition: &Expr, scope: &Scope<'_>) -> Result<bool, String> {
         Ok(self.value(condition, scope)? == Value::Bool(true))
     }
@@ -283,6 +287,18 @@ impl Interpreter<'_> {
             Expr::Literal(value, _) => value.clone(),
             Expr::Compare(comparison, one, other) => {
                 compare(*comparison, &self.value(one, scope)?, &self.value(other, scope)?)
+            }
+            Expr::CompareRows(comparison, one, other) => {
+                compare_rows(*comparison, &self.row(one, scope)?, &self.row(other, scope)?)
+            }
+            Expr::RowInList { row, list, negated } => {
+                let row = self.row(row, scope)?;
+                let mut is_in = Value::Bool(false);
+                for one in list {
+                    let equal = compare_rows(Comparison::Equal, &row, &self.row(one, scope)?);
+                    is_in = not(&and(&not(&is_in), &not(&equal)));
+                }
+                negated_if(*negated, is_in)
             }
             Expr::And(one, other) => and(&self.value(one, scope)?, &self.value(other, scope)?),
             Expr::Or(one, other) => not(&and(&not(&self.value(one, scope)?), &not(&self.value(other, scope)?))),
@@ -386,7 +402,7 @@ impl Interpreter<'_> {
                 return aggregate(*function, values);
             }
             Expr::Exists(query, negated) => Value::Bool(self.query(query, Some(scope))?.rows.is_empty() == *negated),
-            Expr::In(one, query, negated) => {
+            Expr::In(one, query, negated) | Expr::Quantified(one, query, negated) => {
                 let value = self.value(one, scope)?;
                 let rows = self.query(query, Some(scope))?.rows;
                 negated_if(*negated, is_in(&value, rows.iter().map(|row| &row[0])))
@@ -572,6 +588,24 @@ fn compare(comparison: Comparison, one: &Value, other: &Value) -> Value {
         Comparison::Greater => order.is_gt(),
         _ => order.is_ge(),
     })
+}
+
+/// Two rows, part by part: those before the first pair that is unequal or has a null say nothing about their order.
+fn compare_rows(comparison: Comparison, one: &[Value], other: &[Value]) -> Value {
+    let pairs = || one.iter().zip(other);
+    let equal =
+        || pairs().fold(Value::Bool(true), |all, (one, other)| and(&all, &compare(Comparison::Equal, one, other)));
+    match comparison {
+        Comparison::NotDistinct => Value::Bool(one == other),
+        Comparison::Distinct => Value::Bool(one != other),
+        Comparison::Equal => equal(),
+        Comparison::NotEqual => not(&equal()),
+        order => {
+            let decides = |pair: &(&Value, &Value)| compare(Comparison::Equal, pair.0, pair.1) != Value::Bool(true);
+            let (one, other) = pairs().find(decides).or(pairs().next_back()).expect("a row has parts");
+            compare(order, one, other)
+        }
+    }
 }
 
 fn and(one: &Value, other: &Value) -> Value {

@@ -2,8 +2,9 @@
 //! checkpoint and a restart in the middle, against an interpreter that shares no code with it.
 //!
 //! In reading order: [`query`]: queries as trees, and how they are written; [`generate`]: random ones; [`interpret`]:
-//! what the answer is; [`engine`]: what the engine answers; [`shrink`]: the least that fails; [`bounds`],
-//! [`restarts`], [`versions`], [`patterns`] and [`null_answers`]: queries whose answer is known without an interpreter.
+//! what the answer is; [`nulls`]: random joins and subqueries over tables full of nulls; [`engine`]: what the engine
+//! answers; [`shrink`]: the least that fails; [`bounds`], [`restarts`], [`versions`], [`patterns`] and
+//! [`null_answers`]: queries whose answer is known without an interpreter.
 //!
 //! `RIVULET_ORACLE_QUERIES` says how many queries are tried, `RIVULET_ORACLE_SEED` with which seed they begin. With
 //! `RIVULET_ORACLE_FOLDER` each of them is written to a file there, in the words of DuckDB: its rows, the query, and
@@ -14,6 +15,7 @@ mod engine;
 mod generate;
 mod interpret;
 mod null_answers;
+mod nulls;
 mod patterns;
 mod query;
 mod restarts;
@@ -125,6 +127,19 @@ fn kind_of(refusal: &str) -> String {
 
 #[test]
 fn random_queries_answer_as_an_interpreter_does() {
+    let [queries, same, with_rows, changing] = compared("", case);
+    assert!(same * 2 > queries && with_rows * 3 > queries && changing * 16 > queries, "too little was tried");
+}
+
+#[test]
+fn joins_and_subqueries_over_nulls_answer_as_an_interpreter_does() {
+    let [queries, same, with_rows, changing] = compared("nulls_", nulls::case);
+    assert!(same * 2 > queries && with_rows * 4 > queries && changing * 16 > queries, "too little was tried");
+}
+
+/// Compares the answers to as many queries as are wanted. Returns how many these are, to how many the answer is the
+/// same, and how many of these have rows, and rows that are taken back. Names of files begin with `name`.
+fn compared(name: &str, case: impl Fn(u64) -> Case) -> [u64; 4] {
     let first = number("RIVULET_ORACLE_SEED", 1);
     let queries = number("RIVULET_ORACLE_QUERIES", QUERIES);
     let folder = std::env::var_os("RIVULET_ORACLE_FOLDER").map(std::path::PathBuf::from);
@@ -145,7 +160,7 @@ fn random_queries_answer_as_an_interpreter_does() {
                 if let Some(folder) = &folder
                     && let Some(text) = for_another_engine(&case, &answered)
                 {
-                    std::fs::write(folder.join(format!("{seed}.sql")), text).expect("the folder is there");
+                    std::fs::write(folder.join(format!("{name}{seed}.sql")), text).expect("the folder is there");
                 }
             }
             Outcome::Different(_) => {
@@ -165,7 +180,7 @@ fn random_queries_answer_as_an_interpreter_does() {
         refusals.iter().for_each(|(kind, (times, first))| eprintln!("{times} times {kind}\n    {first}"));
     }
     assert!(wrong.is_empty(), "{} differ\n{}", wrong.len(), wrong.join("\n"));
-    assert!(same * 2 > queries && with_rows * 3 > queries && changing * 16 > queries, "too little was tried");
+    [queries, same, with_rows, changing]
 }
 
 /// What random queries have found.

@@ -120,6 +120,14 @@ pub(crate) enum Expr {
     },
     Literal(Value, Type),
     Compare(Comparison, Box<Expr>, Box<Expr>),
+    /// `(a, b) < (c, d)`.
+    CompareRows(Comparison, Vec<Expr>, Vec<Expr>),
+    /// `(a, b) [NOT] IN ((c, d), ...)`.
+    RowInList {
+        row: Vec<Expr>,
+        list: Vec<Vec<Expr>>,
+        negated: bool,
+    },
     And(Box<Expr>, Box<Expr>),
     Or(Box<Expr>, Box<Expr>),
     Not(Box<Expr>),
@@ -161,6 +169,8 @@ pub(crate) enum Expr {
     },
     Exists(Box<Query>, bool),
     In(Box<Expr>, Box<Query>, bool),
+    /// The same as `x = ANY (query)`, or `x <> ALL (query)`.
+    Quantified(Box<Expr>, Box<Query>, bool),
     /// The value of a query of one row.
     Scalar(Box<Query>, Type),
     Over {
@@ -279,6 +289,8 @@ impl Expr {
         match self {
             Self::Column { ty, .. } | Self::Literal(_, ty) | Self::Scalar(_, ty) => *ty,
             Self::Compare(..)
+            | Self::CompareRows(..)
+            | Self::RowInList { .. }
             | Self::And(..)
             | Self::Or(..)
             | Self::Not(..)
@@ -287,7 +299,8 @@ impl Expr {
             | Self::InList { .. }
             | Self::Like(..)
             | Self::Exists(..)
-            | Self::In(..) => Type::Bool,
+            | Self::In(..)
+            | Self::Quantified(..) => Type::Bool,
             Self::Case { whens, .. } => whens[0].1.ty(),
             Self::Coalesce(all) => all[0].ty(),
             Self::NullIf(one, _) => one.ty(),
@@ -322,7 +335,10 @@ impl Expr {
             | Self::Minute(one)
             | Self::Upper(one)
             | Self::Like(one, ..)
-            | Self::In(one, ..) => vec![one],
+            | Self::In(one, ..)
+            | Self::Quantified(one, ..) => vec![one],
+            Self::CompareRows(_, one, other) => one.iter_mut().chain(other).collect(),
+            Self::RowInList { row, list, .. } => row.iter_mut().chain(list.iter_mut().flatten()).collect(),
             Self::Compare(_, one, other)
             | Self::And(one, other)
             | Self::Or(one, other)
@@ -349,7 +365,9 @@ impl Expr {
     /// The query in it.
     pub(crate) fn query(&mut self) -> Option<&mut Query> {
         match self {
-            Self::Exists(query, _) | Self::In(_, query, _) | Self::Scalar(query, _) => Some(query),
+            Self::Exists(query, _) | Self::In(_, query, _) | Self::Quantified(_, query, _) | Self::Scalar(query, _) => {
+                Some(query)
+            }
             _ => None,
         }
     }
@@ -406,6 +424,19 @@ pub(crate) fn written_time(us: i64) -> String {
     let (day, second) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let date = if day < 0 { format!("2025-12-{}", 32 + day) } else { format!("2026-01-{:02}", 1 + day) };
     format!("{date} {:02}:{:02}:{:02}", second / 3600, second / 60 % 60, second % 60)
+}
+
+fn between(comparison: Comparison) -> &'static str {
+    match comparison {
+        Comparison::Equal => " = ",
+        Comparison::NotEqual => " <> ",
+        Comparison::Less => " < ",
+        Comparison::LessOrEqual => " <= ",
+        Comparison::Greater => " > ",
+        Comparison::GreaterOrEqual => " >= ",
+        Comparison::Distinct => " IS DISTINCT FROM ",
+        Comparison::NotDistinct => " IS NOT DISTINCT FROM ",
+    }
 }
 
 struct Writer {
@@ -598,6 +629,14 @@ impl Writer {
         }
     }
 
+    /// A row. Rows are values with an order of their own to the other engine.
+    fn row(&mut self, parts: &[Expr]) {
+        self.can &= self.dialect == Dialect::Rivulet;
+        self.put("(");
+        self.list(parts);
+        self.put(")");
+    }
+
     fn binary(&mut self, one: &Expr, between: &str, other: &Expr) {
         self.put("(");
         self.expr(one);
@@ -666,17 +705,24 @@ impl Writer {
             Expr::Column { alias, name, .. } => self.put(&format!("{alias}.{name}")),
             Expr::Literal(value, ty) => self.put(&literal(value, *ty)),
             Expr::Compare(comparison, one, other) => {
-                let between = match comparison {
-                    Comparison::Equal => " = ",
-                    Comparison::NotEqual => " <> ",
-                    Comparison::Less => " < ",
-                    Comparison::LessOrEqual => " <= ",
-                    Comparison::Greater => " > ",
-                    Comparison::GreaterOrEqual => " >= ",
-                    Comparison::Distinct => " IS DISTINCT FROM ",
-                    Comparison::NotDistinct => " IS NOT DISTINCT FROM ",
-                };
-                self.binary(one, between, other);
+                self.binary(one, between(*comparison), other);
+            }
+            Expr::CompareRows(comparison, one, other) => {
+                self.put("(");
+                self.row(one);
+                self.put(between(*comparison));
+                self.row(other);
+                self.put(")");
+            }
+            Expr::RowInList { row, list, negated } => {
+                self.put("(");
+                self.row(row);
+                self.put(if *negated { " NOT IN (" } else { " IN (" });
+                for (at, one) in list.iter().enumerate() {
+                    self.put(if at > 0 { ", " } else { "" });
+                    self.row(one);
+                }
+                self.put("))");
             }
             Expr::And(one, other) => self.binary(one, " AND ", other),
             Expr::Or(one, other) => {
@@ -786,6 +832,12 @@ impl Writer {
             Expr::In(one, query, negated) => {
                 self.expr(one);
                 self.put(if *negated { " NOT IN (" } else { " IN (" });
+                self.query(query);
+                self.put(")");
+            }
+            Expr::Quantified(one, query, negated) => {
+                self.expr(one);
+                self.put(if *negated { " <> ALL (" } else { " = ANY (" });
                 self.query(query);
                 self.put(")");
             }
