@@ -1,16 +1,30 @@
-//! Failed logins: logged with their address, and slowed down by address, or by whatever else they have in common.
+//! Failed logins: logged with their address, and slowed down by the pair of address and user, or by whatever else they
+//! have in common.
+//!
+//! What must hold: who fails makes nobody wait who is another user, though all of them come from one address, as behind
+//! a proxy. Callers let right credentials through at once that cannot be guessed, like tokens.
 
 use std::collections::HashMap;
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-/// Addresses (or others) that are remembered; the one that failed longest ago is forgotten for a new one.
+/// Whether anybody waits, in this process.
+static SLOWS_DOWN: AtomicBool = AtomicBool::new(true);
+
+/// Says whether those who have failed are slowed down, in this process.
+pub fn slow_down(is_on: bool) {
+    SLOWS_DOWN.store(is_on, Ordering::Relaxed);
+}
+
+/// Pairs (or others) that are remembered. The one that failed least often is forgotten for a new one; of several, the
+/// one that failed longest ago.
 const REMEMBERED_MAX: usize = 4_096;
 
-/// The failures of an address that are free, because users mistype.
+/// The failures of a pair that are free, because users mistype.
 const FAILURES_FREE: u32 = 5;
 
 /// How long one that has failed waits after the next failure; twice as long after each further one.
@@ -38,6 +52,13 @@ struct Failed {
     last: Instant,
 }
 
+impl Failed {
+    /// Whether it begins anew with the next failure.
+    fn is_over(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last) > FORGOTTEN_AFTER
+    }
+}
+
 impl<K: Clone + Eq + Hash> Failures<K> {
     /// None yet, of which so many are free.
     pub fn new(free: u32) -> Self {
@@ -56,7 +77,7 @@ impl<K: Clone + Eq + Hash> Failures<K> {
 
     fn must_wait_at(&self, key: &K, now: Instant) -> Option<Duration> {
         let by_key = self.by_key.lock();
-        let failed = by_key.get(key)?;
+        let failed = by_key.get(key).filter(|_| SLOWS_DOWN.load(Ordering::Relaxed))?;
         let left = (failed.last + self.pause(failed)).saturating_duration_since(now);
         (!left.is_zero()).then_some(left)
     }
@@ -64,11 +85,13 @@ impl<K: Clone + Eq + Hash> Failures<K> {
     fn note_at(&self, key: K, now: Instant) {
         let mut by_key = self.by_key.lock();
         if by_key.len() >= REMEMBERED_MAX && !by_key.contains_key(&key) {
-            let oldest = by_key.iter().min_by_key(|(_, failed)| failed.last).map(|(key, _)| key.clone());
-            oldest.and_then(|oldest| by_key.remove(&oldest));
+            // Otherwise many names, each guessed once, would have one forgotten that is being guessed.
+            let rank = |failed: &Failed| (if failed.is_over(now) { 0 } else { failed.count }, failed.last);
+            let least = by_key.iter().min_by_key(|(_, failed)| rank(failed)).map(|(key, _)| key.clone());
+            least.and_then(|least| by_key.remove(&least));
         }
         let failed = by_key.entry(key).or_insert(Failed { count: 0, last: now });
-        if now.saturating_duration_since(failed.last) > FORGOTTEN_AFTER {
+        if failed.is_over(now) {
             failed.count = 0;
         }
         failed.count = failed.count.saturating_add(1);
@@ -83,10 +106,12 @@ impl<K: Clone + Eq + Hash> Failures<K> {
     }
 }
 
-/// The addresses that have failed.
+/// The pairs of an address and a user that have failed. Users without a name are one.
 #[derive(Debug)]
 pub struct FailedLogins {
-    by_address: Failures<IpAddr>,
+    by_pair: Failures<(IpAddr, u64)>,
+    /// Names may be long, so their keyed hashes are kept.
+    hash: RandomState,
     notices: Mutex<Notices>,
 }
 
@@ -99,31 +124,36 @@ struct Notices {
 
 impl Default for FailedLogins {
     fn default() -> Self {
-        Self { by_address: Failures::new(FAILURES_FREE), notices: Mutex::default() }
+        Self { by_pair: Failures::new(FAILURES_FREE), hash: RandomState::new(), notices: Mutex::default() }
     }
 }
 
 impl FailedLogins {
-    /// How long an address still has to wait, if it has to. Until then its logins are not checked, right or wrong.
-    pub fn must_wait(&self, address: IpAddr) -> Option<Duration> {
-        self.must_wait_at(address, Instant::now())
+    /// How long a user at an address still has to wait, if it has to. Until then what it gives is not checked, right or
+    /// wrong, if it can be guessed.
+    pub fn must_wait(&self, address: IpAddr, user: Option<&str>) -> Option<Duration> {
+        self.must_wait_at(address, user, Instant::now())
     }
 
-    /// Notes that a login of an address has failed, and logs it, unless another failure was logged a moment ago.
-    /// `where_to` is what the login was for.
-    pub fn note(&self, address: IpAddr, where_to: &str) {
-        if let Some(failures) = self.note_at(address, Instant::now()) {
+    /// Notes that a login of a user at an address has failed, and logs it, unless another failure was logged a moment
+    /// ago. `where_to` is what the login was for.
+    pub fn note(&self, address: IpAddr, user: Option<&str>, where_to: &str) {
+        if let Some(failures) = self.note_at(address, user, Instant::now()) {
             tracing::warn!(%address, failures, "logins at {where_to} failed; the last one came from this address");
         }
     }
 
-    fn must_wait_at(&self, address: IpAddr, now: Instant) -> Option<Duration> {
-        self.by_address.must_wait_at(&network(address), now)
+    fn pair(&self, address: IpAddr, user: Option<&str>) -> (IpAddr, u64) {
+        (network(address), self.hash.hash_one(user))
+    }
+
+    fn must_wait_at(&self, address: IpAddr, user: Option<&str>, now: Instant) -> Option<Duration> {
+        self.by_pair.must_wait_at(&self.pair(address, user), now)
     }
 
     /// The number of failures to log, if it is time for that.
-    fn note_at(&self, address: IpAddr, now: Instant) -> Option<u64> {
-        self.by_address.note_at(network(address), now);
+    fn note_at(&self, address: IpAddr, user: Option<&str>, now: Instant) -> Option<u64> {
+        self.by_pair.note_at(self.pair(address, user), now);
         let mut notices = self.notices.lock();
         notices.untold += 1;
         if notices.last.is_some_and(|last| now.saturating_duration_since(last) < NOTICE_INTERVAL) {
@@ -153,27 +183,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_that_guesses_waits_longer_and_longer_and_others_do_not() {
+    fn who_guesses_waits_longer_and_longer_and_others_do_not() {
         let logins = FailedLogins::default();
+        let kim = Some("kim");
         let (guesser, other): (IpAddr, IpAddr) = ("2001:db8::1".parse().unwrap(), "2001:db9::1".parse().unwrap());
         let mut now = Instant::now();
         for _ in 0..FAILURES_FREE {
-            assert_eq!(logins.must_wait_at(guesser, now), None);
-            logins.note_at(guesser, now);
+            assert_eq!(logins.must_wait_at(guesser, kim, now), None);
+            logins.note_at(guesser, kim, now);
         }
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            logins.note_at(guesser, now);
-            let pause = logins.must_wait_at("2001:db8::2".parse().unwrap(), now).unwrap();
+            logins.note_at(guesser, kim, now);
+            let pause = logins.must_wait_at("2001:db8::2".parse().unwrap(), kim, now).unwrap();
             pauses.push(pause.as_secs());
-            assert_eq!(logins.must_wait_at(other, now), None);
+            assert_eq!(logins.must_wait_at(other, kim, now), None);
+            for user in [None, Some(""), Some("alex")] {
+                assert_eq!(logins.must_wait_at(guesser, user, now), None, "{user:?} is behind the same address");
+            }
             now += pause;
-            assert_eq!(logins.must_wait_at(guesser, now), None);
+            assert_eq!(logins.must_wait_at(guesser, kim, now), None);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16, 32, 60, 60]);
         now += FORGOTTEN_AFTER * 2;
-        logins.note_at(guesser, now);
-        assert_eq!(logins.must_wait_at(guesser, now), None);
+        logins.note_at(guesser, kim, now);
+        assert_eq!(logins.must_wait_at(guesser, kim, now), None);
     }
 
     #[test]
@@ -181,10 +215,14 @@ mod tests {
         let logins = FailedLogins::default();
         let now = Instant::now();
         let address = |number: u32| IpAddr::from(number.to_be_bytes());
-        let told: Vec<_> = (0..10_000).filter_map(|number| logins.note_at(address(number), now)).collect();
-        assert_eq!(told, [1]);
-        assert_eq!(logins.by_address.by_key.lock().len(), REMEMBERED_MAX);
-        assert_eq!(logins.note_at(address(1), now + NOTICE_INTERVAL), Some(10_000), "none is forgotten in the log");
+        let guessed = address(20_000);
+        (0..=FAILURES_FREE).for_each(|_| _ = logins.note_at(guessed, Some("kim"), now - NOTICE_INTERVAL));
+        let told: Vec<_> = (0..10_000).filter_map(|number| logins.note_at(address(number), None, now)).collect();
+        assert_eq!(told, [u64::from(FAILURES_FREE) + 1]);
+        assert_eq!(logins.by_pair.by_key.lock().len(), REMEMBERED_MAX);
+        assert!(logins.must_wait_at(guessed, Some("kim"), now - NOTICE_INTERVAL).is_some(), "it failed most often");
+        let untold = logins.note_at(address(1), None, now + NOTICE_INTERVAL);
+        assert_eq!(untold, Some(10_000), "none is forgotten in the log");
     }
 
     #[test]

@@ -153,6 +153,12 @@ impl AllowedHosts {
         Self(Rules::Listed([].into(), key))
     }
 
+    /// Whether a list has an address, by itself or by a network.
+    pub fn has_address(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        matches!(&self.0, Rules::Listed(entries, _) if entries.iter().any(|entry| entry.has_address(address)))
+    }
+
     fn live(self) -> Self {
         Self(Rules::Live(Live(Arc::new(RwLock::new(self.0)))))
     }

@@ -12,7 +12,7 @@ mod hosts;
 mod progress;
 mod seats;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,6 +32,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 use crate::descriptors::Descriptors;
+use crate::reach::AllowedHosts;
 use crate::tls::{Acceptor, Certificates, begins_tls, take_leave};
 pub use addresses::{ByAddress, Counted, share_of};
 pub use body::{BodyError, Budget, Held, Keeping, next_data, read_body};
@@ -77,6 +78,27 @@ pub struct Encrypted {
 pub fn bearer(headers: &HeaderMap) -> Option<&[u8]> {
     let (scheme, token) = headers.get(header::AUTHORIZATION)?.as_bytes().split_first_chunk::<7>()?;
     scheme.eq_ignore_ascii_case(b"bearer ").then_some(token)
+}
+
+/// The address of the client that a request is of. Each proxy writes behind the addresses in `X-Forwarded-For` where it
+/// has the request from. So the last address that is none of the trusted `proxies` is the client's; what stands before
+/// it, anybody may have written.
+pub fn client_address(peer: IpAddr, headers: &HeaderMap, proxies: &AllowedHosts) -> IpAddr {
+    let lines = headers.get_all("x-forwarded-for").iter().rev();
+    let mut entries = lines.flat_map(|line| line.to_str().unwrap_or_default().rsplit(','));
+    let mut address = peer.to_canonical();
+    while proxies.has_address(address)
+        && let Some(from) = entries.next().and_then(|entry| forwarded(entry.trim()))
+    {
+        address = from.to_canonical();
+    }
+    address
+}
+
+/// An address in `X-Forwarded-For`, to which some proxies add the port.
+fn forwarded(entry: &str) -> Option<IpAddr> {
+    let with_port = || entry.parse::<SocketAddr>().ok().map(|address| address.ip());
+    entry.trim_matches(['[', ']']).parse().ok().or_else(with_port)
 }
 
 /// The bounds of a server.
@@ -254,6 +276,37 @@ mod tests {
             assert_eq!(token(given), None, "{given}");
         }
         assert_eq!(bearer(&HeaderMap::new()), None);
+    }
+
+    #[test]
+    fn a_client_is_where_the_last_trusted_proxy_has_it_from() {
+        let proxies = AllowedHosts::listed("10.0.0.0/8, 2001:db8::7", "proxies").unwrap();
+        let client = |peer: &str, lines: &[&'static str]| {
+            let line = |line: &&'static str| {
+                let name = header::HeaderName::from_static("x-forwarded-for");
+                (name, header::HeaderValue::from_static(line))
+            };
+            let headers = HeaderMap::from_iter(lines.iter().map(line));
+            client_address(peer.parse().unwrap(), &headers, &proxies).to_string()
+        };
+        let table: [(&str, &[&str], &str); 11] = [
+            ("192.0.2.1", &[], "192.0.2.1"),
+            ("192.0.2.1", &["198.51.100.9"], "192.0.2.1"),
+            ("10.0.0.1", &[], "10.0.0.1"),
+            ("10.0.0.1", &["198.51.100.9"], "198.51.100.9"),
+            ("::ffff:10.0.0.1", &["198.51.100.9:1234"], "198.51.100.9"),
+            ("10.0.0.1", &["[2001:db8::9]:80"], "2001:db8::9"),
+            ("10.0.0.1", &["[2001:db8::9]"], "2001:db8::9"),
+            // What the client has written itself does not count.
+            ("10.0.0.1", &["203.0.113.5, 198.51.100.9"], "198.51.100.9"),
+            ("10.0.0.1", &["203.0.113.5", "198.51.100.9 , 10.2.3.4,2001:db8::7"], "198.51.100.9"),
+            ("10.0.0.1", &["203.0.113.5, unknown"], "10.0.0.1"),
+            ("10.0.0.1", &["10.0.0.2"], "10.0.0.2"),
+        ];
+        for (peer, lines, expected) in table {
+            assert_eq!(client(peer, lines), expected, "{peer} {lines:?}");
+        }
+        assert!(!AllowedHosts::everything().has_address("10.0.0.1".parse().unwrap()), "only a list trusts");
     }
 
     #[test]

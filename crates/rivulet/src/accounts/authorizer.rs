@@ -62,9 +62,13 @@ impl Authorizer for Accounts {
     }
 
     fn takes_long(&self, credentials: &Credentials<'_>) -> bool {
-        let Some(secret) = credentials.secret.filter(|_| credentials.user.is_some()) else { return false };
-        let is_password = !secret.starts_with(token::PREFIX.as_bytes()) && !self.is_for_issuer(secret);
+        let is_password = credentials.user.is_some() && self.may_be_guessed(credentials);
         is_password && !self.are_open() && self.have_passwords()
+    }
+
+    fn may_be_guessed(&self, credentials: &Credentials<'_>) -> bool {
+        let is_guess = |secret: &[u8]| !secret.starts_with(token::PREFIX.as_bytes()) && !self.is_for_issuer(secret);
+        credentials.secret.is_some_and(is_guess)
     }
 
     fn check_password(&self, credentials: &Credentials<'_>) -> Result<Caller, Refused> {

@@ -11,8 +11,11 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, FromRequestParts, Path};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
-use rivulet_connectors::http_server::{BodyError, Budget, ByAddress, Encrypted, Held, Hosts, bearer, read_body};
+use rivulet_connectors::http_server::{
+    BodyError, Budget, ByAddress, Encrypted, Held, Hosts, bearer, client_address, read_body,
+};
 use rivulet_connectors::logins::FailedLogins;
+use rivulet_connectors::reach::AllowedHosts;
 use tokio::sync::{Semaphore, watch};
 
 use super::error::ApiError;
@@ -85,6 +88,8 @@ pub(super) struct Bounds {
     /// Those of each address, and how many of them it may have, in percent.
     pub(super) watchers: Arc<ByAddress>,
     pub(super) address_share_percent: Arc<AtomicUsize>,
+    /// The proxies that say whose requests they pass on.
+    pub(super) trusted_proxies: AllowedHosts,
 }
 
 impl Api {
@@ -137,26 +142,32 @@ impl Api {
     }
 
     /// Asks something with credentials, in its turn, so that those who guess at the same time do not pass together.
-    /// Wrong ones count against the address that they come from.
+    /// Wrong ones count against their user at the address that they come from. While these have to wait, `ask` is
+    /// called with `true`, and answers right credentials that cannot be guessed; others with `None`.
     async fn log_in<T: Send + 'static>(
         &self,
         permits: &Arc<Semaphore>,
-        address: Option<IpAddr>,
-        ask: impl FnOnce(&Access) -> Result<T, ServiceError> + Send + 'static,
+        (address, user): (Option<IpAddr>, Option<String>),
+        ask: impl FnOnce(&Access, bool) -> Result<Option<T>, ServiceError> + Send + 'static,
     ) -> Result<T, ApiError> {
         let failed_logins = self.failed_logins.clone();
         let in_turn = move |service: &Arc<dyn Service>| {
-            if let Some(wait) = address.and_then(|address| failed_logins.must_wait(address)) {
-                return Err(ApiError::after_wrong_tokens(wait));
-            }
-            let answer = ask(&service.access());
+            let user = user.as_deref();
+            let wait = address.and_then(|address| failed_logins.must_wait(address, user));
+            let answer = ask(&service.access(), wait.is_some());
             let is_wrong = answer.as_ref().is_err_and(|error| error.kind == ErrorKind::Unauthenticated);
             if let Some(address) = address.filter(|_| is_wrong) {
-                failed_logins.note(address, "the REST API");
+                failed_logins.note(address, user, "the REST API");
             }
-            answer.map_err(ApiError::from)
+            answer?.ok_or_else(|| ApiError::after_wrong_tokens(wait.unwrap_or_default()))
         };
         self.call(permits, in_turn).await?
+    }
+
+    /// Where a request comes from, of which trusted proxies tell; `None` if it came without a connection.
+    fn address_of(&self, parts: &Parts) -> Option<IpAddr> {
+        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip();
+        Some(client_address(peer, &parts.headers, &self.bounds.trusted_proxies))
     }
 
     /// The same as text.
@@ -190,7 +201,7 @@ impl FromRequestParts<Api> for Authenticated {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
-        let address = address_of(parts);
+        let address = api.address_of(parts);
         let secret = bearer(&parts.headers);
         let certificate = parts.extensions.get::<Encrypted>().and_then(|encrypted| encrypted.certificate.clone());
         let access = api.service.get().ok_or_else(ApiError::starting)?.access();
@@ -201,11 +212,15 @@ impl FromRequestParts<Api> for Authenticated {
                 access.authenticate(&Credentials { certificate, origin, ..Credentials::default() })?
             }
             Some(secret) => {
-                let authenticate = move |access: &Access| {
+                let authenticate = move |access: &Access, waits: bool| {
                     let certificate = certificate.as_deref();
-                    access.authenticate(&Credentials { user: None, secret: Some(&secret), certificate, origin })
+                    let credentials = Credentials { user: None, secret: Some(&secret), certificate, origin };
+                    match waits {
+                        false => access.authenticate(&credentials).map(Some),
+                        true => Ok(access.authenticate_at_once(&credentials)),
+                    }
                 };
-                api.log_in(&api.login_permits, address, authenticate).await?
+                api.log_in(&api.login_permits, (address, None), authenticate).await?
             }
         };
         count_request(&access, &caller).await?;
@@ -256,11 +271,6 @@ async fn count_request(access: &Access, caller: &Caller) -> Result<(), ApiError>
     Ok(())
 }
 
-/// Where a request comes from; `None` if it came without a connection.
-fn address_of(parts: &Parts) -> Option<IpAddr> {
-    parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip())
-}
-
 /// A request of somebody who is to be found out.
 pub(super) struct Visitor {
     api: Api,
@@ -271,7 +281,7 @@ impl FromRequestParts<Api> for Visitor {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
-        Ok(Self { api: api.clone(), address: address_of(parts) })
+        Ok(Self { api: api.clone(), address: api.address_of(parts) })
     }
 }
 
@@ -288,11 +298,13 @@ impl Visitor {
     pub(super) async fn log_in(&self, user: String, password: String) -> Result<AccountAnswer, ApiError> {
         let access = self.api.service.get().ok_or_else(ApiError::starting)?.access();
         let origin = Some(Origin { address: self.address, door: "http" });
-        let check = move |access: &Access| {
+        let pair = (self.address, Some(user.clone()));
+        let check = move |access: &Access, waits: bool| {
             let secret = Some(password.as_bytes());
-            access.check_password(&Credentials { user: Some(&user), secret, origin, ..Credentials::default() })
+            let credentials = Credentials { user: Some(&user), secret, origin, ..Credentials::default() };
+            if waits { Ok(None) } else { access.check_password(&credentials).map(Some) }
         };
-        let caller = self.api.log_in(&self.api.password_permits, self.address, check).await?;
+        let caller = self.api.log_in(&self.api.password_permits, pair, check).await?;
         count_request(&access, &caller).await?;
         let issue = move |service: &Arc<dyn Service>| service.access().issue_token(&caller, origin);
         Ok(self.api.call(&self.api.login_permits, issue).await??)

@@ -45,6 +45,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
 use rivulet_connectors::http_server::{self, Budget, Encrypted, Hosts, Keeping, ServerOptions};
+use rivulet_connectors::reach::AllowedHosts;
 use rivulet_connectors::tls::{Certificates, Prepared};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -147,6 +148,7 @@ pub async fn serve_once_started(
         watch_max: Arc::new(watch_max(&config).into()),
         watchers: Arc::default(),
         address_share_percent: Arc::new(config.address_share_percent.into()),
+        trusted_proxies: config.trusted_proxies.clone(),
     };
     let (watch_max_now, share_now) = (bounds.watch_max.clone(), bounds.address_share_percent.clone());
     let router = router(service, hosts_now, bounds, Stop(stop.clone()));
@@ -202,6 +204,7 @@ pub fn without_listener(service: Arc<dyn Service>, stopping: watch::Receiver<boo
         watch_max: Arc::new(WATCH_MAX.into()),
         watchers: Arc::default(),
         address_share_percent: Arc::new(100.into()),
+        trusted_proxies: AllowedHosts::none("http.trusted_proxies"),
     };
     router(Arc::new(OnceLock::from(service)), hosts, bounds, Stop(stopping))
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rivulet_connectors::logins;
 use rivulet_connectors::tls::{Certificates, Prepared, TlsError};
 use tokio::sync::watch;
 use tracing_subscriber::filter::LevelFilter;
@@ -35,6 +36,7 @@ impl Followed {
     /// # Errors
     /// The certificates of the REST API cannot be used.
     pub(super) fn of(config: &Config) -> Result<Self, TlsError> {
+        logins::slow_down(config.slows_logins);
         let stop_times = Mutex::new((config.stop_delay, config.stop_limit));
         let certificates = Certificates::new(LISTENER, Prepared::read(config.http.tls.as_ref())?);
         Ok(Self { stop_times, http: watch::Sender::new(config.http.clone()), certificates })
@@ -42,6 +44,7 @@ impl Followed {
 
     /// Takes over another configuration.
     fn change(&self, config: &Config, certificates: Prepared) {
+        logins::slow_down(config.slows_logins);
         self.certificates.set(certificates);
         *self.stop_times.lock() = (config.stop_delay, config.stop_limit);
         self.http.send_replace(config.http.clone());

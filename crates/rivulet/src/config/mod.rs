@@ -11,7 +11,7 @@ mod keys;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -91,6 +91,8 @@ pub struct Config {
     pub http_address: SocketAddr,
     /// What the REST API keeps to.
     pub http: HttpConfig,
+    /// Whether users whose logins fail are slowed down.
+    pub slows_logins: bool,
     /// Open files that connections leave for everything else, if they can.
     pub files_reserved: usize,
     /// The embedded broker, if it runs.
@@ -228,6 +230,8 @@ pub struct HttpConfig {
     pub bytes_max: usize,
     /// Most memory of live results that wait for their readers.
     pub results_bytes_max: usize,
+    /// The proxies that say whose requests they pass on.
+    pub trusted_proxies: AllowedHosts,
 }
 
 /// Which files statements may name that come over the network.
@@ -283,6 +287,8 @@ pub struct EmbeddedBrokerConfig {
     pub limits: BrokerLimits,
     /// The largest message of a client.
     pub message_bytes_max: usize,
+    /// The proxies that say whose connections they pass on.
+    pub trusted_proxies: AllowedHosts,
     /// Whether sessions and retained messages outlive the process.
     pub keeps_sessions: bool,
 }
@@ -728,6 +734,7 @@ impl Values {
             data_dir: self.text("data_dir").unwrap_or_default().into(),
             http_address: self.address("http.address"),
             http: self.http()?,
+            slows_logins: self.switch("logins.slow_down"),
             files_reserved: self.number("connections.files_reserved"),
             embedded: if embedded_runs { Some(self.embedded()?) } else { None },
             broker: self.broker()?,
@@ -789,6 +796,7 @@ impl Values {
             body_timeout: seconds("http.body_timeout_s"),
             bytes_max: self.number("http.bytes_max").min(share),
             results_bytes_max: self.number("http.results_bytes_max").min(share),
+            trusted_proxies: self.proxies("http.trusted_proxies")?,
         })
     }
 
@@ -873,6 +881,21 @@ impl Values {
         let listeners = listed(reach::KEY_OF_LISTENERS)?.unwrap_or_else(AllowedHosts::everything);
         let brokers = all.clone().unwrap_or_default();
         Ok(Reach { posts: posts.or(all).unwrap_or_default(), brokers, listeners })
+    }
+
+    /// The proxies of a list; none without one.
+    fn proxies(&self, key: &'static str) -> Result<AllowedHosts, ConfigError> {
+        let list = self.text(key).unwrap_or_default();
+        let proxies = AllowedHosts::listed(&list, key);
+        let is_address = |entry: &str| entry.split('/').next().is_some_and(|address| address.parse::<IpAddr>().is_ok());
+        match list.split(',').map(str::trim).find(|entry| !entry.is_empty() && !is_address(entry)) {
+            None => proxies,
+            Some(entry) => Err(entry.to_owned()),
+        }
+        .map_err(|entry| ConfigError::Contradiction {
+            message: format!("'{entry}' in {key} is no address and no network"),
+            hint: "write addresses, \"10.0.0.7, 2001:db8::7\", and networks, \"10.0.0.0/8\"".into(),
+        })
     }
 
     /// The hosts that statements of tenants may reach in the place of those.
@@ -1006,6 +1029,7 @@ impl Values {
                 address_share_percent: self.number("mqtt.embedded.address_share_percent"),
             },
             message_bytes_max: self.number("mqtt.embedded.message_bytes_max"),
+            trusted_proxies: self.proxies("mqtt.embedded.trusted_proxies")?,
             keeps_sessions: self.switch("mqtt.embedded.persistence"),
         })
     }

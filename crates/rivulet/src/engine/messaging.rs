@@ -525,6 +525,7 @@ fn broker_options(config: &EmbeddedBrokerConfig, access: &Arc<Access>, outbound_
     options.authorizer = Some(Arc::new(BrokerAccess(access.clone())));
     options.limits = config.limits.clone();
     options.packet_bytes_max = config.message_bytes_max;
+    options.trusted_proxies = config.trusted_proxies.clone();
     options.outbound_bytes_max = outbound_bytes_max;
     options
 }

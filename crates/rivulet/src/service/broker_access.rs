@@ -35,6 +35,20 @@ fn credentials(login: &ClientLogin) -> Credentials<'_> {
     }
 }
 
+impl BrokerAccess {
+    /// The rights of a client that has logged in.
+    fn rights_of(&self, caller: Caller, login: &ClientLogin) -> Arc<dyn ClientRights> {
+        let access = self.0.clone();
+        let caller = caller.with_client_id(&login.client_id);
+        let quota = access.quotas().of(caller.tenant());
+        if access.may_everything(&caller) && access.changes().is_none() {
+            return Arc::new(EveryTopic(quota));
+        }
+        let publishes_below = caller.login().and_then(|login| login.rights.publishes_below()).map(Box::from);
+        Arc::new(TopicRights { access, caller, quota, publishes_below, has_told: Default::default() })
+    }
+}
+
 impl ClientAuthorizer for BrokerAccess {
     fn admit(&self, login: &ClientLogin) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted> {
         let access = &self.0;
@@ -48,14 +62,14 @@ impl ClientAuthorizer for BrokerAccess {
             ErrorKind::LimitReached => NotAdmitted::Busy,
             _ => NotAdmitted::Unknown,
         })?;
-        let caller = caller.with_client_id(&login.client_id);
-        let quota = access.quotas().of(caller.tenant());
-        if access.may_everything(&caller) && access.changes().is_none() {
-            return Ok(Some(Arc::new(EveryTopic(quota))));
-        }
-        let publishes_below = caller.login().and_then(|login| login.rights.publishes_below()).map(Box::from);
-        let access = access.clone();
-        Ok(Some(Arc::new(TopicRights { access, caller, quota, publishes_below, has_told: Default::default() })))
+        Ok(Some(self.rights_of(caller, login)))
+    }
+
+    fn admit_at_once(&self, login: &ClientLogin) -> Option<Option<Arc<dyn ClientRights>>> {
+        // The password in the configuration may be a word.
+        let is_of_configuration = login.is_configured.is_some() && !self.0.has_accounts();
+        let caller = (!is_of_configuration).then(|| self.0.authenticate_at_once(&credentials(login)))??;
+        Some(Some(self.rights_of(caller, login)))
     }
 
     fn takes_long(&self, login: &ClientLogin) -> bool {

@@ -327,9 +327,61 @@ fn who_guesses_tokens_has_to_wait() {
     fixture.done("DROP USER ann");
     let refused = (0..30).find_map(|_| Some(fixture.sql(&wrong, "SHOW QUERIES")).filter(|(status, _)| *status != 401));
     assert_eq!(refused.expect("a pause").0, 429);
-    // MQTT counts for itself: `busy` after the guesses, also for one who knows the token.
+    // MQTT counts for itself: `busy` after the guesses.
     let codes: Vec<u8> = (0..30).map(|_| Mqtt::connect(fixture.broker(), 5, &wrong, "d", None).1).collect();
     assert!(codes.starts_with(&[0x86, 0x86]) && codes.contains(&0x97), "{codes:x?}");
+}
+
+#[test]
+fn who_shows_an_old_token_keeps_nobody_out_behind_its_address() {
+    let fixture = Fixture::new();
+    let (stale, right) = (fixture.user("old", &[]), fixture.user("ann", &["read ON QUERY"]));
+    fixture.done("DROP USER old");
+    let (mut http, mut mqtt) = (Vec::new(), Vec::new());
+    for _ in 0..20 {
+        http.push(fixture.sql(&stale, "SHOW QUERIES").0);
+        mqtt.push(Mqtt::connect(fixture.broker(), 5, &stale, "d", None).1);
+        assert_eq!(fixture.sql(&right, "SHOW QUERIES").0, 200, "{http:?}");
+        assert_eq!(Mqtt::connect(fixture.broker(), 5, &right, "e", None).1, 0, "{mqtt:x?}");
+    }
+    assert!(http.starts_with(&[401]) && http.contains(&429), "{http:?}");
+    assert!(mqtt.starts_with(&[0x86]) && mqtt.contains(&0x97), "{mqtt:x?}");
+}
+
+#[test]
+fn proxies_say_where_clients_are_and_the_slowing_down_can_be_turned_off() {
+    let folder = TempDir::new().expect("a folder");
+    first_administrator(&folder.path().join("data"));
+    let mqtt = free_port();
+    let settings = [
+        ("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()),
+        ("RIVULET_HTTP_TRUSTED_PROXIES", "127.0.0.1".to_owned()),
+        ("RIVULET_MQTT_EMBEDDED_TRUSTED_PROXIES", "127.0.0.0/8".to_owned()),
+    ];
+    let server =
+        Server::spawn_by(super::server::rivulet_by("env", &["--default-signal=HUP"]), folder.path(), mqtt, &settings);
+    server.wait_until_ready();
+    let by_http = |host: u8, user: &str| {
+        let body = json!({ "user": user, "password": "an entirely wrong guess" }).to_string();
+        let headers = format!("content-type: application/json\r\nx-forwarded-for: 10.9.9.9, 192.0.2.{host}\r\n");
+        super::support::exchange(server.http, &request("POST", "/api/v1/login", &headers, &body)).0
+    };
+    let by_mqtt = |host: u8| {
+        let mut stream = TcpStream::connect(mqtt).expect("a connection");
+        stream.write_all(format!("PROXY TCP4 192.0.2.{host} 127.0.0.1 4000 1883\r\n").as_bytes()).expect("a header");
+        Mqtt::connect_by(stream, 5, ("nobody", "rvt_of_nobody"), "d", None).1
+    };
+    let codes: Vec<u16> = (0..12).map(|_| by_http(1, "one")).collect();
+    assert!(codes.contains(&429), "{codes:?}");
+    assert_eq!(by_http(2, "one"), 401);
+    let codes: Vec<u8> = (0..12).map(|_| by_mqtt(1)).collect();
+    assert!(codes.contains(&0x97), "{codes:x?}");
+    assert_eq!(by_mqtt(2), 0x86);
+    std::fs::write(folder.path().join("rivulet.toml"), "logins.slow_down = false\n").expect("a file");
+    server.signal("-HUP");
+    super::support::wait_until("nobody waits", || by_mqtt(1) == 0x86);
+    assert_eq!((0..12).map(|_| by_http(3, "two")).max(), Some(401));
+    assert_eq!((0..12).map(|_| by_mqtt(3)).max(), Some(0x86));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Checks the logins of clients, a few at a time.
 //!
 //! What must hold: guesses that come together are counted as if they came one after the other, but for those that are
-//! looked at at the same time; and no client waits for the slow check of another one's password.
+//! looked at at the same time; no client waits for the slow check of another one's password; and none that has right
+//! credentials which cannot be guessed waits because others behind its address have wrong ones.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use tokio::sync::Semaphore;
@@ -43,13 +43,13 @@ impl Logins {
         authorizer: Option<&Arc<dyn ClientAuthorizer>>,
         login: ClientLogin,
     ) -> Result<Rights, Refused> {
-        let address = login.address;
         let Some(authorizer) = authorizer else {
             let check = || if login.is_configured == Some(false) { Err(NotAdmitted::Unknown) } else { Ok(None) };
-            return in_turn(&self.failed, address, check);
+            return in_turn(&self.failed, &login, check, || None);
         };
         if login.password.is_none() {
-            return in_turn(&self.failed, address, || authorizer.admit(&login));
+            let check = || authorizer.admit(&login);
+            return in_turn(&self.failed, &login, check, || authorizer.admit_at_once(&login));
         }
         let turns = if authorizer.takes_long(&login) { &self.slow_turns } else { &self.turns };
         // It is never closed.
@@ -58,25 +58,28 @@ impl Logins {
         let check = move || {
             // Kept to the end of the check, even if the client is gone by then.
             let _turn = turn;
-            in_turn(&failed, address, || authorizer.admit(&login))
+            in_turn(&failed, &login, || authorizer.admit(&login), || authorizer.admit_at_once(&login))
         };
         // If the authorizer panics, the client is refused.
         tokio::task::spawn_blocking(check).await.unwrap_or(Err(Refused::Login))
     }
 }
 
-/// Looks at a login, unless its address has to wait, and counts it if it fails.
+/// Looks at a login, and counts it if it fails. If its user at its address has to wait, it is admitted `at_once` or not
+/// at all.
 fn in_turn(
     failed: &FailedLogins,
-    address: IpAddr,
+    login: &ClientLogin,
     check: impl FnOnce() -> Result<Rights, NotAdmitted>,
+    at_once: impl FnOnce() -> Option<Rights>,
 ) -> Result<Rights, Refused> {
-    if failed.must_wait(address).is_some() {
-        return Err(Refused::Busy);
+    let (address, user) = (login.address, login.user.as_deref());
+    if failed.must_wait(address, user).is_some() {
+        return at_once().ok_or(Refused::Busy);
     }
     check().map_err(|refused| match refused {
         NotAdmitted::Unknown => {
-            failed.note(address, PLACE);
+            failed.note(address, user, PLACE);
             Refused::Login
         }
         NotAdmitted::Busy => Refused::Busy,

@@ -27,6 +27,7 @@ mod message;
 mod options;
 mod outbox;
 mod packets;
+mod proxy;
 mod reading;
 mod retained;
 mod rights;
@@ -313,7 +314,7 @@ async fn accept_until_stopped(
                     continue;
                 };
                 let shared = shared.clone();
-                connections.spawn(async move { serve(&shared, &seat, stream, place).await });
+                connections.spawn(async move { serve(&shared, seat, stream, place).await });
             }
             Err(error) => {
                 shared.notices.say(|| tracing::warn!(%error, "a connection could not be accepted"));
@@ -324,7 +325,19 @@ async fn accept_until_stopped(
 }
 
 /// Serves a client of the listener at this place of the options.
-async fn serve(shared: &Shared, seat: &Seat, stream: TcpStream, place: usize) {
+async fn serve(shared: &Shared, mut seat: Seat, mut stream: TcpStream, place: usize) {
+    let proxy = seat.address();
+    if shared.options.trusted_proxies.has_address(proxy) {
+        let header = proxy::read_header(&mut stream, proxy);
+        let Some(address) = in_time(shared, &seat, header).await else {
+            return shared.notices.say(|| {
+                tracing::warn!(%proxy, "a connection was closed: it is of mqtt.embedded.trusted_proxies, and does not \
+                    begin with a header of the PROXY protocol");
+            });
+        };
+        seat.move_to(address);
+    }
+    let seat = &seat;
     // Messages are written together where there are several; a single message should not wait.
     let _ = stream.set_nodelay(true);
     keep_alive(&stream);

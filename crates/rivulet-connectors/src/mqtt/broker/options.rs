@@ -8,6 +8,7 @@ use std::sync::Arc;
 use super::super::websocket::WebSocketOptions;
 use super::rights::ClientAuthorizer;
 use crate::logins::is_secret;
+use crate::reach::AllowedHosts;
 use crate::tls::{Prepared, ServerTls, TlsError};
 
 /// An address to listen on.
@@ -100,6 +101,9 @@ pub struct BrokerOptions {
     pub users: Vec<(String, String)>,
     /// What clients that `users` lets in may do; `None` for everything.
     pub authorizer: Option<Arc<dyn ClientAuthorizer>>,
+    /// Proxies whose connections begin with a header of the PROXY protocol, which names the client's address; others
+    /// have none. Default: none.
+    pub trusted_proxies: AllowedHosts,
     /// How much clients may take up.
     pub limits: BrokerLimits,
     /// The most bytes that wait to be written to one connection; beyond this, messages of QoS 0 are dropped. Default: 4
@@ -126,6 +130,7 @@ impl BrokerOptions {
             listeners: vec![Listener::new(address, None)],
             users: Vec::new(),
             authorizer: None,
+            trusted_proxies: AllowedHosts::none("mqtt.embedded.trusted_proxies"),
             limits: BrokerLimits::default(),
             connection_bytes_max: 4 << 20,
             packet_bytes_max: 4 << 20,

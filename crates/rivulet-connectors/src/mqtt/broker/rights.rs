@@ -36,6 +36,13 @@ pub trait ClientAuthorizer: fmt::Debug + Send + Sync {
     /// [`NotAdmitted`].
     fn admit(&self, login: &ClientLogin) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted>;
 
+    /// Lets a client in that waits because its user has failed too often at its address, if what it gave is right and
+    /// cannot be guessed. What is wrong is not counted as a failure. Called like [`ClientAuthorizer::admit`].
+    fn admit_at_once(&self, login: &ClientLogin) -> Option<Option<Arc<dyn ClientRights>>> {
+        let _ = login;
+        None
+    }
+
     /// Whether [`ClientAuthorizer::admit`] takes long for this client, as for one with a password that must be hashed.
     /// Few of those are checked at a time, and no other client waits for them. Must answer from memory.
     fn takes_long(&self, login: &ClientLogin) -> bool {
@@ -78,7 +85,7 @@ impl fmt::Debug for dyn ClientRights {
 /// Why a client is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotAdmitted {
-    /// What it gave is not known, and counts as a failure of its address.
+    /// What it gave is not known, and counts as a failure of its user at its address.
     Unknown,
     /// What it gave is not looked at now. It may come again later.
     Busy,

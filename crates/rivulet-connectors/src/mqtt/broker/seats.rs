@@ -183,6 +183,18 @@ impl Seat {
         }
     }
 
+    /// Counts the connection for another address: its proxy has said where it comes from.
+    pub(super) fn move_to(&mut self, address: IpAddr) {
+        let mut table = self.seats.table.lock();
+        let (number, before) = (self.number, network(self.address));
+        // A connection that was told to give way still does so.
+        if let Some(way) = table.change(before, |seats| seats.remove(&number)) {
+            table.change(network(address), |seats| seats.insert(number, way));
+        }
+        drop(table);
+        self.address = address;
+    }
+
     /// The address of the client.
     pub(super) fn address(&self) -> IpAddr {
         self.address
@@ -322,6 +334,23 @@ mod tests {
         let seats = Seats::new(2, false);
         let _both = [seats.take(address("10.0.0.1")).unwrap(), seats.take(address("10.0.0.2")).unwrap()];
         assert!(seats.take(address("10.0.0.3")).is_none() && seats.take(address("10.0.0.1")).is_none());
+    }
+
+    #[test]
+    fn a_connection_through_a_proxy_counts_for_the_address_that_it_comes_from() {
+        let seats = Seats::new(4, false);
+        let [proxy, many, few] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"].map(address);
+        let moved = |to| {
+            let mut seat = seats.take(proxy)?;
+            seat.move_to(to);
+            Some(seat)
+        };
+        let crowd: Vec<Seat> = (0..4).map(|_| moved(many).unwrap()).collect();
+        let other = moved(few).expect("the crowd gives way");
+        assert!(is_told(&crowd[3]) && !is_told(&crowd[2]) && !is_told(&other));
+        drop((crowd, other));
+        let table = seats.table.lock();
+        assert!(table.open == 0 && table.leaving == 0 && table.by_address.is_empty() && table.by_count.is_empty());
     }
 
     #[test]

@@ -8,6 +8,8 @@ use rivulet_connectors::mqtt::{
     Broker, BrokerError, BrokerOptions, ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted, Qos, Version,
 };
 
+use rivulet_connectors::reach::AllowedHosts;
+
 use super::probe::Probe;
 use super::support::*;
 
@@ -531,6 +533,55 @@ fn guesses_by_clients_that_connect_together_are_counted() {
     // Five are free, eight are looked at at a time, and a slow machine sees the end of a pause or two.
     let looked_at = codes.iter().filter(|code| **code == 4).count();
     assert!((6..20).contains(&looked_at) && codes.iter().all(|code| [3, 4].contains(code)), "{codes:?}");
+}
+
+/// Lets in whoever has the password, which cannot be guessed.
+#[derive(Debug)]
+struct ByToken;
+
+impl ClientAuthorizer for ByToken {
+    fn admit(&self, login: &ClientLogin) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted> {
+        self.admit_at_once(login).ok_or(NotAdmitted::Unknown)
+    }
+
+    fn admit_at_once(&self, login: &ClientLogin) -> Option<Option<Arc<dyn ClientRights>>> {
+        (login.password.as_deref() == Some(b"rose")).then_some(None)
+    }
+}
+
+#[test]
+fn one_client_with_an_old_token_keeps_nobody_out_behind_its_address() {
+    let (router, _inbox) = router(&["t"]);
+    let broker = BrokerThread::start(router, |options| options.authorizer = Some(Arc::new(ByToken)));
+    let mut stale = Vec::new();
+    for _ in 0..20 {
+        stale.push(log_in(&broker, b"lily"));
+        assert_eq!(log_in(&broker, b"rose"), 0, "{stale:?}");
+    }
+    assert!(stale.starts_with(&[4; 6]) && stale.contains(&3), "{stale:?}");
+}
+
+#[test]
+fn a_proxy_says_where_clients_are_and_must_say_it() {
+    let (router, _inbox) = router(&["t"]);
+    let broker = BrokerThread::start(router, |options| {
+        options.users = vec![("kim".into(), "rose".into())];
+        options.trusted_proxies = AllowedHosts::listed("10.0.0.0/8, 127.0.0.1", "proxies").unwrap();
+    });
+    let connect = |header: &[u8], password| {
+        let mut probe = Probe::raw(broker.port(), Version::V3);
+        probe.send(header);
+        let request = super::probe::Request { login: Some(("kim", password)), ..Default::default() };
+        Probe::try_connect_over(probe, "c", request).1
+    };
+    let from = |host: u8| format!("PROXY TCP4 192.0.2.{host} 127.0.0.1 4000 1883\r\n").into_bytes();
+    let codes: Vec<String> = (0..20).map(|_| connect(&from(1), "lily")).collect();
+    assert!(codes.iter().any(|code| code == "refused 0x3"), "{codes:?}");
+    let from_two =
+        [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c"[..], &[192, 0, 2, 2, 127, 0, 0, 1, 0x0f, 0xa0, 0x07, 0x5b]].concat();
+    assert_eq!([connect(&from(2), "lily"), connect(&from_two, "rose")], ["refused 0x4", "connected"]);
+    assert_eq!(connect(b"", "rose"), "closed");
+    assert_eq!(connect(b"PROXY TCP4 here there\r\n", "rose"), "closed");
 }
 
 #[test]
