@@ -283,18 +283,19 @@ impl TestGroup {
     #[must_use]
     pub fn restarted(
         self,
-        captures: &[Vec<u8>],
+        captures: &[GroupSnapshot],
         map: Option<&StateMap>,
         queries: &[QueryId],
         bind: impl FnOnce(&mut ParameterRows),
     ) -> (Self, Vec<Slot>) {
         let fresh = self.fresh();
-        let saved = Saved::read(captures.iter().map(Vec::as_slice)).expect("what was captured can be read");
+        let pieces = captures.iter().flat_map(|captured| captured.pieces.iter().cloned().map(Into::into));
+        let saved = Saved::read(pieces).expect("what was captured can be read");
         let parameters = fresh.bound_all(bind);
         let joined = fresh.group.join_restored(queries, &parameters, &|query| saved.shared(query));
         let slots: Vec<Slot> = joined.iter().map(|joined| joined.slot).collect();
         let slot_of = |query| queries.iter().position(|&other| other == query).map(|place| slots[place]);
-        let restored = fresh.group.restore_from(&saved, map, &slot_of);
+        let restored = fresh.group.restore_from(&saved, map, &slot_of, true);
         assert_eq!((restored.lost, restored.error), (0, None), "what was captured is restored");
         (fresh, slots)
     }

@@ -25,14 +25,18 @@ use crate::Task;
 
 pub use saved::Saved;
 
+/// A piece of saved state ends when it has so many bytes. As one piece, all state of a large group would be in memory
+/// twice while it grows, and once more while it is restored.
+const PIECE_BYTES: usize = 4 << 20;
+
 /// How many queries are captured while their task is locked, which takes some hundred microseconds.
 const SNAPSHOT_AT_ONCE: usize = 1_024;
 
 /// The capture of a group for a checkpoint.
 #[derive(Clone, Debug, Default)]
 pub struct GroupSnapshot {
-    /// The state, in the form that [`Saved`] reads; empty if nothing changed. Several captures may be concatenated.
-    pub bytes: Vec<u8>,
+    /// The state, in pieces of some MiB in the form that [`Saved`] reads; none if nothing changed.
+    pub pieces: Vec<Vec<u8>>,
     /// The number of slots in it.
     pub slots: usize,
     /// The highest position of an event in any state: the log must be durable up to here before the checkpoint counts.
@@ -112,16 +116,18 @@ impl Group {
 
     /// Restores the saved state of queries. `slot_of` gives the slot of a query that still exists; the group has had no
     /// event yet. Queries whose state cannot be read begin anew.
-    pub fn restore(&self, saved: &Saved<'_>, slot_of: &dyn Fn(QueryId) -> Option<Slot>) -> Restored {
-        self.restore_from(saved, None, slot_of)
+    pub fn restore(&self, saved: &Saved, slot_of: &dyn Fn(QueryId) -> Option<Slot>) -> Restored {
+        self.restore_from(saved, None, slot_of, false)
     }
 
-    /// The same for the state of an earlier version of the application, migrated by `map`.
+    /// The same for the state of an earlier version of the application, migrated by `map`. If the saved state is not
+    /// needed afterwards (`releases`), each part of it leaves memory when it is restored.
     pub fn restore_from(
         &self,
-        saved: &Saved<'_>,
+        saved: &Saved,
         map: Option<&StateMap>,
         slot_of: &dyn Fn(QueryId) -> Option<Slot>,
+        releases: bool,
     ) -> Restored {
         let mut restored = Restored::default();
         let _still = self.free.lock();
@@ -136,13 +142,16 @@ impl Group {
                 .collect();
             targets.sort_unstable();
             targets.dedup();
-            if targets.is_empty() {
-                continue;
+            let frames = match targets.is_empty() {
+                true => Ok(Vec::new()),
+                false => saved.frames(part).and_then(|frames| match map {
+                    Some(map) => map.apply(&frames),
+                    None => Ok(frames),
+                }),
+            };
+            if releases {
+                saved.release(part);
             }
-            let frames = saved.frames(part).and_then(|frames| match map {
-                Some(map) => map.apply(&frames),
-                None => Ok(frames),
-            });
             for of_task in targets.chunk_by(|(one, ..), (other, ..)| one == other) {
                 let task = self.task(of_task[0].0).expect("a place is in a task");
                 let mut left: Vec<(u32, Slot)> = of_task.iter().map(|&(_, index, slot)| (index, slot)).collect();
@@ -216,7 +225,12 @@ impl GroupSnapshot {
 
     fn write(&mut self, slice: SlotSnapshot, everything: bool) -> Result<(), StateError> {
         let highest = slice.position();
-        self.slots += saved::write(slice, everything, &mut self.bytes)?;
+        let mut piece = self.pieces.pop_if(|last| last.len() < PIECE_BYTES).unwrap_or_default();
+        let written = saved::write(slice, everything, &mut piece);
+        if !piece.is_empty() {
+            self.pieces.push(piece);
+        }
+        self.slots += written?;
         self.position = self.position.max(highest);
         Ok(())
     }

@@ -522,6 +522,8 @@ impl Engine {
         self.applications.load(stored);
         let begun = Instant::now();
         let mut saved = SavedStates::read(&unrestored);
+        // The state of the others is restored below, and leaves memory as it is.
+        unrestored.pieces.retain(|number, _| self.applications.numbered(*number).is_none());
         // A catalog that is older than the state, as one from a store can be, would give these numbers to new queries,
         // which would then get that state.
         self.catalog.pass(saved.used())?;

@@ -223,9 +223,8 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
             continue;
         }
         let name = application.map_or_else(|| number.to_string(), |(application, _)| application.name.in_log());
-        let parts: Result<Vec<(&str, &[u8])>, _> = pieces.iter().map(|piece| saved::read_piece(piece)).collect();
-        let parts = match parts {
-            Ok(parts) => parts,
+        let (id, captured) = match saved::read_pieces(pieces) {
+            Ok(read) => read,
             Err(error) => {
                 let text = format!("the state of application {name} does not begin as it should: {error}");
                 findings.push(problem(ABOUT, text, "its queries begin without state; an older backup may have it"));
@@ -233,9 +232,8 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
             }
         };
         if let Some((application, versions)) = application
-            && let Some((id, _)) = parts.last()
-            && application.id != *id
-            && !versions.iter().any(|version| version.id == *id)
+            && application.id != id
+            && !versions.iter().any(|version| version.id == id)
         {
             let text = format!("the state of application {name} was saved for another text");
             findings.push(problem(
@@ -244,7 +242,7 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
                 "register the text that it was saved for, or its queries begin without state",
             ));
         }
-        match Saved::read(parts.iter().map(|(_, captured)| *captured)).and_then(|saved| saved.check().map(|()| saved)) {
+        match Saved::read(captured).and_then(|saved| saved.check().map(|()| saved)) {
             Ok(saved) => queries += saved.queries(),
             Err(error) => {
                 let text = format!("the state of application {name} cannot be read: {error}");

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use super::engine::configuration;
 use super::server::{Publisher, Server};
-use super::support::AsOperator;
+use super::support::{AsOperator, wait_until};
 
 pub(super) const STEPS: &str = "CREATE APPLICATION steps (id TEXT, output TEXT DEFAULT 'out') INPUT numbers (n BIGINT) \
                      FROM 'mqtt:in/{id}' FORMAT JSON OUTPUT 'mqtt:{output}/{id}' FORMAT JSON AS SELECT n - lag(n) AS step FROM numbers";
@@ -101,6 +101,52 @@ fn state_goes_on_after_a_stop_for_each_query_as_it_was() {
     assert!(shown.rows.contains(&vec!["recovered_queries".into(), 3.into()]), "{:?}", shown.rows);
     assert!(engine.metrics().contains("rivulet_recovered_queries 3"), "{}", engine.metrics());
     assert!(engine.problems().is_empty() && engine.ready().is_ok());
+}
+
+#[test]
+fn large_state_is_saved_in_pieces_and_changes_come_behind_them() {
+    const QUERIES: usize = 3_000;
+    let folder = TempDir::new().expect("a folder");
+    let text = |query: usize, round: usize| format!("{query} in round {round} {}", "x".repeat(4_000));
+    let broker = |engine: &Engine| engine.embedded_broker_address().expect("a broker");
+    let send = |publisher: &mut Publisher, query: usize, round: usize| {
+        publisher.publish(&format!("in/{query}"), &format!("{{\"t\":\"{}\"}}", text(query, round)));
+    };
+    {
+        let engine = open(folder.path());
+        run(
+            &engine,
+            "CREATE APPLICATION texts (id TEXT) INPUT texts (t TEXT) FROM 'mqtt:in/{id}' FORMAT JSON \
+             OUTPUT 'mqtt:out/{id}' FORMAT JSON AS SELECT lag(t) AS before FROM texts",
+        );
+        let create = |query| format!("CREATE QUERY q{query} FROM APPLICATION texts WITH (id => '{query}');");
+        run(&engine, &(0..QUERIES).map(create).collect::<String>());
+        let mut publisher = Publisher::connect(broker(&engine));
+        (0..QUERIES).for_each(|query| send(&mut publisher, query, 1));
+        wait_until("all texts", || engine.status().total.events == QUERIES as u64);
+        run(&engine, "CHECKPOINT");
+        assert!(checkpoints(&engine).last.expect("it was made").written_bytes > 12_000_000);
+        send(&mut publisher, 1, 2);
+        wait_until("the change", || engine.status().total.events == QUERIES as u64 + 1);
+        run(&engine, "CHECKPOINT");
+        let last = checkpoints(&engine).last.expect("it was made");
+        assert!(last.queries == 1 && last.written_bytes < 100_000, "{last:?}");
+        engine.shutdown();
+    }
+    let engine = open(folder.path());
+    let recovered = checkpoints(&engine).recovered.expect("something was found");
+    assert_eq!((recovered.queries, recovered.lost, recovered.problems), (QUERIES as u64, 0, Vec::new()));
+    let (mut listener, mut publisher) = (Publisher::connect(broker(&engine)), Publisher::connect(broker(&engine)));
+    listener.subscribe("out/#");
+    for query in [0, 1, QUERIES / 2, QUERIES - 1] {
+        send(&mut publisher, query, 3);
+        let (topic, result) = listener.next_json();
+        let expected = text(query, if query == 1 { 2 } else { 1 });
+        assert_eq!((topic, result["before"].as_str()), (format!("out/{query}"), Some(expected.as_str())));
+    }
+    run(&engine, "CHECKPOINT");
+    let last = checkpoints(&engine).last.expect("it was made");
+    assert_eq!(last.queries, 4, "pieces of one capture are no changes: not all is written anew");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::ops::Range;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::{Event, StateMap};
+use rivulet_runtime::GroupSnapshot;
 use rivulet_sql::ParameterRows;
 use rivulet_testing::TestGroup;
 use rivulet_testing::random::{RandomApplication, RandomEvent, RandomParameters, events};
@@ -42,7 +43,7 @@ struct Run<'a> {
     events: &'a [RandomEvent],
     group: TestGroup,
     members: Vec<Member>,
-    captures: Vec<Vec<u8>>,
+    captures: Vec<GroupSnapshot>,
     /// Events from this place on are not in the last capture, as far as anybody knows.
     replayed_from: usize,
     /// Events before this place have been processed.
@@ -101,7 +102,7 @@ impl Run<'_> {
     /// Processes what came before `place`, and captures it.
     fn save_all(&mut self, place: usize) {
         self.run(place);
-        self.captures = vec![self.group.snapshot(true).bytes];
+        self.captures = vec![self.group.snapshot(true)];
         self.replayed_from = place;
         if let Some(replaced) = &mut self.replaced {
             replaced.map = None;
@@ -120,7 +121,7 @@ impl Run<'_> {
         let sql = next_version(&self.application.sql);
         let (kinds, members) = (self.kinds, &self.members);
         let (group, captured, map) = self.group.replaced(&sql, &queries, |rows| bind_members(rows, kinds, members));
-        (self.group, self.captures, self.replayed_from) = (group, vec![captured.bytes], self.processed);
+        (self.group, self.captures, self.replayed_from) = (group, vec![captured], self.processed);
         self.replaced = Some(Replaced { results, map: Some(map) });
         self
     }
@@ -143,9 +144,9 @@ impl Run<'_> {
             }
             self.captures.clear();
             let captured = self.group.snapshot(true);
-            self.captures.push(captured.bytes);
+            self.captures.push(captured);
         } else {
-            self.captures.push(captured.bytes);
+            self.captures.push(captured);
         }
         self.replayed_from = from;
     }

@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt16Array, UInt32Array, UInt64Array};
 use arrow::datatypes::{DataType, Field, Schema, UInt64Type};
+use bytes::{Buf, Bytes};
+use parking_lot::Mutex;
 use rivulet_dataflow::slot_host::{Mark, SlotSnapshot, with_slots};
 use rivulet_dataflow::{QueryId, StateError, StateFrame};
 
@@ -78,8 +80,8 @@ pub(super) fn write(slice: SlotSnapshot, everything: bool, out: &mut Vec<u8>) ->
 
 /// The saved queries of a group, oldest part first.
 #[derive(Debug, Default)]
-pub struct Saved<'a> {
-    parts: Vec<Part<'a>>,
+pub struct Saved {
+    parts: Vec<Part>,
     /// Each query with the part that counts for it and the index of its slot there, sorted by query.
     newest: Vec<(QueryId, u32, u32)>,
     /// The same, sorted by part.
@@ -87,18 +89,19 @@ pub struct Saved<'a> {
 }
 
 #[derive(Debug)]
-struct Part<'a> {
+struct Part {
     /// The progress of each slot.
     marks: Vec<Mark>,
-    frames: Vec<&'a [u8]>,
+    /// Parts of the memory of their piece; none if they were released.
+    frames: Mutex<Vec<Bytes>>,
 }
 
-impl<'a> Saved<'a> {
-    /// Parses the captures of one group, in order.
+impl Saved {
+    /// Parses the pieces of the captures of one group, in order.
     ///
     /// # Errors
     /// Bytes in another format, or of a later version. State is read only when it is restored.
-    pub fn read(pieces: impl IntoIterator<Item = &'a [u8]>) -> Result<Self, StateError> {
+    pub fn read(pieces: impl IntoIterator<Item = Bytes>) -> Result<Self, StateError> {
         let mut saved = Self::default();
         for mut rest in pieces {
             while !rest.is_empty() {
@@ -113,19 +116,17 @@ impl<'a> Saved<'a> {
         Ok(saved)
     }
 
-    fn read_part(&mut self, rest: &mut &'a [u8]) -> Result<(), StateError> {
-        let frames = u32::from_le_bytes(*take(rest)?);
+    fn read_part(&mut self, rest: &mut Bytes) -> Result<(), StateError> {
+        let frames = u32::from_le_bytes(take(rest)?);
         if frames == 0 || frames > FRAMES_MAX {
             return Err(corrupt("a part of saved state has no number of frames"));
         }
         let mut of_part = Vec::with_capacity(frames as usize);
         for _ in 0..frames {
-            let length = usize::try_from(u64::from_le_bytes(*take(rest)?)).ok().filter(|length| *length <= rest.len());
-            let (frame, behind) = rest.split_at(length.ok_or_else(|| corrupt("a part of saved state ends early"))?);
-            *rest = behind;
-            of_part.push(frame);
+            let length = usize::try_from(u64::from_le_bytes(take(rest)?)).ok().filter(|length| *length <= rest.len());
+            of_part.push(rest.split_to(length.ok_or_else(|| corrupt("a part of saved state ends early"))?));
         }
-        let head = StateFrame::from_bytes(of_part.remove(0))?;
+        let head = StateFrame::from_bytes(&of_part.remove(0))?;
         head.expect(QUERIES.0, QUERIES.1)?;
         let column = |name: &str| -> Result<&[u64], StateError> {
             let column = head.rows.column_by_name(name).and_then(|column| column.as_primitive_opt::<UInt64Type>());
@@ -145,7 +146,7 @@ impl<'a> Saved<'a> {
             marks[slots[row] as usize] = Mark { changed: false, applied: applied[row], results: results[row], altered };
             self.newest.push((queries[row], part, slots[row]));
         }
-        self.parts.push(Part { marks, frames: of_part });
+        self.parts.push(Part { marks, frames: Mutex::new(of_part) });
         Ok(())
     }
 
@@ -206,14 +207,20 @@ impl<'a> Saved<'a> {
 
     /// The state of a part, operator by operator.
     pub(super) fn frames(&self, part: usize) -> Result<Vec<Option<StateFrame>>, StateError> {
-        let read = |bytes: &&[u8]| (!bytes.is_empty()).then(|| StateFrame::from_bytes(bytes)).transpose();
-        self.parts[part].frames.iter().map(read).collect()
+        let read = |bytes: &Bytes| (!bytes.is_empty()).then(|| StateFrame::from_bytes(bytes)).transpose();
+        let frames = self.parts[part].frames.lock().clone();
+        frames.iter().map(read).collect()
+    }
+
+    /// Gives up the state of a part, which has been restored.
+    pub(super) fn release(&self, part: usize) {
+        self.parts[part].frames.lock().clear();
     }
 }
 
-fn take<'a, const BYTES: usize>(rest: &mut &'a [u8]) -> Result<&'a [u8; BYTES], StateError> {
-    let (taken, behind) = rest.split_first_chunk().ok_or_else(|| corrupt("a part of saved state ends early"))?;
-    *rest = behind;
+fn take<const BYTES: usize>(rest: &mut Bytes) -> Result<[u8; BYTES], StateError> {
+    let taken = *rest.first_chunk().ok_or_else(|| corrupt("a part of saved state ends early"))?;
+    rest.advance(BYTES);
     Ok(taken)
 }
 

@@ -6,8 +6,8 @@
 //!
 //! Results that outputs have not delivered are a piece of their own, in the form of [`outlets`].
 //!
-//! A piece begins with a mark and the identity of the application's text. Behind them is the content of a
-//! [`GroupSnapshot`].
+//! A piece begins with a mark and the identity of the application's text. Behind them is a piece of a [`GroupSnapshot`].
+//! Further pieces of the same capture begin with another mark alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -42,7 +42,9 @@ const SOURCES_FROM: &str = "sources_from";
 
 /// The beginning of a piece; the last two digits are the version of its form.
 const MARK: &[u8; 8] = b"RVAPPL01";
-const VERSION: u32 = 1;
+/// The beginning of a piece that goes on with the capture of the piece before it.
+const CONTINUED: &[u8; 8] = b"RVAPPL02";
+const VERSION: u32 = 2;
 
 /// What was written of an application and still counts.
 #[derive(Clone, Debug, Default)]
@@ -80,7 +82,7 @@ impl From<NotReady> for Failure {
 pub(super) struct Taken {
     number: ApplicationNumber,
     id: String,
-    bytes: Bytes,
+    pieces: Vec<Bytes>,
     slots: u64,
     position: LogPosition,
     results_to: u64,
@@ -100,16 +102,23 @@ impl Taken {
         results_to: u64,
         not_out: Option<String>,
     ) -> Option<Self> {
-        if captured.bytes.is_empty() && captured.failures.0 == 0 {
+        if captured.pieces.is_empty() && captured.failures.0 == 0 {
             return None;
         }
-        let GroupSnapshot { mut bytes, slots, position, failures } = captured;
-        let head = [MARK, &(id.len() as u16).to_le_bytes()[..], id.as_bytes()].concat();
-        // In the same memory: this may be all state of an application, and a copy would take as much memory again.
-        bytes.reserve_exact(head.len());
-        bytes.splice(0..0, head);
+        let GroupSnapshot { mut pieces, slots, position, failures } = captured;
+        if pieces.is_empty() {
+            pieces.push(Vec::new());
+        }
+        let mut head = [MARK, &(id.len() as u16).to_le_bytes()[..], id.as_bytes()].concat();
+        let with_head = |mut piece: Vec<u8>| {
+            let head = std::mem::replace(&mut head, CONTINUED.to_vec());
+            piece.reserve_exact(head.len());
+            piece.splice(0..0, head);
+            Bytes::from(piece)
+        };
+        let pieces = pieces.into_iter().map(with_head).collect();
         let (id, slots) = (id.to_owned(), slots as u64);
-        Some(Self { number, id, bytes: bytes.into(), slots, position, results_to, not_out, failures })
+        Some(Self { number, id, pieces, slots, position, results_to, not_out, failures })
     }
 
     /// The number of slots in it.
@@ -146,20 +155,44 @@ impl Taken {
     }
 }
 
-/// Returns the identity of the text that a piece was written for, and the captured state.
+/// Returns the identity of the text that a piece was written for, which a further piece of a capture does not repeat, and
+/// the captured state.
 ///
 /// # Errors
 /// The piece is of a later version, or is not a piece of an application.
-pub(crate) fn read_piece(piece: &[u8]) -> Result<(&str, &[u8]), StateError> {
+fn read_piece(piece: &Bytes) -> Result<(Option<&str>, Bytes), StateError> {
     if let Some(found) = later_version(piece) {
         return Err(StateError::Version { operator: "an application".into(), found, known: VERSION });
+    }
+    if piece.starts_with(CONTINUED) {
+        return Ok((None, piece.slice(CONTINUED.len()..)));
     }
     let read = || {
         let (length, rest) = piece.strip_prefix(MARK)?.split_first_chunk::<2>()?;
         let (id, captured) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
-        Some((std::str::from_utf8(id).ok()?, captured))
+        Some((Some(std::str::from_utf8(id).ok()?), piece.slice_ref(captured)))
     };
     read().ok_or_else(|| StateError::Corrupt("the beginning of a piece makes no sense".into()))
+}
+
+/// Returns the identity of the text for which the pieces of an application were written, and the captured state.
+///
+/// # Errors
+/// One of them is no piece of an application or of a later version, or they do not belong together.
+pub(crate) fn read_pieces(pieces: &[Bytes]) -> Result<(&str, Vec<Bytes>), StateError> {
+    let (mut of, mut captured) = (None, Vec::with_capacity(pieces.len()));
+    for piece in pieces {
+        let (id, content) = read_piece(piece)?;
+        match (of, id) {
+            (None, None) => return Err(StateError::Corrupt("its first piece is missing".into())),
+            (Some(of), Some(id)) if of != id => {
+                return Err(StateError::Corrupt("its pieces are of different texts".into()));
+            }
+            _ => of = of.or(id),
+        }
+        captured.push(content);
+    }
+    Ok((of.ok_or_else(|| StateError::Corrupt("there is no piece of it".into()))?, captured))
 }
 
 /// The version of a piece's form, if it is later than the version of this program.
@@ -238,17 +271,22 @@ impl Known {
         self.sources = (sources.unwrap_or_default(), noted(&restored.note, SOURCES_FROM).min(self.position));
         for (name, pieces) in &restored.pieces {
             if let (Some(number), Some(last)) = (outputs_number_of(name), pieces.last()) {
-                self.outputs.insert(number, last.clone());
+                // A copy: the piece keeps all in memory that was read together with it.
+                self.outputs.insert(number, Bytes::copy_from_slice(last));
             }
             let Some(number) = number_of(name) else { continue };
-            let bytes = |piece: &Bytes| piece.len() as u64;
-            let id = pieces.last().and_then(|piece| Some(read_piece(piece).ok()?.0.to_owned()));
+            let bytes = |pieces: &[Bytes]| pieces.iter().map(|piece| piece.len() as u64).sum();
+            let id = read_pieces(pieces).ok().map(|(id, _)| id.to_owned());
+            let is_continued = |piece: &&Bytes| piece.starts_with(CONTINUED);
+            let (whole, changes) = pieces.split_at(pieces.len().min(1));
+            let further = changes.iter().take_while(is_continued).count();
+            let (further, changes) = changes.split_at(further);
             let written = Written {
                 // No piece may stand after one that cannot be read. No text has this identity.
                 id: id.unwrap_or_default(),
-                whole_bytes: pieces.first().map_or(0, bytes),
-                changes_bytes: pieces.iter().skip(1).map(bytes).sum(),
-                changes: pieces.len().saturating_sub(1),
+                whole_bytes: bytes(whole) + bytes(further),
+                changes_bytes: bytes(changes),
+                changes: changes.iter().filter(|piece| !is_continued(piece)).count(),
                 // Groups that capture changes do not know the queries that came and went since that older epoch.
                 must_be_whole: restored.older.contains_key(name),
             };
@@ -377,9 +415,12 @@ impl Known {
             return Ok(None);
         }
         let applied = taken.iter().map(Taken::position).fold(self.applied, LogPosition::max);
-        let pieces = taken.iter().map(|one| match self.replaces(one) {
-            true => Piece::whole(name_of(one.number), one.bytes.clone()),
-            false => Piece::delta(name_of(one.number), one.bytes.clone()),
+        let pieces = taken.iter().flat_map(|one| {
+            let replaces = self.replaces(one);
+            one.pieces.iter().enumerate().map(move |(index, piece)| match replaces && index == 0 {
+                true => Piece::whole(name_of(one.number), piece.clone()),
+                false => Piece::delta(name_of(one.number), piece.clone()),
+            })
         });
         let mut note = json!({ POSITION: position, APPLIED: applied });
         let (sources, sources_from) = &self.sources;
@@ -392,7 +433,8 @@ impl Known {
         let epoch = Epoch { note, pieces: pieces.chain(outputs).collect(), dropped: gone };
         let committed = line.commit(epoch).inspect_err(|_| self.give_up(&taken))?;
         for one in taken {
-            let (bytes, replaces) = (one.bytes.len() as u64, self.replaces(&one));
+            let bytes = one.pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
+            let replaces = self.replaces(&one);
             let written = self.written.entry(one.number).or_default();
             let before = if replaces { Written::default() } else { std::mem::take(written) };
             *written = Written { id: one.id, must_be_whole: one.failures.0 > 0, ..before };
@@ -446,17 +488,45 @@ mod tests {
 
     #[test]
     fn a_piece_is_read_as_it_was_written_and_a_later_one_is_told_from_a_broken_one() {
-        let captured = GroupSnapshot { bytes: vec![1, 2, 3], slots: 1, position: 7, failures: (0, None) };
+        let pieces = vec![vec![1, 2, 3], vec![4], vec![5]];
+        let captured = GroupSnapshot { pieces, slots: 1, position: 7, failures: (0, None) };
         let taken = Taken::new(3, "abc", captured, 9, None).expect("something was captured");
-        assert_eq!(read_piece(&taken.bytes).expect("it is whole"), ("abc", &[1, 2, 3][..]));
-        let mut later = taken.bytes.to_vec();
-        later[7] = b'2';
-        let error = read_piece(&later).expect_err("a later one").to_string();
-        assert!(error.contains("version 2") && error.contains("hint:"), "{error}");
-        for broken in [&later[..6], &b"RVAPPLxx"[..], &taken.bytes[..10], b""] {
-            assert!(matches!(read_piece(broken), Err(StateError::Corrupt(_))), "{broken:?}");
+        let (id, captured) = read_pieces(&taken.pieces).expect("they are whole");
+        assert_eq!((id, captured.concat()), ("abc", vec![1, 2, 3, 4, 5]));
+        let mut later = taken.pieces[0].to_vec();
+        later[7] = b'3';
+        let error = read_piece(&later.clone().into()).expect_err("a later one").to_string();
+        assert!(error.contains("version 3") && error.contains("hint:"), "{error}");
+        for broken in [&later[..6], &b"RVAPPLxx"[..], &taken.pieces[0][..10], b""] {
+            let broken = Bytes::copy_from_slice(broken);
+            assert!(matches!(read_piece(&broken), Err(StateError::Corrupt(_))), "{broken:?}");
         }
+        assert!(matches!(read_pieces(&taken.pieces[1..]), Err(StateError::Corrupt(_))), "the first one is missing");
         assert!(Taken::new(3, "abc", GroupSnapshot::default(), 0, None).is_none());
+    }
+
+    #[test]
+    fn further_pieces_of_a_capture_are_no_changes() {
+        let store = Arc::new(Store::in_memory().expect("a store"));
+        let mut line = Applications::open(store.clone(), 2).expect("a line");
+        let taken = |pieces: usize| {
+            let captured =
+                GroupSnapshot { pieces: vec![vec![7; 100]; pieces], slots: 1, position: 1, failures: (0, None) };
+            Taken::new(3, "one", captured, 0, None).expect("something")
+        };
+        line.commit(vec![taken(CHANGES_MAX * 2)], &[3], 1);
+        line.commit(vec![taken(2)], &[3], 1);
+        for is_restarted in [false, true] {
+            if is_restarted {
+                line = Applications::open(store.clone(), 2).expect("a line");
+                line.restore().expect("it can be read");
+            }
+            let written = &line.known.written[&3];
+            let (of_first, of_others) = (MARK.len() + 2 + "one".len() + 100, CONTINUED.len() + 100);
+            assert_eq!(written.whole_bytes as usize, of_first + (CHANGES_MAX * 2 - 1) * of_others);
+            assert_eq!((written.changes, written.changes_bytes as usize), (1, of_first + of_others));
+            assert!(!line.known.wants_everything(3, "one"), "restarted: {is_restarted}");
+        }
     }
 
     #[test]
@@ -464,15 +534,16 @@ mod tests {
         let mut bytes = Vec::with_capacity(1_000);
         bytes.resize(900, 7);
         let memory = bytes.as_ptr();
-        let captured = GroupSnapshot { bytes, slots: 1, position: 0, failures: (0, None) };
+        let captured = GroupSnapshot { pieces: vec![bytes], slots: 1, position: 0, failures: (0, None) };
         let taken = Taken::new(3, "abc", captured, 0, None).expect("something was captured");
-        assert_eq!((taken.bytes.as_ptr(), taken.bytes.len()), (memory, 900 + MARK.len() + 2 + 3));
-        assert_eq!(read_piece(&taken.bytes).expect("it is whole"), ("abc", &[7; 900][..]));
+        let [piece] = &taken.pieces[..] else { panic!("it is one") };
+        assert_eq!((piece.as_ptr(), piece.len()), (memory, 900 + MARK.len() + 2 + 3));
+        assert_eq!(read_piece(piece).expect("it is whole"), (Some("abc"), vec![7; 900].into()));
     }
 
     fn captured(bytes: &[u8], position: LogPosition, failures: usize) -> GroupSnapshot {
         GroupSnapshot {
-            bytes: bytes.to_vec(),
+            pieces: vec![bytes.to_vec()],
             slots: 1,
             position,
             failures: (failures, (failures > 0).then(String::new)),
@@ -490,7 +561,7 @@ mod tests {
         let mut line = Applications::open(store.clone(), 2).expect("a line");
         let restored = line.restore().expect("it can be read").0.expect("an epoch");
         let pieces = restored.pieces["application-3"].iter();
-        pieces.map(|piece| read_piece(piece).expect("it is whole").0.to_owned()).collect()
+        pieces.map(|piece| read_piece(piece).expect("it is whole").0.expect("a text").to_owned()).collect()
     }
 
     #[test]

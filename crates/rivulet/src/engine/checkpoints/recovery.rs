@@ -16,7 +16,7 @@ use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError, StateMap};
 use rivulet_operators::application::migration;
 use rivulet_runtime::{Restored, Saved};
 
-use super::applications::{number_of, outputs_number_of, read_piece};
+use super::applications::{number_of, outputs_number_of, read_pieces};
 use super::{Checkpoints, Lines, refused};
 use crate::catalog::{ApplicationNumber, Used};
 use crate::counted::counted;
@@ -29,8 +29,8 @@ use crate::service::{RecoveryStatus, ServiceError};
 
 /// The saved state of applications, after a first reading: by application the identity of its text, and its queries.
 #[derive(Default)]
-pub(in crate::engine) struct SavedStates<'a> {
-    by_application: BTreeMap<ApplicationNumber, (&'a str, Saved<'a>)>,
+pub(in crate::engine) struct SavedStates {
+    by_application: BTreeMap<ApplicationNumber, (String, Saved)>,
     /// For applications whose state was saved by an earlier version: the way of that state into the version that runs.
     maps: BTreeMap<ApplicationNumber, StateMap>,
     /// The applications whose saved state cannot be read.
@@ -40,18 +40,11 @@ pub(in crate::engine) struct SavedStates<'a> {
     altered_next: u64,
 }
 
-impl<'a> SavedStates<'a> {
-    pub(in crate::engine) fn read(unrestored: &'a Unrestored) -> Self {
+impl SavedStates {
+    pub(in crate::engine) fn read(unrestored: &Unrestored) -> Self {
         let mut states = Self { altered_next: unrestored.altered_next, ..Self::default() };
         for (&number, pieces) in &unrestored.pieces {
-            let parts: Result<Vec<(&str, &[u8])>, StateError> = pieces.iter().map(|piece| read_piece(piece)).collect();
-            let read = parts.and_then(|parts| {
-                let (id, _) = parts.last().ok_or_else(|| StateError::Corrupt("there is no piece of it".into()))?;
-                if parts.iter().any(|(other, _)| other != id) {
-                    return Err(StateError::Corrupt("its pieces are of different texts".into()));
-                }
-                Ok((*id, Saved::read(parts.iter().map(|(_, captured)| *captured))?))
-            });
+            let read = read_pieces(pieces).and_then(|(id, captured)| Ok((id.to_owned(), Saved::read(captured)?)));
             match read {
                 Ok(read) => drop(states.by_application.insert(number, read)),
                 Err(error) => {
@@ -76,8 +69,14 @@ impl<'a> SavedStates<'a> {
     }
 
     /// Restores the saved state of an application's queries, except for queries whose state was saved with values that
-    /// the catalog does not know. Returns also the number of these; `None` if nothing was saved that can be read.
-    fn restore(&self, running: &Running, slot_of: &dyn Fn(QueryId) -> Option<Slot>) -> Option<(Restored, u64)> {
+    /// the catalog does not know. Returns also the number of these; `None` if nothing was saved that can be read. If
+    /// this is done once (`releases`), the saved state leaves memory as it is restored.
+    fn restore(
+        &self,
+        running: &Running,
+        slot_of: &dyn Fn(QueryId) -> Option<Slot>,
+        releases: bool,
+    ) -> Option<(Restored, u64)> {
         let (saved, map) = self.of(running)?;
         let unknown = Cell::new(0);
         let known_slot_of = |query| {
@@ -86,7 +85,7 @@ impl<'a> SavedStates<'a> {
             unknown.set(unknown.get() + u64::from(is_unknown));
             (!is_unknown).then_some(slot)
         };
-        let restored = running.group.restore_from(saved, map, &known_slot_of);
+        let restored = running.group.restore_from(saved, map, &known_slot_of, releases);
         Some((restored, unknown.get()))
     }
 
@@ -99,7 +98,7 @@ impl<'a> SavedStates<'a> {
     }
 
     /// The saved state of an application, and the way into the version that runs, if an earlier version has saved it.
-    pub(in crate::engine) fn of(&self, running: &Running) -> Option<(&Saved<'a>, Option<&StateMap>)> {
+    pub(in crate::engine) fn of(&self, running: &Running) -> Option<(&Saved, Option<&StateMap>)> {
         let (id, saved) = self.by_application.get(&running.number)?;
         match *id == running.application.id {
             true => Some((saved, None)),
@@ -186,7 +185,7 @@ impl Checkpoints {
     /// `found`. `slot_of` returns the slot of a query.
     pub(in crate::engine) fn restore_all(
         &self,
-        saved: &SavedStates<'_>,
+        saved: &SavedStates,
         applications: &Applications,
         slot_of: &(dyn Fn(QueryId) -> Option<Slot> + Sync),
         threads: usize,
@@ -195,7 +194,7 @@ impl Checkpoints {
         let begun = Instant::now();
         found.problems.extend(saved.problems.iter().cloned());
         self.note_unfitting(saved);
-        let mut of_groups: Vec<(&Running, &Saved<'_>)> = Vec::new();
+        let mut of_groups: Vec<(&Running, &Saved)> = Vec::new();
         let (running, _) = applications.all();
         for running in &running {
             match saved.of(running) {
@@ -217,7 +216,7 @@ impl Checkpoints {
             for _ in 0..threads.clamp(1, of_groups.len().max(1)) {
                 scope.spawn(|| {
                     while let Some((running, _)) = of_groups.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let restored = saved.restore(running, slot_of);
+                        let restored = saved.restore(running, slot_of, true);
                         results.lock().extend(restored.map(|restored| (*running, restored)));
                     }
                 });
@@ -256,7 +255,7 @@ impl Checkpoints {
 
     /// Changes must not be written after pieces that cannot be read, nor after pieces in the form of an earlier
     /// version.
-    pub(in crate::engine) fn note_unfitting(&self, saved: &SavedStates<'_>) {
+    pub(in crate::engine) fn note_unfitting(&self, saved: &SavedStates) {
         saved.unreadable.iter().chain(saved.maps.keys()).for_each(|&number| self.note_unfit(number));
     }
 
@@ -266,14 +265,9 @@ impl Checkpoints {
     }
 
     /// Restores queries that are started while events come already, before they get any event.
-    pub(in crate::engine) fn restore_at_once(
-        &self,
-        saved: &SavedStates<'_>,
-        running: &Running,
-        slots: &[(QueryId, Slot)],
-    ) {
+    pub(in crate::engine) fn restore_at_once(&self, saved: &SavedStates, running: &Running, slots: &[(QueryId, Slot)]) {
         let slots: HashMap<QueryId, Slot> = slots.iter().copied().collect();
-        if let Some(restored) = saved.restore(running, &|query| slots.get(&query).copied()) {
+        if let Some(restored) = saved.restore(running, &|query| slots.get(&query).copied(), false) {
             self.note_restored(running, restored, &mut RecoveryStatus::default());
         }
     }

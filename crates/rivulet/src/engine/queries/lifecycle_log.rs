@@ -157,7 +157,7 @@ pub(super) fn behind(alterations: &[Alteration], saved: u64) -> &[Alteration] {
 /// How queries of the catalog are started.
 pub(in crate::engine) struct Loading<'a> {
     /// The saved state of the queries.
-    pub(in crate::engine) saved: &'a SavedStates<'a>,
+    pub(in crate::engine) saved: &'a SavedStates,
     /// The queries that were created or paused since.
     pub(in crate::engine) lifecycle_log: &'a LifecycleLog,
     /// The checkpoints, if each query gets its saved state before its first event, because events are coming already.
@@ -197,7 +197,7 @@ impl Queries {
     /// state.
     pub(in crate::engine) fn expect_replayed(
         &self,
-        saved: &SavedStates<'_>,
+        saved: &SavedStates,
         lifecycle_log: LifecycleLog,
     ) -> Result<(), ServiceError> {
         let state = &mut *self.state.lock();

@@ -26,7 +26,7 @@ impl Queries {
     pub(super) fn expect_changes(
         &self,
         state: &mut State,
-        saved: &SavedStates<'_>,
+        saved: &SavedStates,
         alterations: &BTreeMap<QueryId, Vec<Alteration>>,
     ) -> Result<(), ServiceError> {
         let mut changes = self.changes_behind(state, saved, alterations)?;
@@ -82,7 +82,7 @@ impl Queries {
     fn changes_behind(
         &self,
         state: &State,
-        saved: &SavedStates<'_>,
+        saved: &SavedStates,
         alterations: &BTreeMap<QueryId, Vec<Alteration>>,
     ) -> Result<VecDeque<ReplayedChange>, ServiceError> {
         let end = self.event_log.end();
