@@ -27,7 +27,8 @@ use super::plan::{JOIN_ROWS_MAX, JoinKind, Offset, Plan};
 use crate::keyed::{grow, idle_us, late_hint};
 
 const OPERATOR: &str = "interval_join";
-const VERSION: u32 = 1;
+/// In version 1 the row of a query has no time: how far it has forgotten is its clock less the lateness.
+const VERSION: u32 = 2;
 const DAY_US: i64 = 86_400_000_000;
 /// A time that never comes.
 const NEVER: i64 = i64::MAX;
@@ -51,6 +52,9 @@ struct Query {
     key_hash: u16,
     /// The newest event time. For a silent query of a LEFT JOIN, the time to which the clock has brought it.
     clock_us: i64,
+    /// The clock less the lateness. It never goes back, also where the next version of the application waits longer: the
+    /// rows before it are forgotten.
+    watermark_us: i64,
     /// For a LEFT JOIN: the values from which the time of a silent query is computed.
     silence: Silence,
     /// Rows by event time; rows of the same time in the order in which they came.
@@ -97,12 +101,11 @@ impl Kept {
 struct Interval {
     low_us: i64,
     high_us: i64,
-    lateness_us: i64,
 }
 
 impl Silence {
-    fn interval(self, lateness_us: i64) -> Interval {
-        Interval { low_us: self.low_us, high_us: self.high_us, lateness_us }
+    fn interval(self) -> Interval {
+        Interval { low_us: self.low_us, high_us: self.high_us }
     }
 }
 
@@ -115,9 +118,9 @@ impl Interval {
         }
     }
 
-    /// The oldest event time of `side` that a future row of the other side, within the lateness, can match.
-    fn oldest(self, side: usize, clock_us: i64) -> i64 {
-        self.matches(1 - side, clock_us.saturating_sub(self.lateness_us)).0
+    /// The oldest event time of `side` that a future row of the other side, not before the watermark, can match.
+    fn oldest(self, side: usize, watermark_us: i64) -> i64 {
+        self.matches(1 - side, watermark_us).0
     }
 }
 
@@ -191,7 +194,7 @@ impl Operator for IntervalJoin {
                 key_hashes.push(key_hash);
                 clocks_us.push(query.clock_us);
                 numbers.push(kept.map(|(side, _)| side as u8));
-                times_us.push(kept.map(|(_, kept)| kept.time_us));
+                times_us.push(Some(kept.map_or(query.watermark_us, |(_, kept)| kept.time_us)));
                 silences.push(query.silence);
                 are_matched.push(kept.map(|(_, kept)| kept.is_matched));
                 true
@@ -262,6 +265,7 @@ impl Operator for IntervalJoin {
             let silence = Silence { newest_us: clock_us, last_arrival_us: i64::MIN, low_us: 0, high_us: 0 };
             let query = self.slots[slot].get_or_insert_with(|| Query::new(frame.key_groups()[row], clock_us, silence));
             query.clock_us = query.clock_us.max(clock_us);
+            query.advance(self.lateness_us);
             if has_silence {
                 let integer = |column: usize| own[column].as_primitive::<Int64Type>().value(row);
                 let of_row = Silence {
@@ -274,6 +278,9 @@ impl Operator for IntervalJoin {
             }
             if numbers.is_null(row) {
                 query.key_hash = frame.key_groups()[row];
+                if times_us.is_valid(row) {
+                    query.watermark_us = query.watermark_us.max(times_us.value(row));
+                }
                 continue;
             }
             let side = usize::from(numbers.value(row));
@@ -330,7 +337,8 @@ impl IntervalJoin {
                 true => query.clock_us = NEVER,
                 false => query.be_silent(leaps, now_us, *idle_timeout_us),
             }
-            let interval = query.silence.interval(*lateness_us);
+            query.advance(*lateness_us);
+            let interval = query.silence.interval();
             query.forget(interval, |kept| {
                 let times = (slot as Slot, kept.time_us, now_us);
                 joined.push(times, [kept.row(), encoded.null(1)], plan, encoded, context)
@@ -376,7 +384,7 @@ impl IntervalJoin {
                 refuse(&batch, row, input, Reason::Expression, detail, context);
                 continue;
             };
-            let interval = Interval { low_us, high_us, lateness_us: *lateness_us };
+            let interval = Interval { low_us, high_us };
             let arrival_us = batch.arrival_us[row];
             let silence = Silence { newest_us: time_us, last_arrival_us: arrival_us, low_us, high_us };
             let query = query_of(slots, slot, id, silence);
@@ -384,6 +392,7 @@ impl IntervalJoin {
                 query.be_silent(leaps, arrival_us, *idle_timeout_us);
             }
             query.clock_us = query.clock_us.max(time_us);
+            query.advance(*lateness_us);
             query.forget(interval, |kept| match plan.keeps_unmatched {
                 true => {
                     let times = (slot, kept.time_us, arrival_us);
@@ -392,8 +401,9 @@ impl IntervalJoin {
                 false => Ok(()),
             })?;
             let (from_us, to_us) = interval.matches(side, time_us);
-            if to_us < interval.oldest(1 - side, query.clock_us) && from_us <= to_us {
-                let by_clock = to_us >= interval.oldest(1 - side, query.silence.newest_us);
+            if to_us < interval.oldest(1 - side, query.watermark_us) && from_us <= to_us {
+                let by_rows_us = query.silence.newest_us.saturating_sub(*lateness_us);
+                let by_clock = to_us >= interval.oldest(1 - side, by_rows_us);
                 refuse(&batch, row, input, Reason::Late, || late(query.clock_us, time_us, by_clock), context);
                 continue;
             }
@@ -407,7 +417,7 @@ impl IntervalJoin {
                 }
                 continue;
             };
-            let is_kept = time_us >= interval.oldest(side, query.clock_us);
+            let is_kept = time_us >= interval.oldest(side, query.watermark_us);
             if is_kept && query.sides[side].len() >= JOIN_ROWS_MAX {
                 refuse(&batch, row, input, Reason::Expression, too_many, context);
                 continue;
@@ -485,7 +495,12 @@ fn too_many() -> String {
 
 impl Query {
     fn new(key_hash: u16, clock_us: i64, silence: Silence) -> Box<Self> {
-        Box::new(Self { key_hash, clock_us, silence, sides: Default::default() })
+        Box::new(Self { key_hash, clock_us, watermark_us: i64::MIN, silence, sides: Default::default() })
+    }
+
+    /// Advances the watermark to the clock.
+    fn advance(&mut self, lateness_us: i64) {
+        self.watermark_us = self.watermark_us.max(self.clock_us.saturating_sub(lateness_us));
     }
 
     /// The key group of a row: that of its key, or, without keys, that of the query.
@@ -510,7 +525,7 @@ impl Query {
         mut unmatched: impl FnMut(&Kept) -> Result<(), OperatorError>,
     ) -> Result<(), OperatorError> {
         for (side, rows) in self.sides.iter_mut().enumerate() {
-            let oldest_us = interval.oldest(side, self.clock_us);
+            let oldest_us = interval.oldest(side, self.watermark_us);
             while rows.front().is_some_and(|kept| kept.time_us < oldest_us) {
                 if let Some(kept) = rows.pop_front().filter(|kept| side == 0 && !kept.is_matched) {
                     unmatched(&kept)?;

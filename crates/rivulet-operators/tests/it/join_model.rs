@@ -136,12 +136,19 @@ impl Run {
 }
 
 /// Runs the rows in the pieces that `cuts` say, moving the state at some; the rows of slot 0 from `recycled_at` on are
-/// those of another query.
-fn run(dataflow: Line, rows: &[Row], cuts: &[(usize, bool)], recycled_at: usize) -> (Vec<Out>, Refusals) {
+/// those of another query, and all from a place on those of the next version.
+fn run(
+    dataflow: Line,
+    rows: &[Row],
+    cuts: &[(usize, bool)],
+    recycled_at: usize,
+    mut next: Option<(usize, Line)>,
+) -> (Vec<Out>, Refusals) {
     let mut run = Run::new(dataflow);
     let recycled_at = recycled_at.min(rows.len());
     let mut cuts: Vec<(usize, bool)> = cuts.iter().map(|&(at, moves)| (at.min(rows.len()), moves)).collect();
     cuts.extend([(recycled_at, false), (rows.len(), false)]);
+    cuts.extend(next.iter().map(|(at, _)| ((*at).min(rows.len()), false)));
     cuts.sort_unstable();
     let (mut done, mut is_recycled) = (0, false);
     for (at, moves) in cuts {
@@ -151,7 +158,8 @@ fn run(dataflow: Line, rows: &[Row], cuts: &[(usize, bool)], recycled_at: usize)
             is_recycled = true;
             run.recycle();
         }
-        if moves {
+        let is_replaced = next.take_if(|(from, _)| at >= *from).map(|(_, dataflow)| run.dataflow = dataflow).is_some();
+        if moves || is_replaced {
             run.move_state();
         }
     }
@@ -198,10 +206,12 @@ fn latest_model(rows: &[Row], drives: [bool; 2], keyed: bool, keeps_unmatched: b
     out
 }
 
-/// Time goes on with the rows alone: their times are also their arrivals, and there is no idle timeout.
+/// Time goes on with the rows alone: their times are also their arrivals, and there is no idle timeout. `lateness` is
+/// that of the version to which the row at a place comes; what a version has forgotten, the next one does not know.
 fn interval_model(
     rows: &[Row],
-    (low, high, lateness): (i64, i64, i64),
+    (low, high): (i64, i64),
+    lateness: impl Fn(usize) -> i64,
     keyed: bool,
     keeps_unmatched: bool,
 ) -> (Vec<Out>, u64) {
@@ -210,11 +220,15 @@ fn interval_model(
     // Left rows that have found nothing yet.
     let mut waiting: Vec<&Row> = Vec::new();
     for (place, row) in rows.iter().enumerate() {
-        let clock = rows[..=place].iter().filter(|other| other.1 == row.1).map(|other| other.2).max().unwrap();
+        let (mut clock, mut watermark) = (i64::MIN, i64::MIN);
+        for (place, other) in rows[..=place].iter().enumerate().filter(|(_, other)| other.1 == row.1) {
+            clock = clock.max(other.2);
+            watermark = watermark.max(clock - lateness(place));
+        }
         // A row is forgotten once no row as late as may be can match it.
         let forgotten = |side: usize, time: i64| match side {
-            0 => time + high < clock - lateness,
-            _ => time - low < clock - lateness,
+            0 => time + high < watermark,
+            _ => time - low < watermark,
         };
         let is_over = |other: &&Row| other.1 == row.1 && forgotten(0, other.2);
         let mut gone: Vec<&Row> = waiting.iter().copied().filter(is_over).collect();
@@ -282,7 +296,7 @@ proptest! {
         keeps_unmatched in any::<bool>(),
     ) {
         let dataflow = join(JoinKind::Latest { drives }, keyed, keeps_unmatched);
-        let (out, refusals) = run(dataflow, &rows, &cuts, recycled_at);
+        let (out, refusals) = run(dataflow, &rows, &cuts, recycled_at, None);
         let expected = latest_model(&renamed(&rows, recycled_at), drives, keyed, keeps_unmatched);
         prop_assert_eq!(out, shown(expected));
         prop_assert!(refusals.is_empty());
@@ -296,13 +310,16 @@ proptest! {
         low in -6..4i64,
         high in -4..6i64,
         lateness_us in 0..8i64,
+        next in prop::option::of((0..120usize, 0..8i64)),
         keyed in any::<bool>(),
         keeps_unmatched in any::<bool>(),
     ) {
-        let kind = interval(low, high, lateness_us);
-        let (out, refusals) = run(join(kind, keyed, keeps_unmatched), &rows, &cuts, recycled_at);
-        let of = (low, high, lateness_us);
-        let (expected, late) = interval_model(&renamed(&rows, recycled_at), of, keyed, keeps_unmatched);
+        let version = |lateness_us| join(interval(low, high, lateness_us), keyed, keeps_unmatched);
+        let next_version = next.map(|(at, lateness_us)| (at, version(lateness_us)));
+        let (out, refusals) = run(version(lateness_us), &rows, &cuts, recycled_at, next_version);
+        let lateness = |place| next.filter(|(at, _)| place >= *at).map_or(lateness_us, |(_, then)| then);
+        let rows = renamed(&rows, recycled_at);
+        let (expected, late) = interval_model(&rows, (low, high), lateness, keyed, keeps_unmatched);
         prop_assert_eq!(out, shown(expected));
         prop_assert_eq!(refusals.counted(Reason::Late), late);
     }
@@ -344,6 +361,29 @@ fn a_left_row_that_waits_in_vain_comes_out_by_the_clock() {
     run.process(Element::Batch(batch(&[(0, 1, 200, Some(1), 11), (0, 1, 200, None, 12)])));
     run.process(Element::End);
     assert_eq!(run.out[2..], [(1, 200, Some(12), None), (1, 200, Some(11), None)]);
+}
+
+#[test]
+fn state_of_version_1_is_read() {
+    let line = join(interval(0, 10, 2), true, true);
+    let mut run = Run::new(line.clone());
+    run.process(Element::Batch(batch(&[(0, 0, 100, Some(1), 7), (0, 0, 105, Some(1), 8)])));
+    let mut frames = run.chain.export_state(&StateSelection::All).unwrap();
+    let frame = frames[0].as_mut().unwrap();
+    // It had no time in the row of a query.
+    let place = frame.rows.schema().index_of("time_us").unwrap();
+    let mut columns = frame.rows.columns().to_vec();
+    let times = columns[place].as_primitive::<Int64Type>();
+    let sides = frame.rows.column_by_name("side").unwrap();
+    let times: Int64Array = times.iter().enumerate().map(|(row, time)| time.filter(|_| sides.is_valid(row))).collect();
+    assert_eq!(times.null_count(), 1);
+    columns[place] = Arc::new(times);
+    let rows = RecordBatch::try_new(frame.rows.schema(), columns).unwrap();
+    frames[0] = Some(StateFrame::new("interval_join", 1, rows));
+    let mut run = Run::new(line);
+    run.chain.import_state(&frames).unwrap();
+    run.process(Element::Batch(batch(&[(1, 0, 106, Some(1), 9)])));
+    assert_eq!(run.out, [(0, 106, Some(7), Some(9)), (0, 106, Some(8), Some(9))]);
 }
 
 #[test]
