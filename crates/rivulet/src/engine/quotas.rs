@@ -107,9 +107,13 @@ fn look_at_memory(quotas: &Quotas, applications: &Applications, big_queries: &Bi
     }
     let is_limited = |tenant: &Tenant| limited.iter().any(|quota| quota.tenant() == tenant);
     let bytes = state_bytes(applications, big_queries, tables, is_limited);
-    for quota in limited {
-        let (held, most) = (bytes.get(quota.tenant()).copied().unwrap_or(0), quota.most(Limit::StateBytes));
+    let of_tables: BTreeMap<Tenant, u64> = tables.memory_bytes(is_limited).into_iter().collect();
+    for quota in &limited {
+        let of = |bytes: &BTreeMap<Tenant, u64>| bytes.get(quota.tenant()).copied().unwrap_or(0);
+        let (held, most) = (of(&bytes), quota.most(Limit::StateBytes));
         quota.measure(Limit::StateBytes, held);
+        // Tables do not grow by events: to read none would help nobody.
+        let held = held.saturating_sub(of(&of_tables));
         let (was_over, is_over) = (quota.rates().is_held(), most.is_some_and(|most| held > most));
         quota.rates().hold(is_over);
         let tenant = quota.tenant().as_str();

@@ -49,20 +49,20 @@ pub(super) struct Reader {
 }
 
 /// How many bytes a table may have, in its file and in memory, and what to do if it has more.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub(crate) struct TableBound {
     bytes_max: usize,
-    hint: String,
+    hint: &'static str,
 }
 
 impl TableBound {
     /// The bound of every table.
     pub(crate) fn of_each(bytes_max: usize) -> Self {
-        Self { bytes_max, hint: "table.bytes_max in the configuration says how many a table may have".into() }
+        Self { bytes_max, hint: "table.bytes_max in the configuration says how many a table may have" }
     }
 
     /// This one, or another one that is lower.
-    fn lowered(self, bytes_max: Option<u64>, hint: String) -> Self {
+    fn lowered(self, bytes_max: Option<u64>, hint: &'static str) -> Self {
         let bytes_max = bytes_max.map_or(usize::MAX, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
         if bytes_max < self.bytes_max { Self { bytes_max, hint } } else { self }
     }
@@ -116,7 +116,7 @@ impl ReferenceTables {
             });
             let FullName { tenant, name: own_name } = full_name;
             let bound = self.reader.bound();
-            let read = |create| self.reader.read(&tenant, "the table", create, bound.clone(), read_table_in_part);
+            let read = |create| self.reader.read(&tenant, "the table", create, bound, read_table_in_part);
             let loaded = create.clone().and_then(read);
             let mut known = self.known.lock();
             let known = known.entry(tenant).or_default();
@@ -158,6 +158,7 @@ impl ReferenceTables {
         if known.has(&create)? {
             return Ok(None);
         }
+        self.admit(tenant, known, &full_name.name, &rows)?;
         self.catalog.insert_table(&full_name, &create.text)?;
         tracing::info!(table = full_name.in_log(), rows = rows.num_rows(), "created");
         let (name, count) = (full_name.name, rows.num_rows());
@@ -175,6 +176,7 @@ impl ReferenceTables {
         let mut known = self.known.lock();
         let known = known.entry(tenant.clone()).or_default();
         known.check_columns(&create)?;
+        self.admit(tenant, known, name, &rows)?;
         self.catalog.insert_table(full_name, &create.text)?;
         let count = rows.num_rows();
         known.left_out.remove(name);
@@ -208,6 +210,7 @@ impl ReferenceTables {
         if known.declared(name)?.id != create.id {
             return Err(ServiceError::new(ErrorKind::Conflict, format!("the table '{name}' was replaced meanwhile")));
         }
+        self.admit(tenant, known, name, &rows)?;
         known.left_out.remove(name);
         let was_absent = match known.loaded.get(name) {
             Some(Ok(table)) => {
@@ -297,29 +300,47 @@ impl ReferenceTables {
     pub(super) fn memory_bytes(&self, is_asked: impl Fn(&Tenant) -> bool) -> Vec<(Tenant, u64)> {
         let known = self.known.lock();
         let asked = known.iter().filter(|(tenant, _)| is_asked(tenant));
-        let bytes =
-            |known: &Known| known.loaded.values().flatten().map(|table| table.rows().memory_bytes() as u64).sum();
-        asked.map(|(tenant, known)| (tenant.clone(), bytes(known))).collect()
+        let tables = |known: &Known| known.loaded.values().flatten().cloned().collect::<Vec<_>>();
+        let tables: Vec<_> = asked.map(|(tenant, known)| (tenant.clone(), tables(known))).collect();
+        drop(known);
+        // An index may be made just now, which takes its time.
+        tables.into_iter().map(|(tenant, tables)| (tenant, tables.iter().map(|one| memory_of(one)).sum())).collect()
     }
 
-    /// The rows in the file of a table, for which there is memory.
+    /// The rows in the file of a table, for which there is memory beside what it may replace.
     fn read(&self, tenant: &Tenant, create: &CreateTable) -> Result<RecordBatch, ServiceError> {
-        let quota = self.reader.quotas.of(tenant);
-        let used = quota.used(Limit::StateBytes);
-        let of_tenant = quota.most(Limit::StateBytes).map(|most| most.saturating_sub(used));
         // The file and its rows are in memory at the same time.
-        let of_process = self.reader.memory.left().map(|left| left / 2);
-        let bound = self
-            .reader
-            .bound()
-            .lowered(of_tenant, quota.hint(Limit::StateBytes))
-            .lowered(of_process, "raise memory.bytes_max, or drop tables or queries".into());
-        let rows =
-            self.reader.read(tenant, &format!("the table '{}'", create.name), create.clone(), bound, read_table)?;
-        // Until it is measured again.
-        quota.measure(Limit::StateBytes, used + rows.get_array_memory_size() as u64);
-        Ok(rows)
+        let left = self.reader.memory.left().map(|left| left / 2);
+        let bound = self.reader.bound().lowered(left, "raise memory.bytes_max, or drop tables or queries");
+        self.reader.read(tenant, &format!("the table '{}'", create.name), create.clone(), bound, read_table)
     }
+
+    /// Checks that a tenant has memory for the rows of a table, which replace those that it may have. With the tables
+    /// locked, so that of two that are read at the same time one is refused if not both fit.
+    fn admit(&self, tenant: &Tenant, known: &Known, name: &str, rows: &RecordBatch) -> Result<(), ServiceError> {
+        if let Some(bytes_max) = self.reader.memory.exceeded() {
+            let message = format!("there is no memory for the table '{name}': {} MiB are in use", bytes_max >> 20);
+            let error = ServiceError::new(ErrorKind::LimitReached, message);
+            return Err(error.with_hint("raise memory.bytes_max, or drop tables or queries"));
+        }
+        let quota = self.reader.quotas.of(tenant);
+        let Some(most) = quota.most(Limit::StateBytes) else { return Ok(()) };
+        let replaced = known.loaded.get(name).and_then(|table| table.as_ref().ok()).map(|table| memory_of(table));
+        let used = quota.used(Limit::StateBytes).max(known.memory_bytes()).saturating_sub(replaced.unwrap_or(0));
+        let needed = rows.get_array_memory_size() as u64;
+        if used + needed > most {
+            let kib = |bytes: u64| bytes.div_ceil(1 << 10);
+            let (needed, left) = (kib(needed), most.saturating_sub(used) >> 10);
+            let message = format!("the table '{name}' takes {needed} KiB, and its tenant may have {left} KiB more");
+            return Err(ServiceError::new(ErrorKind::LimitReached, message).with_hint(quota.hint(Limit::StateBytes)));
+        }
+        Ok(())
+    }
+}
+
+/// The memory of a table, with the indexes of its rows.
+fn memory_of(table: &Table) -> u64 {
+    table.rows().memory_bytes() as u64
 }
 
 impl Reader {
@@ -370,7 +391,7 @@ fn read_table_in_part(
     let (format, times, has_header) = format_of(create)?;
     let too_large = |what: &str| {
         let message = format!("{what} of the table '{}' has more than {bytes_max} bytes", create.name);
-        ServiceError::new(ErrorKind::LimitReached, message).with_hint(hint.clone())
+        ServiceError::new(ErrorKind::LimitReached, message).with_hint(hint)
     };
     let (bytes, path) = match inline_rows::is_one(&create.address) {
         true => {
@@ -431,6 +452,11 @@ fn format_of(create: &CreateTable) -> Result<(Format, Times, bool), ServiceError
 }
 
 impl Known {
+    /// The memory of all tables.
+    fn memory_bytes(&self) -> u64 {
+        self.loaded.values().flatten().map(|table| memory_of(table)).sum()
+    }
+
     /// Whether a table with the same text exists; one with another text is an error.
     fn has(&self, create: &CreateTable) -> Result<bool, ServiceError> {
         let name = &create.name.text;
