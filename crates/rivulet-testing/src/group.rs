@@ -227,7 +227,8 @@ impl TestGroup {
     ///
     /// If anything cannot be saved.
     pub fn snapshot(&self, everything: bool) -> GroupSnapshot {
-        let captured = self.group.snapshot(everything, &mut |_| {});
+        // Pieces of a few parts each.
+        let captured = self.group.snapshot(everything, 1_000, &mut |_| {});
         assert_eq!(captured.failures, (0, None), "state can be exported");
         captured
     }

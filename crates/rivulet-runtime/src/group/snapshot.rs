@@ -25,18 +25,16 @@ use crate::Task;
 
 pub use saved::Saved;
 
-/// A piece of saved state ends when it has so many bytes. As one piece, all state of a large group would be in memory
-/// twice while it grows, and once more while it is restored.
-const PIECE_BYTES: usize = 4 << 20;
-
 /// How many queries are captured while their task is locked, which takes some hundred microseconds.
 const SNAPSHOT_AT_ONCE: usize = 1_024;
 
 /// The capture of a group for a checkpoint.
 #[derive(Clone, Debug, Default)]
 pub struct GroupSnapshot {
-    /// The state, in pieces of some MiB in the form that [`Saved`] reads; none if nothing changed.
+    /// The state, in pieces of the form that [`Saved`] reads; none if nothing changed.
     pub pieces: Vec<Vec<u8>>,
+    /// A piece ends when it has so many bytes.
+    piece_bytes: usize,
     /// The number of slots in it.
     pub slots: usize,
     /// The highest position of an event in any state: the log must be durable up to here before the checkpoint counts.
@@ -58,7 +56,8 @@ pub struct Restored {
 
 impl Group {
     /// Captures what changed since the last capture, or `everything`. A caller that cannot keep the result captures
-    /// everything the next time.
+    /// everything the next time. A piece of the result ends when it has `piece_bytes`: as one piece, all state of a large
+    /// group would be in memory twice while it grows, and once more while it is restored.
     ///
     /// Events are processed meanwhile. An event that came before this call is in the state or still waits. `rest` is
     /// called after each slice, with the time the slice took, while nothing is locked; the caller may wait there to
@@ -66,9 +65,9 @@ impl Group {
     ///
     /// # Panics
     /// If the group was not made to be captured.
-    pub fn snapshot(&self, everything: bool, rest: &mut dyn FnMut(Duration)) -> GroupSnapshot {
+    pub fn snapshot(&self, everything: bool, piece_bytes: usize, rest: &mut dyn FnMut(Duration)) -> GroupSnapshot {
         assert!(self.settings.is_checkpointed, "the group keeps what changed");
-        let mut captured = GroupSnapshot::default();
+        let mut captured = GroupSnapshot { piece_bytes, ..GroupSnapshot::default() };
         if everything {
             // Locked, so that no query moves from a task that is not marked yet to one that is.
             let _still = self.free.lock();
@@ -225,7 +224,7 @@ impl GroupSnapshot {
 
     fn write(&mut self, slice: SlotSnapshot, everything: bool) -> Result<(), StateError> {
         let highest = slice.position();
-        let mut piece = self.pieces.pop_if(|last| last.len() < PIECE_BYTES).unwrap_or_default();
+        let mut piece = self.pieces.pop_if(|last| last.len() < self.piece_bytes).unwrap_or_default();
         let written = saved::write(slice, everything, &mut piece);
         if !piece.is_empty() {
             self.pieces.push(piece);

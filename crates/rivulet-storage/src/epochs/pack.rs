@@ -190,7 +190,7 @@ impl Pack {
                 let begin = (entry.offset - first.offset) as usize;
                 let piece =
                     bytes.get(begin..begin + entry.bytes as usize).filter(|piece| xxh3_64(piece) == entry.checksum);
-                // The pieces share the buffer: a restore uses all of it.
+                // The pieces share the buffer, which leaves memory with the last of them.
                 take(entry, bytes.slice_ref(piece.ok_or_else(|| self.damaged(entry))?));
             }
             left = behind;

@@ -90,6 +90,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::{Clock, LogPosition, QueryId};
@@ -522,8 +523,11 @@ impl Engine {
         self.applications.load(stored);
         let begun = Instant::now();
         let mut saved = SavedStates::read(&unrestored);
-        // The state of the others is restored below, and leaves memory as it is.
+        // The state of the others is restored below, and leaves memory as it is. What is kept is copied: pieces that were
+        // read together share their memory.
         unrestored.pieces.retain(|number, _| self.applications.numbered(*number).is_none());
+        let kept = unrestored.pieces.values_mut().flatten();
+        kept.for_each(|piece| *piece = Bytes::copy_from_slice(piece));
         // A catalog that is older than the state, as one from a store can be, would give these numbers to new queries,
         // which would then get that state.
         self.catalog.pass(saved.used())?;

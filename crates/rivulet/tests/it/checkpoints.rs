@@ -133,6 +133,13 @@ fn large_state_is_saved_in_pieces_and_changes_come_behind_them() {
         assert!(last.queries == 1 && last.written_bytes < 100_000, "{last:?}");
         engine.shutdown();
     }
+    let store = rivulet_storage::Store::folder(&folder.path().join("data/checkpoints")).expect("a store");
+    let settings = rivulet_storage::EpochSettings { retained: 3 };
+    let epochs = rivulet_storage::Epochs::open(Arc::new(store), "applications", settings).expect("a line");
+    let pieces = epochs.restore().expect("read").expect("saved").pieces;
+    let sizes: Vec<usize> = pieces.values().flatten().map(|piece| piece.len()).collect();
+    assert!(sizes.len() >= 4 && sizes.iter().all(|bytes| *bytes < 9 << 20), "{sizes:?}");
+    drop(epochs);
     let engine = open(folder.path());
     let recovered = checkpoints(&engine).recovered.expect("something was found");
     assert_eq!((recovered.queries, recovered.lost, recovered.problems), (QUERIES as u64, 0, Vec::new()));

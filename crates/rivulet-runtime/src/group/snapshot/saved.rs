@@ -92,8 +92,8 @@ pub struct Saved {
 struct Part {
     /// The progress of each slot.
     marks: Vec<Mark>,
-    /// Parts of the memory of their piece; none if they were released.
-    frames: Mutex<Vec<Bytes>>,
+    /// Parts of the memory of their piece; `None` if they were released.
+    frames: Mutex<Option<Vec<Bytes>>>,
 }
 
 impl Saved {
@@ -146,7 +146,7 @@ impl Saved {
             marks[slots[row] as usize] = Mark { changed: false, applied: applied[row], results: results[row], altered };
             self.newest.push((queries[row], part, slots[row]));
         }
-        self.parts.push(Part { marks, frames: Mutex::new(of_part) });
+        self.parts.push(Part { marks, frames: Mutex::new(Some(of_part)) });
         Ok(())
     }
 
@@ -209,12 +209,13 @@ impl Saved {
     pub(super) fn frames(&self, part: usize) -> Result<Vec<Option<StateFrame>>, StateError> {
         let read = |bytes: &Bytes| (!bytes.is_empty()).then(|| StateFrame::from_bytes(bytes)).transpose();
         let frames = self.parts[part].frames.lock().clone();
+        let frames = frames.ok_or_else(|| corrupt("a part of saved state was restored before, and released"))?;
         frames.iter().map(read).collect()
     }
 
     /// Gives up the state of a part, which has been restored.
     pub(super) fn release(&self, part: usize) {
-        self.parts[part].frames.lock().clear();
+        self.parts[part].frames.lock().take();
     }
 }
 

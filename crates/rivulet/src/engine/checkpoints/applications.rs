@@ -27,7 +27,10 @@ use crate::engine::outlets;
 use crate::engine::running::Running;
 use crate::engine::sources::Positions;
 
-/// The most pieces with changes after one with all state.
+/// A piece of the state of an application ends when it has so many bytes.
+pub(super) const PIECE_BYTES: usize = 4 << 20;
+
+/// The most captures of changes after one of all state.
 const CHANGES_MAX: usize = 8;
 
 /// Keys of an epoch's note: the position from which on the log is replayed after the epoch, and the highest position of
@@ -105,7 +108,7 @@ impl Taken {
         if captured.pieces.is_empty() && captured.failures.0 == 0 {
             return None;
         }
-        let GroupSnapshot { mut pieces, slots, position, failures } = captured;
+        let GroupSnapshot { mut pieces, slots, position, failures, .. } = captured;
         if pieces.is_empty() {
             pieces.push(Vec::new());
         }
@@ -489,7 +492,7 @@ mod tests {
     #[test]
     fn a_piece_is_read_as_it_was_written_and_a_later_one_is_told_from_a_broken_one() {
         let pieces = vec![vec![1, 2, 3], vec![4], vec![5]];
-        let captured = GroupSnapshot { pieces, slots: 1, position: 7, failures: (0, None) };
+        let captured = GroupSnapshot { pieces, slots: 1, position: 7, ..GroupSnapshot::default() };
         let taken = Taken::new(3, "abc", captured, 9, None).expect("something was captured");
         let (id, captured) = read_pieces(&taken.pieces).expect("they are whole");
         assert_eq!((id, captured.concat()), ("abc", vec![1, 2, 3, 4, 5]));
@@ -510,8 +513,8 @@ mod tests {
         let store = Arc::new(Store::in_memory().expect("a store"));
         let mut line = Applications::open(store.clone(), 2).expect("a line");
         let taken = |pieces: usize| {
-            let captured =
-                GroupSnapshot { pieces: vec![vec![7; 100]; pieces], slots: 1, position: 1, failures: (0, None) };
+            let pieces = vec![vec![7; 100]; pieces];
+            let captured = GroupSnapshot { pieces, slots: 1, position: 1, ..GroupSnapshot::default() };
             Taken::new(3, "one", captured, 0, None).expect("something")
         };
         line.commit(vec![taken(CHANGES_MAX * 2)], &[3], 1);
@@ -534,7 +537,7 @@ mod tests {
         let mut bytes = Vec::with_capacity(1_000);
         bytes.resize(900, 7);
         let memory = bytes.as_ptr();
-        let captured = GroupSnapshot { pieces: vec![bytes], slots: 1, position: 0, failures: (0, None) };
+        let captured = GroupSnapshot { pieces: vec![bytes], slots: 1, ..GroupSnapshot::default() };
         let taken = Taken::new(3, "abc", captured, 0, None).expect("something was captured");
         let [piece] = &taken.pieces[..] else { panic!("it is one") };
         assert_eq!((piece.as_ptr(), piece.len()), (memory, 900 + MARK.len() + 2 + 3));
@@ -547,6 +550,7 @@ mod tests {
             slots: 1,
             position,
             failures: (failures, (failures > 0).then(String::new)),
+            ..GroupSnapshot::default()
         }
     }
 

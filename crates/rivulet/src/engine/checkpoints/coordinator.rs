@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rivulet_dataflow::LogPosition;
 
-use super::applications::{Applications as OfApplications, Taken};
+use super::applications::{Applications as OfApplications, PIECE_BYTES, Taken};
 use super::line::LineStatus;
 use super::way_out::WayOut;
 use super::{Checkpoints, Lines};
@@ -188,7 +188,7 @@ impl Coordinator {
             }
             let captured = running.iter().filter(|running| running.group.is_checkpointed());
             let taken = captured.filter_map(|running| {
-                let captured = running.group.snapshot(known.wants_all_of(running), rest);
+                let captured = running.group.snapshot(known.wants_all_of(running), PIECE_BYTES, rest);
                 self.way_out.take(running, captured, known)
             });
             let taken: Vec<Taken> = taken.collect();

@@ -6,7 +6,7 @@
 
 use parking_lot::MutexGuard;
 
-use super::applications::Applications;
+use super::applications::{Applications, PIECE_BYTES};
 use super::way_out::WayOut;
 use super::{Checkpoints, Lines};
 use crate::catalog::ApplicationNumber;
@@ -41,7 +41,7 @@ impl Paused<'_> {
         };
         self.checkpoints.take_unfit(known);
         let saved = line.save(true, |line| {
-            let captured = running.group.snapshot(known.wants_all_of(running), &mut |_| {});
+            let captured = running.group.snapshot(known.wants_all_of(running), PIECE_BYTES, &mut |_| {});
             if let (failures @ 1.., Some(error)) = &captured.failures {
                 known.want_everything(running.number);
                 return Err(format!("of {}: {error}", counted(*failures as u64, "query")).into());
