@@ -78,7 +78,6 @@ pub use expression::ExpressionPlanner;
 pub use matches::{Matches, RowPattern};
 pub use names::written;
 pub use planning::{Planned, PlannedView, SortColumn, plan, plan_view};
-pub use row_values::spell_out_rows;
 pub use spelling::spell_out_times;
 pub use subscripts::{member_of, row_of_parts};
 pub use unnest::{Elements, columns_of};

@@ -7,7 +7,6 @@ use datafusion_sql::sqlparser::ast::{BinaryOperator as Op, Expr, FunctionArg, Fu
 use crate::clauses::start;
 use crate::error::RelationalError;
 use crate::subscripts::ROW;
-use crate::walk::{NodeMut, change_expression};
 
 /// How two values are compared.
 #[derive(Clone, Copy)]
@@ -15,22 +14,6 @@ enum Comparison<'a> {
     By(&'a Op),
     Distinct,
     NotDistinct,
-}
-
-/// Spells out the comparisons of row values in an expression of an application.
-///
-/// # Errors
-/// Rows of different lengths, and comparisons that are not supported.
-pub fn spell_out_rows(expression: &mut Expr) -> Result<(), RelationalError> {
-    let mut found = Ok(());
-    change_expression(expression, &mut |node, _| {
-        if let NodeMut::Expr(part) = node
-            && found.is_ok()
-        {
-            found = spell_out(part);
-        }
-    });
-    found
 }
 
 /// Spells out one expression, whose parts are spelled out already.

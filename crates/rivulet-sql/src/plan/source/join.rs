@@ -124,7 +124,7 @@ impl<'a> SourcePlanner<'a, '_> {
         let (mut keys, mut bounds) = (Vec::new(), Bounds::default());
         if let Some(on) = join.on {
             let (position, mut on) = (start(on).or(join.position), on.clone());
-            rivulet_relational::spell_out_rows(&mut on).map_err(|error| placed(error, position))?;
+            rivulet_relational::spell_out_times(&mut on).map_err(|error| placed(error, position))?;
             condition.plan(&on, position, &mut keys, &mut bounds)?;
         }
         let text = join.on.map_or_else(String::new, |on| format!(" ON {on}"));
