@@ -81,7 +81,7 @@ Limits:
   events_per_second     messages a second that MQTT clients publish; over it they are slowed down
   bytes_per_second      bytes a second that MQTT clients send; over it they are slowed down
   bytes_out_per_second  bytes a second that MQTT clients get
-  state_bytes           memory of queries
+  state_bytes           memory of queries and reference tables
   log_bytes             events in the log that no checkpoint has yet";
 
 /// Reads `queries=1000`.

@@ -201,7 +201,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "tenants.events_per_second", kind: Kind::Count(1, LIMIT), default: None, help: "most messages a second that MQTT clients publish; beyond it their connections are read more slowly" },
     Key { name: "tenants.bytes_per_second", kind: Kind::Bytes(1, LIMIT), default: None, help: "most bytes a second that MQTT clients send; beyond it their connections are read more slowly" },
     Key { name: "tenants.bytes_out_per_second", kind: Kind::Bytes(1, LIMIT), default: None, help: "most bytes a second that MQTT clients get; what is beyond waits for them as for slow clients" },
-    Key { name: "tenants.state_bytes", kind: Kind::Bytes(1, LIMIT), default: None, help: "most memory of queries; beyond it nothing is created, and MQTT clients are not read" },
+    Key { name: "tenants.state_bytes", kind: Kind::Bytes(1, LIMIT), default: None, help: "most memory of queries and reference tables; beyond it nothing is created, and while queries hold that much, MQTT clients are not read" },
     Key { name: "tenants.log_bytes", kind: Kind::Bytes(1, LIMIT), default: None, help: "most bytes of events in the log that no checkpoint has yet; beyond it MQTT clients are not read" },
     Key { name: "jwt.issuer", kind: Kind::Text, default: None, help: "who issues JSON Web Tokens (JWT) that users log in with, as its tokens name it (iss)" },
     Key { name: "jwt.audience", kind: Kind::Text, default: None, help: "whom its tokens must be for (aud): the name that it has for this server" },
