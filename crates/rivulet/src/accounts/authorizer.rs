@@ -121,6 +121,10 @@ impl Authorizer for Accounts {
         !self.are_open()
     }
 
+    fn has_tenant(&self, name: &str) -> bool {
+        self.known.read().tenants.contains(name)
+    }
+
     fn changes(&self) -> Option<watch::Receiver<u64>> {
         Some(self.changed.subscribe())
     }

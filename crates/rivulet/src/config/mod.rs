@@ -1027,6 +1027,7 @@ impl Values {
                     (None, None) => 1 << 30,
                 },
                 address_share_percent: self.number("mqtt.embedded.address_share_percent"),
+                tenant_share_percent: self.number("mqtt.embedded.tenant_share_percent"),
             },
             message_bytes_max: self.number("mqtt.embedded.message_bytes_max"),
             trusted_proxies: self.proxies("mqtt.embedded.trusted_proxies")?,

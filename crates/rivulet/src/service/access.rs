@@ -154,6 +154,12 @@ pub trait Authorizer: Send + Sync + 'static {
         true
     }
 
+    /// Whether there is a tenant of this name. It must answer from memory.
+    fn has_tenant(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
+
     /// Tells each time when somebody may do less than before; `None` if that never happens.
     fn changes(&self) -> Option<watch::Receiver<u64>> {
         None
@@ -248,8 +254,8 @@ impl Access {
         Ok(caller)
     }
 
-    /// The caller of credentials that are right and cannot be guessed, where wrong ones were given too often. Wrong ones
-    /// are not counted or recorded here: a device with an old token may give it twice a second.
+    /// The caller of credentials that are right and cannot be guessed, where wrong ones were given too often. Wrong
+    /// ones are not counted or recorded here: a device with an old token may give it twice a second.
     pub(crate) fn authenticate_at_once(&self, credentials: &Credentials<'_>) -> Option<Caller> {
         if self.authorizer.may_be_guessed(credentials) {
             return None;
@@ -401,6 +407,11 @@ impl Access {
     /// Whether clients have to log in.
     pub fn has_accounts(&self) -> bool {
         self.authorizer.has_accounts()
+    }
+
+    /// [`Authorizer::has_tenant`].
+    pub(crate) fn has_tenant(&self, name: &str) -> bool {
+        self.authorizer.has_tenant(name)
     }
 
     /// [`Authorizer::holds`].

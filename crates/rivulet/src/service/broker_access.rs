@@ -72,6 +72,10 @@ impl ClientAuthorizer for BrokerAccess {
         Some(Some(self.rights_of(caller, login)))
     }
 
+    fn is_tenant(&self, name: &str) -> bool {
+        name != Tenant::of_operator().as_str() && self.0.has_tenant(name)
+    }
+
     fn takes_long(&self, login: &ClientLogin) -> bool {
         login.is_configured != Some(true) && self.0.takes_long(&credentials(login))
     }

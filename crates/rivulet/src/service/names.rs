@@ -3,7 +3,7 @@
 //! What must hold: a name is found only together with its tenant. A [`FullName`] is made once, where a caller's session
 //! or the catalog determines the tenant, and is the key of every table of names from there on.
 
-use std::borrow::Cow;
+use std::borrow::{Borrow, Cow};
 use std::fmt;
 use std::sync::{Arc, LazyLock};
 
@@ -21,6 +21,12 @@ const MARK: char = '\0';
 impl Default for Tenant {
     fn default() -> Self {
         Self::of_operator().clone()
+    }
+}
+
+impl Borrow<str> for Tenant {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 

@@ -19,7 +19,7 @@ use super::callers::{APPLICATION, Mqtt, ask};
 use super::cli::command;
 use super::engine::{configuration, open};
 use super::server::{Server, free_port};
-use super::support::{AsOperator, TestServer, WAIT_MAX, request, wait_until};
+use super::support::{AsOperator, TestServer, WAIT_MAX, connect_from, request, wait_until};
 
 /// A server with an administrator, and the administrator's token.
 pub(super) struct Fixture {
@@ -933,6 +933,33 @@ fn the_next_tenant_of_a_name_gets_no_file_and_no_retained_message() {
     assert_eq!(reader.next().0, "acme_2/a");
     reader.subscribe(["acme2", "none"]);
     assert_eq!(reader.next().0, "acme2");
+}
+
+#[test]
+fn one_tenant_leaves_half_of_the_broker_to_others() {
+    let folder = TempDir::new().expect("a folder");
+    let mut config = configuration(folder.path());
+    let limits = &mut config.embedded.as_mut().expect("a broker").limits;
+    (limits.connections_max, limits.subscriptions_max, limits.retained_messages_max) = (8, 8, 8);
+    let fixture = Fixture::with(folder, config);
+    fixture.done("CREATE TENANT acme; CREATE TENANT other; CREATE USER acme.eve ADMIN; CREATE USER other.bob ADMIN");
+    let [eve, bob] = ["acme.eve", "other.bob"].map(|name| fixture.token(name));
+    let connect = |host: u8, token: &str| {
+        let stream = connect_from([127, 0, 0, host], fixture.broker());
+        Mqtt::connect_by(stream, 5, ("user", token), &format!("c{host}"), None)
+    };
+    // From twelve addresses.
+    let (mut clients, codes): (Vec<Mqtt>, Vec<u8>) = (1..=12).map(|host| connect(host, &eve)).unzip();
+    assert_eq!(codes, [&[0; 4][..], &[0x97; 8]].concat());
+    let granted = |client: &mut Mqtt, tenant: &str| client.subscribe([&format!("{tenant}/+"), &format!("{tenant}/#")]);
+    assert_eq!([0, 1, 2].map(|place| granted(&mut clients[place], "acme")), [[0, 0], [0, 0], [0x97, 0x97]]);
+    (0..20).for_each(|number| clients[3].retain(&format!("acme/{number}"), "1"));
+    let (mut bobs, code) = connect(1, &bob);
+    assert_eq!((code, granted(&mut bobs, "other")), (0, [0, 0]));
+    let (mut reader, code) = connect(2, &bob);
+    reader.retain("other/1", "1");
+    assert_eq!((code, reader.subscribe(["other/1", "other/none"])), (0, [0, 0]));
+    assert_eq!(reader.next().0, "other/1");
 }
 
 #[test]

@@ -1,7 +1,7 @@
-//! Sessions and subscriptions by the address of their clients.
+//! Sessions and subscriptions by the address of their clients, each tenant for itself.
 //!
 //! What must hold: an address that opens many sessions displaces its own. A session of another address is displaced
-//! only if that address has more sessions than the one that needs room.
+//! only if that address has more sessions than the one that needs room. No session of another tenant is displaced.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -11,6 +11,7 @@ use hashbrown::HashMap;
 
 use super::memory::{Memory, Share};
 use super::slab::Slab;
+use super::tenants::{Held, Tenant};
 use crate::logins::network;
 
 /// The number of a session. It is reused when the session is gone.
@@ -19,9 +20,10 @@ pub(super) type SessionKey = u32;
 /// The number of an address. It is reused when the address has no session any more.
 pub(super) type AddressKey = u32;
 
-/// What the clients of one address hold.
+/// What the clients of one address hold that are of one tenant, or of none.
 pub(super) struct Address {
     address: IpAddr,
+    pub(super) tenant: Option<Arc<Tenant>>,
     pub(super) share: Arc<Share>,
     pub(super) sessions: usize,
     pub(super) subscriptions: usize,
@@ -29,10 +31,31 @@ pub(super) struct Address {
     away: BTreeMap<u64, SessionKey>,
 }
 
+impl Address {
+    /// Counts subscriptions.
+    pub(super) fn subscribed(&mut self, count: usize) {
+        self.subscriptions += count;
+        self.tenant.iter().for_each(|tenant| tenant.add(Held::Subscriptions, count));
+    }
+
+    /// Takes back [`Address::subscribed`].
+    pub(super) fn unsubscribed(&mut self, count: usize) {
+        self.subscriptions -= count;
+        self.tenant.iter().for_each(|tenant| tenant.subtract(Held::Subscriptions, count));
+    }
+}
+
+/// An address and its tenant, which is known by its place in memory; 0 for none.
+type Place = (usize, IpAddr);
+
+fn place(address: IpAddr, tenant: Option<&Arc<Tenant>>) -> Place {
+    (tenant.map_or(0, |tenant| Arc::as_ptr(tenant) as usize), network(address))
+}
+
 /// All addresses of sessions.
 pub(super) struct Addresses {
     rows: Slab<Address>,
-    by_address: HashMap<IpAddr, AddressKey, foldhash::fast::RandomState>,
+    by_address: HashMap<Place, AddressKey, foldhash::fast::RandomState>,
     /// The number of the next session that loses its connection.
     next: u64,
 }
@@ -43,13 +66,14 @@ impl Addresses {
     }
 
     /// Counts a session for an address.
-    pub(super) fn enter(&mut self, address: IpAddr, memory: &Arc<Memory>) -> AddressKey {
-        let address = network(address);
-        let key = *self.by_address.entry(address).or_insert_with(|| {
-            let share = memory.share();
-            self.rows.insert(Address { address, share, sessions: 0, subscriptions: 0, away: BTreeMap::new() })
+    pub(super) fn enter(&mut self, address: IpAddr, tenant: Option<&Arc<Tenant>>, memory: &Arc<Memory>) -> AddressKey {
+        let key = *self.by_address.entry(place(address, tenant)).or_insert_with(|| {
+            let (address, tenant) = (network(address), tenant.cloned());
+            let share = memory.share(tenant.clone());
+            self.rows.insert(Address { address, tenant, share, sessions: 0, subscriptions: 0, away: BTreeMap::new() })
         });
         self.get_mut(key).sessions += 1;
+        tenant.iter().for_each(|tenant| tenant.add(Held::Sessions, 1));
         key
     }
 
@@ -57,10 +81,11 @@ impl Addresses {
     pub(super) fn leave(&mut self, key: AddressKey) {
         let row = self.get_mut(key);
         row.sessions -= 1;
+        row.tenant.iter().for_each(|tenant| tenant.subtract(Held::Sessions, 1));
         if row.sessions == 0 {
-            let address = row.address;
+            let place = place(row.address, row.tenant.as_ref());
             self.rows.remove(key);
-            self.by_address.remove(&address);
+            self.by_address.remove(&place);
         }
     }
 
@@ -74,9 +99,9 @@ impl Addresses {
         self.rows.get(key).expect("an address is there for as long as sessions have come from it").address
     }
 
-    /// The row of an address, if it has sessions.
-    pub(super) fn of(&self, address: IpAddr) -> Option<&Address> {
-        self.by_address.get(&network(address)).and_then(|&key| self.rows.get(key))
+    /// The row of an address and a tenant, if it has sessions.
+    pub(super) fn of(&self, address: IpAddr, tenant: Option<&Arc<Tenant>>) -> Option<&Address> {
+        self.by_address.get(&place(address, tenant)).and_then(|&key| self.rows.get(key))
     }
 
     /// Notes that a session has lost its connection. Returns the number under which it waits.
@@ -92,15 +117,18 @@ impl Addresses {
         self.get_mut(key).away.remove(&number);
     }
 
-    /// The session that gives way to a new one of `address`: the oldest session without a connection of the same
-    /// address. If there is none, the oldest one of the address with the most sessions, if that has more.
-    pub(super) fn to_evict(&self, address: IpAddr) -> Option<SessionKey> {
-        let own = self.of(address);
+    /// The session that gives way to a new one of `address` and `tenant`: the oldest session without a connection of
+    /// the same address. If there is none, the oldest one of the address with the most sessions, if that has more. It
+    /// is of the same tenant.
+    pub(super) fn to_evict(&self, address: IpAddr, tenant: Option<&Arc<Tenant>>) -> Option<SessionKey> {
+        let own = self.of(address, tenant);
         if let Some((_, &session)) = own.and_then(|own| own.away.first_key_value()) {
             return Some(session);
         }
         let own_sessions = own.map_or(0, |own| own.sessions);
-        let larger = self.rows.iter().map(|(_, row)| row).filter(|row| row.sessions > own_sessions);
+        let is_of_tenant = |row: &&Address| row.tenant.as_ref().map(Arc::as_ptr) == tenant.map(Arc::as_ptr);
+        let of_tenant = self.rows.iter().map(|(_, row)| row).filter(is_of_tenant);
+        let larger = of_tenant.filter(|row| row.sessions > own_sessions);
         let oldest = |row: &Address| row.away.first_key_value().map(|(&number, &session)| (number, session));
         let of_largest = larger.filter_map(|row| Some((row.sessions, oldest(row)?)));
         let largest = of_largest.max_by_key(|&(sessions, (number, _))| (sessions, std::cmp::Reverse(number)));
@@ -118,35 +146,57 @@ mod tests {
 
     #[test]
     fn who_opens_many_sessions_pushes_out_its_own() {
-        let (mut addresses, memory) = (Addresses::new(), Memory::new(1 << 20, 50));
+        let (mut addresses, memory) = (Addresses::new(), Memory::new(1 << 20, 50, 50));
         let [few, many, none] = [address("10.0.0.1"), address("10.0.0.2"), address("10.0.0.3")];
         let mut enter = |from, session| {
-            let key = addresses.enter(from, &memory);
+            let key = addresses.enter(from, None, &memory);
             addresses.wait(key, session);
         };
         enter(few, 1);
         [2, 3, 4].into_iter().for_each(|session| enter(many, session));
-        assert_eq!(addresses.to_evict(few), Some(1));
-        assert_eq!(addresses.to_evict(many), Some(2));
-        assert_eq!(addresses.to_evict(none), Some(2));
+        assert_eq!(addresses.to_evict(few, None), Some(1));
+        assert_eq!(addresses.to_evict(many, None), Some(2));
+        assert_eq!(addresses.to_evict(none, None), Some(2));
         // None of its three sessions is without a connection: it has as many sessions as any.
         let connected = address("10.0.0.4");
         for _ in 0..3 {
-            addresses.enter(connected, &memory);
+            addresses.enter(connected, None, &memory);
         }
-        assert_eq!(addresses.to_evict(connected), None);
+        assert_eq!(addresses.to_evict(connected, None), None);
+    }
+
+    #[test]
+    fn no_session_of_another_tenant_gives_way() {
+        let (mut addresses, memory) = (Addresses::new(), Memory::new(1 << 20, 50, 50));
+        let (acme, other) = (Arc::<Tenant>::default(), Arc::<Tenant>::default());
+        let shared = address("10.0.0.1");
+        for session in 0..3 {
+            let key = addresses.enter(shared, Some(&acme), &memory);
+            addresses.wait(key, session);
+        }
+        assert_eq!([addresses.to_evict(shared, Some(&other)), addresses.to_evict(shared, None)], [None; 2]);
+        assert_eq!(addresses.to_evict(address("10.0.0.2"), Some(&acme)), Some(0));
+        let key = addresses.enter(shared, Some(&other), &memory);
+        addresses.wait(key, 9);
+        assert_eq!(addresses.to_evict(shared, Some(&other)), Some(9));
+        addresses.get_mut(key).subscribed(2);
+        assert_eq!([&acme, &other].map(|tenant| tenant.held(Held::Sessions)), [3, 1]);
+        assert_eq!([&acme, &other].map(|tenant| tenant.held(Held::Subscriptions)), [0, 2]);
+        addresses.get_mut(key).unsubscribed(2);
+        addresses.leave(key);
+        assert_eq!((other.held(Held::Sessions), other.held(Held::Subscriptions)), (0, 0));
     }
 
     #[test]
     fn addresses_of_a_network_are_one() {
-        let (mut addresses, memory) = (Addresses::new(), Memory::new(1 << 20, 50));
-        let key = addresses.enter(address("2001:db8::1"), &memory);
-        assert_eq!(addresses.enter(address("2001:db8::ffff:2"), &memory), key);
-        assert_ne!(addresses.enter(address("2001:db8:0:1::1"), &memory), key);
-        let four = addresses.enter(address("10.0.0.1"), &memory);
-        assert_eq!(addresses.enter(address("::ffff:10.0.0.1"), &memory), four);
+        let (mut addresses, memory) = (Addresses::new(), Memory::new(1 << 20, 50, 50));
+        let key = addresses.enter(address("2001:db8::1"), None, &memory);
+        assert_eq!(addresses.enter(address("2001:db8::ffff:2"), None, &memory), key);
+        assert_ne!(addresses.enter(address("2001:db8:0:1::1"), None, &memory), key);
+        let four = addresses.enter(address("10.0.0.1"), None, &memory);
+        assert_eq!(addresses.enter(address("::ffff:10.0.0.1"), None, &memory), four);
         addresses.leave(four);
         addresses.leave(four);
-        assert!(addresses.of(address("10.0.0.1")).is_none());
+        assert!(addresses.of(address("10.0.0.1"), None).is_none());
     }
 }

@@ -151,7 +151,7 @@ mod tests {
 
     #[test]
     fn acknowledgements_wait_for_the_journal_in_their_order() {
-        let outbox = Arc::new(Outbox::new(1000, Memory::new(1 << 20, 100).share()));
+        let outbox = Arc::new(Outbox::new(1000, Memory::new(1 << 20, 100, 100).share(None)));
         let journal = Arc::new(MemoryJournal::default());
         let answers = Answers::new(outbox.clone(), Some(journal.clone()));
         let puback = |packet_id, reason| {

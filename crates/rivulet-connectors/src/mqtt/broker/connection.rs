@@ -72,6 +72,13 @@ pub(super) async fn serve(
     };
     seat.logged_in();
     let Some(Begun { key, session_present, outbox, share, held }) = begin(shared, &login, address, &rights) else {
+        shared.notices.say(|| {
+            tracing::warn!(
+                client_id = login.client_id, %address,
+                "a client was refused: there is no room for it, or its tenant or its address has its share \
+                 (mqtt.embedded.sessions_max, memory_bytes_max, tenant_share_percent, address_share_percent)"
+            );
+        });
         let mut answer = Vec::new();
         packets::refuse(login.version, packets::Refused::Busy, &mut answer);
         let _ = tokio::time::timeout(LAST_WRITE_MAX, stream.write_all(&answer)).await;
@@ -185,7 +192,8 @@ fn begin(shared: &Shared, login: &Login, address: IpAddr, rights: &Rights) -> Op
     }
     let mut core = shared.core.lock();
     core.keep_permitted(&login.client_id, rights);
-    let outbox = Arc::new(Outbox::new(shared.options.connection_bytes_max, core.share(address)));
+    let share = core.share(address, &login.client_id);
+    let outbox = Arc::new(Outbox::new(shared.options.connection_bytes_max, share));
     let key = core.connect(
         request,
         &outbox,
@@ -197,7 +205,7 @@ fn begin(shared: &Shared, login: &Login, address: IpAddr, rights: &Rights) -> Op
         |saved_at, packet_ids| held = Some((saved_at, packet_ids)),
     );
     // Now there is one, also for the first session of an address.
-    let share = core.share(address);
+    let share = core.share(address, &login.client_id);
     drop(core);
     shared.outbound.wake.notify_one();
     key.map(|key| Begun { key, session_present: is_present, outbox, share, held })

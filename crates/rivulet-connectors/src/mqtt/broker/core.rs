@@ -13,9 +13,9 @@ use rivulet_dataflow::LogPosition;
 use super::super::codec::{Qos, Version};
 use super::addresses::{Addresses, SessionKey};
 use super::link::{Link, Terms};
-use super::memory::{Memory, Share, share_of};
+use super::memory::{Memory, Share};
 use super::message::Encoded;
-use super::options::BrokerOptions;
+use super::options::{BrokerLimits, BrokerOptions};
 use super::outbox::Outbox;
 use super::retained::Retained;
 use super::seats::SeatCounts;
@@ -23,6 +23,7 @@ use super::session::{QueueBounds, Session, Will};
 use super::slab::Slab;
 use super::stats::{BrokerDrops, BrokerStats, Counters};
 use super::subscriptions::{Receiver, Subscriptions, Wanted};
+use super::tenants::{Held, Tenant, Tenants, share_of};
 use saving::Saving;
 
 mod publishing;
@@ -119,6 +120,7 @@ struct Bounds {
     subscriptions_max: usize,
     session_subscriptions_max: usize,
     address_subscriptions_max: usize,
+    connections_max: usize,
     session_expiry_s_max: u32,
 }
 
@@ -136,6 +138,7 @@ impl Bounds {
             subscriptions_max: options.limits.subscriptions_max,
             session_subscriptions_max: options.limits.session_subscriptions_max,
             address_subscriptions_max: share_of(options.limits.subscriptions_max, options.limits.address_share_percent),
+            connections_max: options.limits.connections_max,
             session_expiry_s_max: options.limits.session_expiry_s_max,
         }
     }
@@ -145,6 +148,7 @@ pub(super) struct Core {
     sessions: Slab<Session>,
     by_client_id: HashMap<Box<str>, SessionKey, foldhash::fast::RandomState>,
     addresses: Addresses,
+    tenants: Tenants,
     memory: Arc<Memory>,
     subscriptions: Subscriptions,
     retained: Retained,
@@ -173,7 +177,12 @@ impl Core {
             sessions: Slab::new(),
             by_client_id: HashMap::default(),
             addresses: Addresses::new(),
-            memory: Memory::new(options.limits.memory_bytes_max, options.limits.address_share_percent),
+            tenants: Tenants::new(options.authorizer.clone(), options.limits.tenant_share_percent),
+            memory: Memory::new(
+                options.limits.memory_bytes_max,
+                options.limits.address_share_percent,
+                options.limits.tenant_share_percent,
+            ),
             subscriptions: Subscriptions::new(),
             retained: Retained::new(options.limits.retained_messages_max, options.limits.retained_bytes_max),
             wills: VecDeque::new(),
@@ -192,16 +201,20 @@ impl Core {
 
     /// Takes over the bounds of other options. Existing state beyond them stays.
     pub(super) fn set_bounds(&mut self, options: &BrokerOptions) {
-        self.memory.set_bounds(options.limits.memory_bytes_max, options.limits.address_share_percent);
+        let BrokerLimits { memory_bytes_max, address_share_percent, tenant_share_percent, .. } = options.limits;
+        self.memory.set_bounds(memory_bytes_max, address_share_percent, tenant_share_percent);
+        self.tenants.set_share(tenant_share_percent);
         self.retained.set_bounds(options.limits.retained_messages_max, options.limits.retained_bytes_max);
         // Clients are told the receive maximum that was configured at the start.
         let Bounds { receive_max, .. } = self.bounds;
         self.bounds = Bounds { receive_max, ..Bounds::of(options) };
     }
 
-    /// The share that counts the memory of a connection from this address.
-    pub(super) fn share(&self, address: IpAddr) -> Arc<Share> {
-        self.addresses.of(address).map_or_else(|| self.memory.share(), |known| known.share.clone())
+    /// The share that counts the memory of a connection of this client from this address.
+    pub(super) fn share(&mut self, address: IpAddr, client_id: &str) -> Arc<Share> {
+        let tenant = self.tenants.of_client(client_id);
+        let known = self.addresses.of(address, tenant.as_ref()).map(|known| known.share.clone());
+        known.unwrap_or_else(|| self.memory.share(tenant))
     }
 
     /// Begins a new turn, after other tasks have had theirs: new subscriptions may look at some more retained messages.
@@ -242,13 +255,17 @@ impl Core {
             }
         }
         let present = self.by_client_id.get(request.client_id).copied();
+        let tenant = self.tenants.of_client(request.client_id);
+        let tenant = tenant.as_ref();
+        let has_room = !self.tenants.has_share(tenant, Held::Connections, 1, self.bounds.connections_max);
+        if !has_room || present.is_none() && !self.makes_room(request.address, tenant) {
+            self.counters.drops.clients_refused += 1;
+            return None;
+        }
         let key = match present {
             Some(key) => key,
             None => {
-                if !self.makes_room(request.address) {
-                    return None;
-                }
-                let address = self.addresses.enter(request.address, &self.memory);
+                let address = self.addresses.enter(request.address, tenant, &self.memory);
                 let share = self.addresses.get_mut(address).share.clone();
                 let key = self.sessions.insert(Session::new(request.client_id, address, share));
                 self.by_client_id.insert(request.client_id.into(), key);
@@ -272,6 +289,7 @@ impl Core {
         session.set_will(request.will);
         session.due_will = None;
         self.connections += 1;
+        tenant.iter().for_each(|tenant| tenant.add(Held::Connections, 1));
         self.counters.connections_total += 1;
         outbox.answer(|out| answer(present.is_some(), session.expiry_s, out));
         match unsaved_to > 0 && !session.released().is_empty() {
@@ -332,6 +350,8 @@ impl Core {
     fn leave(&mut self, key: SessionKey, goodbye: Goodbye, now: Instant) {
         self.connections -= 1;
         let Some(session) = self.sessions.get_mut(key) else { return };
+        let tenant = self.addresses.get_mut(session.address).tenant.iter();
+        tenant.for_each(|tenant| tenant.subtract(Held::Connections, 1));
         // A session that was to end with its connection cannot be extended afterwards (MQTT 5, 3.14.2.2.2).
         if let Some(expiry_s) = goodbye.expiry_s
             && session.expiry_s > 0
@@ -365,11 +385,12 @@ impl Core {
         if let Some(number) = session.waits_as.take() {
             self.addresses.wait_no_more(old, number);
         }
-        let new = self.addresses.enter(address, &self.memory);
+        let tenant = self.addresses.get_mut(old).tenant.clone();
+        let new = self.addresses.enter(address, tenant.as_ref(), &self.memory);
         if new != old {
-            self.addresses.get_mut(old).subscriptions -= session.subscriptions.len();
+            self.addresses.get_mut(old).unsubscribed(session.subscriptions.len());
             let row = self.addresses.get_mut(new);
-            row.subscriptions += session.subscriptions.len();
+            row.subscribed(session.subscriptions.len());
             session.move_to(new, row.share.clone());
         }
         self.addresses.leave(old);
@@ -386,7 +407,7 @@ impl Core {
         if let Some(number) = session.waits_as {
             self.addresses.wait_no_more(session.address, number);
         }
-        self.addresses.get_mut(session.address).subscriptions -= session.subscriptions.len();
+        self.addresses.get_mut(session.address).unsubscribed(session.subscriptions.len());
         self.addresses.leave(session.address);
         // A will waits until the session's end at the latest.
         if let Some((_, will)) = session.due_will.take() {
@@ -430,18 +451,29 @@ impl Core {
         own.is_some_and(|own| Arc::ptr_eq(&own.outbox, outbox))
     }
 
-    /// Makes room for one more session of an address. Sessions without a connection may be ended for it. Returns false
-    /// if that does not suffice.
-    fn makes_room(&mut self, address: IpAddr) -> bool {
+    /// Makes room for one more session of an address and a tenant. Sessions without a connection may be ended for it.
+    /// Returns false if that does not suffice.
+    fn makes_room(&mut self, address: IpAddr, tenant: Option<&Arc<Tenant>>) -> bool {
         for _ in 0..EVICTIONS_MAX {
-            if self.sessions.len() < self.bounds.sessions_max && !self.share(address).is_full() {
+            if self.has_room(address, tenant) {
                 return true;
             }
-            let Some(key) = self.addresses.to_evict(address) else { return false };
+            let Some(key) = self.addresses.to_evict(address, tenant) else { return false };
             self.remove_session(key);
             self.counters.drops.sessions_evicted += 1;
         }
-        self.sessions.len() < self.bounds.sessions_max && !self.share(address).is_full()
+        self.has_room(address, tenant)
+    }
+
+    /// Whether there is room for one more session of an address and a tenant.
+    fn has_room(&self, address: IpAddr, tenant: Option<&Arc<Tenant>>) -> bool {
+        let is_full = || match self.addresses.of(address, tenant) {
+            Some(known) => known.share.is_full(),
+            None => self.memory.is_full() || self.memory.is_full_for(tenant),
+        };
+        self.sessions.len() < self.bounds.sessions_max
+            && !self.tenants.has_share(tenant, Held::Sessions, 1, self.bounds.sessions_max)
+            && !is_full()
     }
 
     /// Sends more to a connection whose outbox has room again. Returns whether it should ask again in the next turn.

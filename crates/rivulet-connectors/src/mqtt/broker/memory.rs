@@ -1,9 +1,11 @@
-//! The memory that clients hold: in total, and for each of their addresses.
+//! The memory that clients hold: in total, for each of their tenants, and for each of their addresses.
 //!
 //! The total counts a message once, however many sessions it waits for; an address counts it for each of its sessions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::tenants::{Held, Tenant, share_of};
 
 /// The buffer that every connection may have for its CONNECT.
 const LOGIN_BYTES_FREE: usize = 8 << 10;
@@ -18,19 +20,22 @@ pub(super) struct Memory {
     bytes_max: AtomicUsize,
     /// The most that the clients of one address may hold.
     share_max: AtomicUsize,
+    /// The most that one tenant may hold.
+    tenant_max: AtomicUsize,
 }
 
 impl Memory {
-    pub(super) fn new(bytes_max: usize, address_share_percent: usize) -> Arc<Self> {
-        let memory =
-            Self { bytes: AtomicUsize::new(0), bytes_max: AtomicUsize::new(0), share_max: AtomicUsize::new(0) };
-        memory.set_bounds(bytes_max, address_share_percent);
+    pub(super) fn new(bytes_max: usize, address_share_percent: usize, tenant_share_percent: usize) -> Arc<Self> {
+        let [bytes, zero, share_max, tenant_max] = [(); 4].map(|()| AtomicUsize::new(0));
+        let memory = Self { bytes, bytes_max: zero, share_max, tenant_max };
+        memory.set_bounds(bytes_max, address_share_percent, tenant_share_percent);
         Arc::new(memory)
     }
 
-    pub(super) fn set_bounds(&self, bytes_max: usize, address_share_percent: usize) {
+    pub(super) fn set_bounds(&self, bytes_max: usize, address_share_percent: usize, tenant_share_percent: usize) {
         self.bytes_max.store(bytes_max, Ordering::Relaxed);
         self.share_max.store(share_of(bytes_max, address_share_percent), Ordering::Relaxed);
+        self.tenant_max.store(share_of(bytes_max, tenant_share_percent), Ordering::Relaxed);
     }
 
     pub(super) fn add(&self, bytes: usize) {
@@ -49,9 +54,15 @@ impl Memory {
         self.bytes() > self.bytes_max.load(Ordering::Relaxed)
     }
 
-    /// The share of one address, whose clients hold nothing yet.
-    pub(super) fn share(self: &Arc<Self>) -> Arc<Share> {
-        Arc::new(Share { memory: self.clone(), bytes: AtomicUsize::new(0) })
+    /// Whether a tenant may hold no more.
+    #[inline]
+    pub(super) fn is_full_for(&self, tenant: Option<&Arc<Tenant>>) -> bool {
+        tenant.is_some_and(|tenant| tenant.held(Held::Memory) > self.tenant_max.load(Ordering::Relaxed))
+    }
+
+    /// The share of one address, whose clients are of this tenant and hold nothing yet.
+    pub(super) fn share(self: &Arc<Self>, tenant: Option<Arc<Tenant>>) -> Arc<Share> {
+        Arc::new(Share { memory: self.clone(), tenant, bytes: AtomicUsize::new(0) })
     }
 }
 
@@ -97,27 +108,25 @@ impl Drop for LoginShare<'_> {
     }
 }
 
-/// The part of a bound that one address may have: `percent` of it, and at least one.
-pub(super) fn share_of(bound: usize, percent: usize) -> usize {
-    (bound / 100).saturating_mul(percent).saturating_add(bound % 100 * percent / 100).max(1)
-}
-
-/// What the clients of one address hold, in bytes.
+/// What the clients of one address hold, in bytes. They are of one tenant, if of any.
 #[derive(Debug)]
 pub(super) struct Share {
     memory: Arc<Memory>,
+    tenant: Option<Arc<Tenant>>,
     bytes: AtomicUsize,
 }
 
 impl Share {
-    /// Counts bytes for the address only, because the total has them already.
+    /// Counts bytes for the address and the tenant only, because the total has them already.
     pub(super) fn hold(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.tenant.iter().for_each(|tenant| tenant.add(Held::Memory, bytes));
     }
 
     /// Takes back [`Share::hold`].
     pub(super) fn release(&self, bytes: usize) {
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        self.tenant.iter().for_each(|tenant| tenant.subtract(Held::Memory, bytes));
     }
 
     /// Counts bytes for the address and in the total.
@@ -135,7 +144,10 @@ impl Share {
     /// Whether the clients of this address may hold no more.
     #[inline]
     pub(super) fn is_full(&self) -> bool {
-        self.memory.is_full() || self.bytes.load(Ordering::Relaxed) > self.memory.share_max.load(Ordering::Relaxed)
+        let memory = &self.memory;
+        memory.is_full()
+            || self.bytes.load(Ordering::Relaxed) > memory.share_max.load(Ordering::Relaxed)
+            || memory.is_full_for(self.tenant.as_ref())
     }
 }
 
@@ -158,8 +170,8 @@ mod tests {
 
     #[test]
     fn an_address_has_its_share_and_all_have_the_total() {
-        let memory = Memory::new(1000, 50);
-        let (one, other) = (memory.share(), memory.share());
+        let memory = Memory::new(1000, 50, 60);
+        let (one, other) = (memory.share(None), memory.share(None));
         one.add(500);
         assert!(!one.is_full());
         one.hold(1);
@@ -169,6 +181,16 @@ mod tests {
         other.subtract(501);
         one.release(1);
         assert!(!one.is_full() && !other.is_full());
+        let tenant = Arc::<Tenant>::default();
+        let (third, fourth) = (memory.share(Some(tenant.clone())), memory.share(Some(tenant.clone())));
+        third.add(400);
+        fourth.hold(200);
+        assert!(!third.is_full() && !fourth.is_full());
+        fourth.hold(1);
+        assert!(third.is_full() && fourth.is_full() && !one.is_full(), "a tenant has its share with all addresses");
+        third.subtract(400);
+        fourth.release(201);
+        assert!(!third.is_full() && tenant.held(Held::Memory) == 0);
         assert_eq!([share_of(1, 50), share_of(150, 50), share_of(usize::MAX, 100)], [1, 75, usize::MAX]);
     }
 }

@@ -307,7 +307,7 @@ mod tests {
         let payload = vec![7u8; 300];
         let publish = Publish { topic: b"a/b", payload: &payload, retain: true, ..Publish::default() };
         let mut cache = Encoded::default();
-        let memory = Memory::new(usize::MAX, 100);
+        let memory = Memory::new(usize::MAX, 100, 100);
         let mut delivery = Delivery::new(publish, None, &mut cache, &memory);
         for version in [Version::V3, Version::V5] {
             for (qos, retain) in [(Qos::AtMostOnce, false), (Qos::AtLeastOnce, true)] {

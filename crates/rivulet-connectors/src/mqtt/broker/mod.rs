@@ -38,6 +38,7 @@ mod slab;
 mod stats;
 mod subscriptions;
 mod system;
+mod tenants;
 mod turn;
 
 use std::io;

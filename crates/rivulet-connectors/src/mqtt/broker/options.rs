@@ -45,6 +45,9 @@ pub struct BrokerLimits {
     /// The part of the subscriptions and of the memory that the clients of one address may have, in percent. Default:
     /// 50.
     pub address_share_percent: usize,
+    /// The part of connections, sessions, subscriptions, memory and retained messages that one tenant may have, in
+    /// percent. Default: 50.
+    pub tenant_share_percent: usize,
     /// The longest time a session is kept without a connection, in seconds. Default: one day.
     pub session_expiry_s_max: u32,
     /// The most messages of QoS 1 and 2 that wait for one session. Default: 10,000.
@@ -78,6 +81,7 @@ impl Default for BrokerLimits {
             session_subscriptions_max: 10_000,
             memory_bytes_max: 1 << 30,
             address_share_percent: 50,
+            tenant_share_percent: 50,
             session_expiry_s_max: 86_400,
             session_queue_messages_max: 10_000,
             session_queue_bytes_max: 8 << 20,

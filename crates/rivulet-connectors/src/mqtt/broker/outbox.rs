@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn messages_stop_at_the_bound_and_answers_do_not() {
-        let outbox = Outbox::new(10, Memory::new(1 << 20, 100).share());
+        let outbox = Outbox::new(10, Memory::new(1 << 20, 100, 100).share(None));
         assert!(outbox.offer(&[1; 8], None));
         assert!(!outbox.offer(&[2; 8], None));
         outbox.answer(|out| out.extend_from_slice(&[3; 8]));
@@ -178,8 +178,8 @@ mod tests {
 
     #[test]
     fn memory_is_counted_until_it_is_free() {
-        let memory = Memory::new(1 << 20, 100);
-        let outbox = Outbox::new(4 << 20, memory.share());
+        let memory = Memory::new(1 << 20, 100, 100);
+        let outbox = Outbox::new(4 << 20, memory.share(None));
         assert!(outbox.offer(&[0; 1 << 20], None) && outbox.offer(&[0; 1000], None));
         assert!(memory.bytes() > 1 << 20, "and so it is full");
         assert!(!outbox.offer(&[0; 1000], None));

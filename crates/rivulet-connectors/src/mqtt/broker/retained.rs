@@ -7,11 +7,19 @@ use std::time::Instant;
 
 use super::message::Message;
 use super::system::SYSTEM;
+use super::tenants::{Held, Tenant, Tenants};
 
 /// The number of messages that are checked for expiry in one go.
 const EXPIRE_MAX: usize = 10_000;
 
-type Messages = BTreeMap<Box<[u8]>, Arc<Message>>;
+type Messages = BTreeMap<Box<[u8]>, Kept>;
+
+/// A retained message, and the tenant that it counts for.
+#[derive(Debug)]
+struct Kept {
+    message: Arc<Message>,
+    tenant: Option<Arc<Tenant>>,
+}
 
 /// The retained messages, by topic, bounded in number and bytes.
 #[derive(Debug)]
@@ -98,16 +106,22 @@ impl Retained {
         self.bytes
     }
 
+    /// Whether a tenant may have no further message of this size.
+    pub(super) fn is_full_for(&self, tenant: Option<&Arc<Tenant>>, bytes: usize, tenants: &Tenants) -> bool {
+        tenants.has_share(tenant, Held::RetainedMessages, 1, self.messages_max)
+            || tenants.has_share(tenant, Held::RetainedBytes, bytes, self.bytes_max)
+    }
+
     /// The message of a topic.
     pub(super) fn get(&self, topic: &[u8]) -> Option<&Arc<Message>> {
-        self.messages.get(topic)
+        self.messages.get(topic).map(|kept| &kept.message)
     }
 
     /// Replaces what the broker says of itself on a topic. Returns false if it has said so before.
     pub(super) fn tell(&mut self, message: &Arc<Message>) -> bool {
-        let told = self.system.get(&message.topic).is_some_and(|told| told.payload == message.payload);
+        let told = self.system.get(&message.topic).is_some_and(|told| told.message.payload == message.payload);
         if !told {
-            self.system.insert(message.topic.clone(), message.clone());
+            self.system.insert(message.topic.clone(), Kept { message: message.clone(), tenant: None });
         }
         !told
     }
@@ -125,7 +139,7 @@ impl Retained {
     /// The messages from a topic on, in order of topic.
     pub(super) fn from(&self, topic: &[u8]) -> impl Iterator<Item = (&[u8], &Arc<Message>)> {
         let from = (Bound::Included(topic), Bound::Unbounded);
-        self.messages.range::<[u8], _>(from).map(|(topic, message)| (&**topic, message))
+        self.messages.range::<[u8], _>(from).map(|(topic, kept)| (&**topic, &kept.message))
     }
 
     /// The first topic at or below a level that has a message.
@@ -138,20 +152,33 @@ impl Retained {
 
     /// Removes the message of a topic. Returns whether there was one.
     pub(super) fn remove(&mut self, topic: &[u8]) -> bool {
-        let removed = self.messages.remove(topic);
-        self.bytes -= removed.as_ref().map_or(0, |message| message.memory_bytes());
-        removed.is_some()
+        let Some(Kept { message, tenant }) = self.messages.remove(topic) else { return false };
+        let bytes = message.memory_bytes();
+        self.bytes -= bytes;
+        if let Some(tenant) = tenant {
+            tenant.subtract(Held::RetainedMessages, 1);
+            tenant.subtract(Held::RetainedBytes, bytes);
+            tenant.subtract(Held::Memory, bytes);
+        }
+        true
     }
 
-    /// Replaces the message of a topic. If there is no room, returns false; the topic's last message is gone then.
-    pub(super) fn insert(&mut self, message: Arc<Message>) -> bool {
+    /// Replaces the message of a topic, which counts for the tenant. If there is no room, returns false; the topic's
+    /// last message is gone then. What the tenant has already is not looked at.
+    pub(super) fn insert(&mut self, message: Arc<Message>, tenant: Option<Arc<Tenant>>) -> bool {
         // An old value must not stay where a newer one was published.
         self.remove(&message.topic);
-        if self.messages.len() >= self.messages_max || self.bytes + message.memory_bytes() > self.bytes_max {
+        let bytes = message.memory_bytes();
+        if self.messages.len() >= self.messages_max || self.bytes + bytes > self.bytes_max {
             return false;
         }
-        self.bytes += message.memory_bytes();
-        self.messages.insert(message.topic.clone(), message);
+        self.bytes += bytes;
+        if let Some(tenant) = &tenant {
+            tenant.add(Held::RetainedMessages, 1);
+            tenant.add(Held::RetainedBytes, bytes);
+            tenant.add(Held::Memory, bytes);
+        }
+        self.messages.insert(message.topic.clone(), Kept { message, tenant });
         true
     }
 
@@ -163,7 +190,7 @@ impl Retained {
         while let Some(left) = steps.checked_sub(1) {
             *steps = left;
             let from = (Bound::Included(&walk.from[..]), Bound::Unbounded);
-            let Some((topic, message)) = self.store(&walk.filter).range::<[u8], _>(from).next() else {
+            let Some((topic, Kept { message, .. })) = self.store(&walk.filter).range::<[u8], _>(from).next() else {
                 return Step::Over;
             };
             match seek(walk.filter.as_bytes(), topic) {
@@ -185,8 +212,8 @@ impl Retained {
         let from = (Bound::Included(&self.expired_to[..]), Bound::Unbounded);
         let mut topics = self.messages.range::<[u8], _>(from);
         let mut expired = Vec::new();
-        for (topic, message) in topics.by_ref().take(EXPIRE_MAX) {
-            if message.is_expired(now) {
+        for (topic, kept) in topics.by_ref().take(EXPIRE_MAX) {
+            if kept.message.is_expired(now) {
                 expired.push(topic.clone());
             }
         }
@@ -304,7 +331,7 @@ mod tests {
         let now = Instant::now();
         let mut retained = Retained::new(100, 1 << 20);
         for topic in ["home", "home/1/t", "home/2/t", "home/2/h", "homes/1/t", "$own/x", "garden"] {
-            assert!(retained.insert(message(topic, "x", None)));
+            assert!(retained.insert(message(topic, "x", None), None));
         }
         assert_eq!(topics(&retained, "home/+/t", now), ["home/1/t", "home/2/t"]);
         assert_eq!(topics(&retained, "home/#", now), ["home", "home/1/t", "home/2/h", "home/2/t"]);
@@ -320,7 +347,7 @@ mod tests {
         let now = Instant::now();
         let mut retained = Retained::new(100_000, 64 << 20);
         for (home, room) in (0..100).flat_map(|home| (0..100).map(move |room| (home, room))) {
-            assert!(retained.insert(message(&format!("home{home}/room{room}/temperature"), "x", None)));
+            assert!(retained.insert(message(&format!("home{home}/room{room}/temperature"), "x", None), None));
         }
         for (filter, found, steps_max) in
             [("+/cellar/#", 0, 300), ("home7/+/humidity", 0, 310), ("+/room7/temperature", 100, 400), ("x/#", 0, 2)]
@@ -334,9 +361,9 @@ mod tests {
     fn bounds_hold_and_the_bytes_are_counted_right() {
         let now = Instant::now();
         let mut retained = Retained::new(2, 1 << 20);
-        assert!(retained.insert(message("a", "first", None)) && retained.insert(message("b", "x", None)));
-        assert!(!retained.insert(message("c", "x", None)));
-        assert!(retained.insert(message("a", "second", Some(now + Duration::from_secs(1)))));
+        assert!(retained.insert(message("a", "first", None), None) && retained.insert(message("b", "x", None), None));
+        assert!(!retained.insert(message("c", "x", None), None));
+        assert!(retained.insert(message("a", "second", Some(now + Duration::from_secs(1))), None));
         assert_eq!(retained.len(), 2);
         let later = now + Duration::from_secs(2);
         assert_eq!(topics(&retained, "#", now).len(), 2);
@@ -345,7 +372,7 @@ mod tests {
         assert!(retained.remove("b".as_bytes()) && !retained.remove("b".as_bytes()));
         assert_eq!((retained.len(), retained.bytes()), (0, 0));
         let mut small = Retained::new(10, 300);
-        assert!(!small.insert(message("a", &"x".repeat(400), None)));
+        assert!(!small.insert(message("a", &"x".repeat(400), None), None));
         assert_eq!(small.bytes(), 0);
     }
 
@@ -356,7 +383,7 @@ mod tests {
         let mut retained = Retained::new(100_000, 64 << 20);
         for number in 0..2 * EXPIRE_MAX + 5 {
             let expires_at = (number % 2 == 0).then_some(now + Duration::from_secs(1));
-            assert!(retained.insert(message(&format!("{number:06}"), "x", expires_at)));
+            assert!(retained.insert(message(&format!("{number:06}"), "x", expires_at), None));
         }
         for left in [EXPIRE_MAX + EXPIRE_MAX / 2 + 5, EXPIRE_MAX + 5, EXPIRE_MAX + 2, EXPIRE_MAX + 2] {
             retained.expire(later);
@@ -379,7 +406,7 @@ mod tests {
             let mut retained = Retained::new(1000, 1 << 20);
             let mut all: Vec<String> = stored.iter().map(|levels| levels.join("/")).collect();
             all.retain(|topic| !topic.is_empty());
-            all.iter().for_each(|topic| assert!(retained.insert(message(topic, "x", None))));
+            all.iter().for_each(|topic| assert!(retained.insert(message(topic, "x", None), None)));
             let filter = filter.join("/") + if has_hash { "/#" } else { "" };
             prop_assume!(!filter.is_empty());
             all.sort();

@@ -43,6 +43,14 @@ pub trait ClientAuthorizer: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether there is a tenant of this name, which has a share of the bounds of the broker. Clients are of the tenant
+    /// that their [scope](ClientRights::session_scope) names before its first `\0`, and topics of the one that is their
+    /// first level. Called under the lock of the broker: it must answer from memory.
+    fn is_tenant(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
+
     /// Whether [`ClientAuthorizer::admit`] takes long for this client, as for one with a password that must be hashed.
     /// Few of those are checked at a time, and no other client waits for them. Must answer from memory.
     fn takes_long(&self, login: &ClientLogin) -> bool {

@@ -73,6 +73,8 @@ pub struct BrokerDrops {
     pub memory_full: u64,
     /// Changes of sessions and retained messages that would not outlive the process, because the disk refused them.
     pub unsaved: u64,
+    /// Clients for which there was no room, or none in the share of their tenant.
+    pub clients_refused: u64,
     /// Sessions without a connection that gave way to others.
     pub sessions_evicted: u64,
     /// Subscriptions beyond a bound.

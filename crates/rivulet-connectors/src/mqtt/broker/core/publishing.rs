@@ -15,6 +15,7 @@ use super::super::session::{Received, Session};
 use super::super::slab::Slab;
 use super::super::stats::Counters;
 use super::super::subscriptions::{GroupKey, Readiness, Receiver, Subscription, Wanted};
+use super::super::tenants::Tenants;
 use super::saving::Saving;
 use super::{Core, Published, saved, saving};
 use crate::mqtt::codec::{Publish, Qos};
@@ -54,7 +55,10 @@ impl Core {
         let Self { sessions, subscriptions, saving, counters, found, .. } = self;
         let mut delivery = Delivery::new(*publish, expires_at, &mut self.encoded, &self.memory);
         let (is_retained, mut saved_at) = match publish.retain {
-            true => retain(&mut delivery, &mut self.retained, &self.memory, saving, counters),
+            true => {
+                let tenants = &mut self.tenants;
+                retain(&mut delivery, &mut self.retained, (&self.memory, tenants), saving, counters)
+            }
             false => (false, 0),
         };
         let (queue, bytes) = (self.bounds.queue, delivery.memory_bytes());
@@ -337,21 +341,24 @@ fn save_sent(saving: &mut Option<Saving>, session: &mut Session) {
 fn retain(
     delivery: &mut Delivery<'_>,
     retained: &mut Retained,
-    memory: &Memory,
+    (memory, tenants): (&Memory, &mut Tenants),
     saving: &mut Option<Saving>,
     counters: &mut Counters,
 ) -> (bool, LogPosition) {
     let (topic, mut is_retained) = (delivery.publish.topic, false);
     let had_older = retained.get(topic).is_some();
-    if delivery.publish.payload.is_empty() {
-        retained.remove(topic);
-    } else if memory.is_full() {
-        // An old value must not stay where a newer one was published.
-        retained.remove(topic);
-        counters.drops.memory_full += 1;
-    } else {
-        is_retained = retained.insert(delivery.keep());
-        counters.drops.retained_full += u64::from(!is_retained);
+    let tenant = tenants.of_topic(topic);
+    let has_memory = !memory.is_full() && !memory.is_full_for(tenant.as_ref());
+    // An old value must not stay where a newer one was published.
+    retained.remove(topic);
+    match delivery.publish.payload.is_empty() {
+        true => {}
+        false if !has_memory => counters.drops.memory_full += 1,
+        false => {
+            is_retained = !retained.is_full_for(tenant.as_ref(), delivery.memory_bytes(), tenants)
+                && retained.insert(delivery.keep(), tenant);
+            counters.drops.retained_full += u64::from(!is_retained);
+        }
     }
     let saved_at = match had_older && !is_retained {
         true => saving::save_forgotten(saving, topic),

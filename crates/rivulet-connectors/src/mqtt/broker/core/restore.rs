@@ -292,7 +292,10 @@ impl Core {
         let mut lost = found.unreadable;
         for number in found.retained.values() {
             match messages.get(number) {
-                Some(Some(message)) => drop(self.retained.insert(message.clone())),
+                Some(Some(message)) => {
+                    let tenant = self.tenants.of_topic(&message.topic);
+                    self.retained.insert(message.clone(), tenant);
+                }
                 _ => lost += 1,
             }
         }
@@ -375,7 +378,8 @@ impl Core {
             saving::save_end(&mut self.saving, number);
             return 0;
         }
-        let address = self.addresses.enter(lasting.address, &self.memory);
+        let tenant = self.tenants.of_client(&client_id);
+        let address = self.addresses.enter(lasting.address, tenant.as_ref(), &self.memory);
         let share = self.addresses.get_mut(address).share.clone();
         let mut session = Session::new(&client_id, address, share);
         (session.saved_as, session.expiry_s, session.ends_at) = (number, expiry_s, Some(Instant::now() + left));

@@ -6,6 +6,7 @@ use super::super::addresses::SessionKey;
 use super::super::rights::Rights;
 use super::super::session::Walked;
 use super::super::subscriptions::{Subscription, Wanted};
+use super::super::tenants::Held;
 use super::{Core, RetainHandling, SubscribeRequest, saving, suback};
 use crate::mqtt::codec::Qos;
 
@@ -109,6 +110,7 @@ impl Core {
         if self.subscriptions.len() >= self.bounds.subscriptions_max
             || session.subscriptions.len() >= self.bounds.session_subscriptions_max
             || address.subscriptions >= self.bounds.address_subscriptions_max
+            || self.tenants.has_share(address.tenant.as_ref(), Held::Subscriptions, 1, self.bounds.subscriptions_max)
             || address.share.is_full()
         {
             return Err(suback::QUOTA_EXCEEDED);
@@ -128,7 +130,7 @@ impl Core {
         let session = self.sessions.get_mut(key)?;
         let number = self.subscriptions.insert(wanted, scope_of(&session.client_id), subscription)?;
         session.subscribed(filter, number, wanted.is_shared);
-        self.addresses.get_mut(session.address).subscriptions += 1;
+        self.addresses.get_mut(session.address).subscribed(1);
         Some(number)
     }
 
@@ -137,7 +139,7 @@ impl Core {
     pub(in super::super) fn unsubscribe(&mut self, key: SessionKey, filter: &str) -> Option<LogPosition> {
         let session = self.sessions.get_mut(key)?;
         let number = session.unsubscribed(filter)?;
-        self.addresses.get_mut(session.address).subscriptions -= 1;
+        self.addresses.get_mut(session.address).unsubscribed(1);
         self.subscriptions.remove(number, filter);
         Some(saving::save_unsubscribed(&mut self.saving, session.saved_as, filter))
     }
