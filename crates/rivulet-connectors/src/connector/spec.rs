@@ -35,6 +35,8 @@ pub struct ConnectorContext {
     pub has_standard_streams: bool,
     /// The identity of the server, the same after a restart; empty if there is no server.
     pub server: String,
+    /// Distinguishes results since the server was restored from a backup; empty if it never was.
+    pub restored: String,
     /// The query that is to run.
     pub query: String,
     /// Whether everything since the last checkpoint is read and written once more after a crash.

@@ -8,6 +8,7 @@
 //! log/            events since, of inputs that are logged
 //! starts          big queries that have been started and have yet to show that they can run
 //! crashed         whether the last process has crashed
+//! restored        a text for the identities of results, if the folder was restored
 //! mqtt/           sessions and retained messages of the embedded broker
 //! backup.partial/ what a backup needs, while one is written of a running server
 //! files/          what statements read and write, unless files.allow names other folders
@@ -16,6 +17,7 @@
 
 pub(crate) mod lines;
 pub(crate) mod home;
+pub(crate) mod restored;
 pub mod archive;
 
 pub use crate::config::CHECKPOINTS;

@@ -274,7 +274,7 @@ impl Engine {
             if catalog.is_new()? && checkpoints.has_orphans()? {
                 return Err(orphans(&config, checkpoints.store().0.place()));
             }
-            checkpoints.restore_catalog(&catalog)?;
+            checkpoints.restore_catalog(&catalog, &config.data_dir)?;
             checkpoints.claim_place(&catalog, &config.data_dir.join(CHECKPOINTS), config.accepts_empty_checkpoints)?;
         }
         doors.load(&catalog, &config)?;

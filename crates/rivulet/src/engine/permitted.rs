@@ -20,7 +20,7 @@ use rivulet_connectors::reach::{AllowedHosts, KEY_OF_LISTENERS, Reach};
 
 use super::topics::Topics;
 use crate::config::Config;
-use crate::data_folder::{FILES, TENANTS};
+use crate::data_folder::{FILES, TENANTS, restored};
 use crate::secrets::Secrets;
 use crate::service::{Access, ErrorKind, Quota, ServiceError, Tenant};
 
@@ -38,6 +38,8 @@ pub(super) struct Permitted {
     /// The files of tenants that have named any. Folders are resolved once.
     files: Mutex<HashMap<Tenant, Files>>,
     hosts: Mutex<Hosts>,
+    /// As in [`ConnectorContext`].
+    restored: String,
 }
 
 /// The hosts that statements may reach.
@@ -60,7 +62,11 @@ impl Permitted {
         let (config, access, secrets) = (config.clone(), access.clone(), secrets.clone());
         let (all, of_tenants) = (config.reach.clone(), config.reach_of_tenants.clone());
         let hosts = Mutex::new(Hosts { all, of_tenants, given: HashMap::new() });
-        let permitted = Self { config, access, secrets, files: Mutex::default(), hosts };
+        let restored = restored::mark(&config.data_dir).map_err(|error| {
+            let folder = config.data_dir.display();
+            ServiceError::new(ErrorKind::Unavailable, format!("cannot read whether {folder} was restored: {error}"))
+        })?;
+        let permitted = Self { config, access, secrets, files: Mutex::default(), hosts, restored };
         let own = Tenant::default();
         let files = permitted.files_of(&own)?;
         permitted.files.lock().insert(own, files);
@@ -75,6 +81,7 @@ impl Permitted {
             files: self.files(tenant),
             reach: self.reach(tenant),
             secrets,
+            restored: self.restored.clone(),
             ..ConnectorContext::default()
         }
     }

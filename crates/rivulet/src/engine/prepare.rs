@@ -90,7 +90,11 @@ impl Preparation {
             application: application.name.clone(),
             // Only a replay gives a result once more with its number. Without a log, a number may be given to another
             // result after a crash.
-            server_of_ids: application.inputs.iter().all(|input| self.is_logged(input)).then(|| self.server_id.clone()),
+            server_of_ids: application
+                .inputs
+                .iter()
+                .all(|input| self.is_logged(input))
+                .then(|| format!("{}{}", self.server_id, host.restored)),
             result_is_json: output_formats
                 .iter()
                 .map(|(format, _)| matches!(format, Format::Json | Format::NestedJson))

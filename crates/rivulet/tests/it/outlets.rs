@@ -333,6 +333,41 @@ fn what_a_receiver_has_not_taken_waits_through_a_restart_and_keeps_its_key() {
     assert_eq!(receiver.count(), 4);
 }
 
+/// What came after a backup is lost with the server. Results of what comes then are others, with the same numbers: a
+/// receiver that drops repeats must not take them for these.
+#[test]
+fn results_since_a_restored_backup_have_keys_of_their_own() {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    let backup = folder.path().join("backup");
+    {
+        let engine = opened(on_demand(folder.path()));
+        said(&engine, &logged(&format!("'http://127.0.0.1:{}/{{room}}' FORMAT JSON", receiver.port)));
+        said(&engine, "CREATE QUERY q FROM APPLICATION hooks WITH (room => 'a')");
+        publish(&engine, &[("in/a", r#"{"n": 1}"#)]);
+        wait("the first", || receiver.count() == 1);
+        said(&engine, "CHECKPOINT");
+        engine.back_up().unwrap().write(&mut fs::File::create(&backup).unwrap()).unwrap();
+        publish(&engine, &[("in/a", r#"{"n": 2}"#)]);
+        wait("what the backup lacks", || receiver.count() == 2);
+        engine.shutdown();
+    }
+    let elsewhere = TempDir::new().unwrap();
+    let config = on_demand(elsewhere.path());
+    let place = rivulet_storage::Place::Folder(config.data_dir.join("checkpoints"));
+    rivulet::data_folder::archive::restore(&backup, &config.data_dir, &place).unwrap();
+    let mut keys = BTreeSet::new();
+    for n in 3..=4 {
+        // A restart is none.
+        let engine = opened(on_demand(elsewhere.path()));
+        publish(&engine, &[("in/a", &format!("{{\"n\": {n}}}"))]);
+        wait("what comes then", || receiver.count() == n);
+        said(&engine, "CHECKPOINT");
+        engine.shutdown();
+        keys.extend(receiver.requests.lock().iter().map(|request| request.key.clone()));
+    }
+    assert_eq!(keys.len(), 4, "{keys:?}");
+}
+
 #[test]
 fn a_new_version_leaves_nothing_behind() {
     let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());

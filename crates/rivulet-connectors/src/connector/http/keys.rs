@@ -35,6 +35,8 @@ pub(super) struct Noted {
 /// The keys of all instances of a sink.
 pub(super) struct Keys {
     line: String,
+    /// Distinguishes requests since the server was restored: they may be equal to others since that checkpoint.
+    restored: String,
     state: Mutex<State>,
 }
 
@@ -59,13 +61,13 @@ fn unlike_any_other() -> String {
 impl Keys {
     /// The keys of a query's sink: made by its first instance, from what a checkpoint has stored, and found by the
     /// others.
-    pub(super) fn open(query: &str, instance: usize, noted: Option<Noted>) -> Arc<Self> {
+    pub(super) fn open(query: &str, instance: usize, noted: Option<Noted>, restored: &str) -> Arc<Self> {
         if let Some(open) = OPEN.find(query).filter(|_| instance > 0) {
             return open;
         }
         let Noted { line, checkpoints } = noted.unwrap_or_else(|| Noted { line: unlike_any_other(), checkpoints: 0 });
         let state = State { checkpoints, epoch: 0, seen: HashMap::new(), unseen: 0, run: unlike_any_other() };
-        let opened = Arc::new(Self { line, state: Mutex::new(state) });
+        let opened = Arc::new(Self { line, restored: restored.to_owned(), state: Mutex::new(state) });
         OPEN.put(query, &opened);
         opened
     }
@@ -86,8 +88,9 @@ impl Keys {
         }
         let times = state.seen.entry(hash).or_default();
         *times += 1;
-        let mut key = String::with_capacity(self.line.len() + 34);
+        let mut key = String::with_capacity(self.line.len() + self.restored.len() + 34);
         key.push_str(&self.line);
+        key.push_str(&self.restored);
         // Writing to a text does not fail.
         let _ = write!(key, "{hash:032x}{times:x}");
         key
@@ -122,7 +125,7 @@ mod tests {
 
     #[test]
     fn what_comes_again_behind_a_checkpoint_has_the_keys_it_had() {
-        let first = Keys::open("again", 0, None);
+        let first = Keys::open("again", 0, None, "");
         let before = keys(&first, &["a", "a", "b"]);
         assert_eq!(before.len(), 3, "equal requests are two");
         let noted = Some(first.noted());
@@ -133,8 +136,8 @@ mod tests {
         // A checkpoint that did not become durable has no effect.
         let _ = first.noted();
         let behind: BTreeSet<_> = behind.into_iter().chain(keys(&first, &["d"])).collect();
-        let again = Keys::open("again", 0, noted.clone());
-        let other = Keys::open("again", 1, noted);
+        let again = Keys::open("again", 0, noted.clone(), "");
+        let other = Keys::open("again", 1, noted, "");
         // In another order, and by two instances.
         let came_again: BTreeSet<_> = keys(&again, &["d", "a"]).into_iter().chain(keys(&other, &["c", "a"])).collect();
         assert_eq!(came_again, behind);
@@ -143,8 +146,8 @@ mod tests {
 
     #[test]
     fn no_two_queries_share_a_key() {
-        let one = Keys::open("one", 0, None);
-        let two = Keys::open("two", 0, None);
+        let one = Keys::open("one", 0, None, "");
+        let two = Keys::open("two", 0, None, "");
         assert_ne!(keys(&one, &["a"]), keys(&two, &["a"]));
     }
 }

@@ -403,7 +403,8 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     let keeps_keys = spec.checkpoints.is_some() && spec.host.comes_again && spec.output.is_none();
     let keys = keeps_keys.then(|| {
         let query = format!("{}-{}", spec.host.server, spec.host.query);
-        keys::Keys::open(&query, instance.number, prepared.iter().find_map(|prepared| prepared.keys.clone()))
+        let noted = prepared.iter().find_map(|prepared| prepared.keys.clone());
+        keys::Keys::open(&query, instance.number, noted, &spec.host.restored)
     });
     let url = match has_many_receivers {
         true => format!("{connector}:{}", spec.address),

@@ -20,7 +20,7 @@ use rivulet_storage::log::HeldLog;
 use rivulet_storage::{Hold, Place, Store};
 
 use super::home::refusal_of_place;
-use super::{BACKUP, CHECKPOINTS, LOG, MQTT, SECRETS};
+use super::{BACKUP, CHECKPOINTS, LOG, MQTT, SECRETS, restored};
 use crate::catalog::{self, Catalog, CatalogError, OWNER_ONLY};
 use crate::service::Backup;
 use error::failed;
@@ -292,6 +292,7 @@ pub fn restore_changed(
     };
     let restored = format::read(file, Some(&partial)).and_then(|contents| {
         change(&partial)?;
+        restored::note(&partial).map_err(failed("cannot write to", &partial))?;
         let from = partial.join(CHECKPOINTS);
         match elsewhere {
             Some(store) => move_objects(&from, &store, || move_all(&partial, folder))?,

@@ -29,8 +29,8 @@ use rivulet_storage::{Place, Store};
 
 use crate::catalog::{ApplicationNumber, Catalog};
 use crate::config::CheckpointConfig;
-use crate::data_folder::home;
 use crate::data_folder::lines::refused;
+use crate::data_folder::{home, restored};
 use crate::engine::sources::Positions;
 use crate::service::{
     CheckpointInfo, CheckpointStatus, ErrorKind, FullName, QueryCheckpoint, RecoveryStatus, ServiceError, Tenant,
@@ -166,9 +166,16 @@ impl Checkpoints {
     }
 
     /// Takes the catalog from the store, if the one in the data folder is new and the store has one.
-    pub(super) fn restore_catalog(&self, catalog: &Catalog) -> Result<(), ServiceError> {
+    pub(super) fn restore_catalog(&self, catalog: &Catalog, data_dir: &Path) -> Result<(), ServiceError> {
         match self.lines.lock().as_ref().and_then(|lines| lines.catalog.as_ref()) {
-            Some(line) if catalog.is_new()? => line.restore(&self.store, catalog),
+            Some(line) if catalog.is_new()? && line.has_any() => {
+                // Before the catalog: a start that ends between the two begins anew.
+                restored::note(data_dir).map_err(|error| {
+                    let message = format!("cannot write to {}: {error}", data_dir.display());
+                    ServiceError::new(ErrorKind::Unavailable, message)
+                })?;
+                line.restore(&self.store, catalog)
+            }
             _ => Ok(()),
         }
     }
