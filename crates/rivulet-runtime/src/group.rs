@@ -6,9 +6,9 @@
 //! query is its slot, and no lookup is needed.
 //!
 //! [`moves`] has how queries move between tasks, [`rows`] how decoded rows reach them, [`spilling`] how silent queries
-//! leave memory and come back, [`join`] how equal queries share a slot, [`alter`] how their parameters change,
-//! [`snapshot`] what a checkpoint saves and restores, [`migration`] how all queries move to the group of a new version
-//! of their application.
+//! leave memory and come back, [`standstill`] what becomes of events while results cannot leave, [`join`] how equal
+//! queries share a slot, [`alter`] how their parameters change, [`snapshot`] what a checkpoint saves and restores,
+//! [`migration`] how all queries move to the group of a new version of their application.
 
 mod place;
 mod shared_slots;
@@ -20,6 +20,7 @@ mod moves;
 mod rows;
 mod spilling;
 mod migration;
+mod standstill;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -37,7 +38,7 @@ use crate::labels::LabelHash;
 use crate::pool::Pool;
 use crate::scheduler::{Budget, Runnable};
 use crate::spill::Spill;
-use crate::task::{Rest, TaskSettings, Upstream};
+use crate::task::{Rest, Standstill, TaskSettings, Upstream};
 use crate::{Activation, Examined, GroupMetrics, InboxLimits, Task, TaskParts};
 use place::{Place, SPILLED};
 use shared_slots::SharedSlots;
@@ -126,6 +127,7 @@ impl Group {
             counts_few: parts.task_queries_max.is_none() && parts.batch_rows_max.is_none(),
             upstream: RwLock::default(),
             rest: Rest::default(),
+            standstill: Standstill::default(),
         });
         let shared_slots = parts.equal_by.map(|equal_by| SharedSlots::new(&parts.parameters, equal_by));
         Arc::new(Self {
@@ -198,7 +200,10 @@ impl Group {
     pub fn oldest_position(&self) -> Option<LogPosition> {
         // Events move between tasks only together with queries.
         let _still = self.free.lock();
-        self.all_tasks().map(|(_, task)| task.oldest_position()).min().filter(|&lowest| lowest < LogPosition::MAX)
+        // In this order: an event that is left in the log comes to an inbox.
+        let behind_from = self.settings.standstill.behind_from();
+        let waiting = self.all_tasks().map(|(_, task)| task.oldest_position()).min();
+        Some(waiting.unwrap_or(LogPosition::MAX).min(behind_from)).filter(|&lowest| lowest < LogPosition::MAX)
     }
 
     /// How a single query can use several workers, or why it cannot.
@@ -526,6 +531,7 @@ impl Group {
         let mut metrics = GroupMetrics::default();
         self.all_tasks().for_each(|(_, task)| metrics.merge(&task.metrics()));
         metrics.refused[Reason::Removed as usize] += self.strays.load(Ordering::Relaxed);
+        metrics.refused[Reason::Overflow as usize] += self.settings.standstill.given_up();
         metrics
     }
 
@@ -597,6 +603,9 @@ impl Group {
 
     fn push_logged_from(&self, input: InputIndex, event: LoggedEvent<'_>, must_fit: bool) -> Push {
         let LoggedEvent { slot, arrival_us, position, topic, payload } = event;
+        if position != 0 && self.settings.standstill.is_behind() {
+            return Push::Taken;
+        }
         if self.settings.rest.has_closed_intake() && !must_fit {
             return Push::Full;
         }
@@ -605,7 +614,10 @@ impl Group {
 
     fn has_room_for(&self, slot: Slot, payload_bytes: usize) -> bool {
         if self.settings.rest.has_closed_intake() {
-            return false;
+            return self.is_behind();
+        }
+        if self.settings.standstill.is_on() {
+            return true;
         }
         let task = self.place(slot).and_then(|place| self.task(place.task as usize));
         task.is_none_or(|task| task.inbox().has_room(&task.inbox().lock(), payload_bytes))

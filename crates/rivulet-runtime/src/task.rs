@@ -5,6 +5,7 @@ mod cut;
 mod order;
 mod parts;
 mod rest;
+mod standstill;
 mod tally;
 
 use arrow::array::{ArrayRef, RecordBatch};
@@ -26,6 +27,7 @@ use parts::Parts;
 
 pub(crate) use self::core::Core;
 pub(crate) use rest::Rest;
+pub(crate) use standstill::Standstill;
 pub use tally::Examined;
 
 /// How far timers run behind the clock. An event that a source has stamped but not yet delivered must come before a
@@ -73,12 +75,15 @@ pub(crate) struct TaskSettings {
     /// Groups that pass rows on to this one.
     pub(crate) upstream: RwLock<Vec<Weak<dyn Upstream>>>,
     pub(crate) rest: Rest,
+    pub(crate) standstill: Standstill,
 }
 
 impl TaskSettings {
-    /// The arrival of the oldest event that is still to be passed on to this group; `i64::MAX` if there is none.
+    /// The arrival of the oldest event that is still to be passed on to this group, or that the log keeps for it;
+    /// `i64::MAX` if there is none.
     fn oldest_upstream_us(&self) -> i64 {
-        self.upstream.read().iter().filter_map(Weak::upgrade).map(|one| one.oldest_us()).min().unwrap_or(i64::MAX)
+        let oldest = self.upstream.read().iter().filter_map(Weak::upgrade).map(|one| one.oldest_us()).min();
+        oldest.unwrap_or(i64::MAX).min(self.standstill.held_at_us())
     }
 }
 
@@ -189,6 +194,10 @@ impl Task {
     /// Offers an event to `queue`, the locked queue of this task's inbox, and unlocks it.
     #[inline]
     pub(crate) fn push(self: &Arc<Self>, mut queue: Held<'_>, event: Event<'_>, must_fit: bool) -> Push {
+        let gives_way = event.position == 0 && self.settings.standstill.drops(event.input);
+        if gives_way && self.inbox.drops_new(&mut queue, event.bytes()) {
+            return Push::Taken;
+        }
         let pushed = self.inbox.push(&mut queue, event, must_fit);
         drop(queue);
         if pushed.has_risen {

@@ -72,7 +72,7 @@ pub use index::TopicIndex;
 pub use log::{Logged, MessageLog};
 pub use publisher::{OutgoingMessage, PublishBatch, PublishError, PublishOptions, Publisher, RoomCallback};
 pub use received::Received;
-pub use router::{InboxId, Parted, Pending, ROUTES_AT_ONCE, Route, RouteError, Router, RouterStats, Routing};
+pub use router::{InboxId, Parted, Pending, ROUTES_AT_ONCE, Route, RouteError, Router, RouterStats, Routing, Targets};
 pub use template::{Direction, Template, TemplateError};
 pub use topic::{TopicError, TopicPart};
 pub use websocket::WebSocketOptions;

@@ -7,6 +7,7 @@
 //! **Invariant:** either a message is exactly once in every inbox that wants it, or the caller still holds the message
 //! and is told so.
 
+mod behind;
 mod logging;
 mod replay;
 mod routes;
@@ -22,6 +23,7 @@ use rivulet_dataflow::{Inbox, LogPosition, Push, Slot};
 use super::log::{Logged, MessageLog};
 use super::received::Received;
 use super::topic;
+pub use behind::Targets;
 use logging::{HeldBy, Logging, deliver, find};
 use routes::{Delivery, Routes, Target};
 pub use routes::{InboxId, Parted, Route, RouteError};

@@ -35,8 +35,11 @@ impl Group {
         self.settings.rest.is_in_force()
     }
 
-    /// Whether events wait for any of these slots.
+    /// Whether events wait for any of these slots, or may be left in the log for them.
     pub fn has_waiting(&self, slots: &[Slot]) -> bool {
+        if self.is_behind() {
+            return true;
+        }
         let _still = self.free.lock();
         let mut places: Vec<u64> = slots.iter().filter_map(|&slot| self.place(slot)).map(Place::pack).collect();
         places.sort_unstable();

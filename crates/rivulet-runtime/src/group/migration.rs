@@ -88,11 +88,11 @@ impl Group {
         self.pool.retry_blocked();
     }
 
-    /// Whether no event waits or is still to be passed on. An activation may be in progress.
+    /// Whether no event waits, is still to be passed on, or is left in the log. An activation may be in progress.
     pub fn is_idle(&self) -> bool {
         // Events move with queries: none slips from a task that is yet to be looked at into one that was already.
         let _still = self.free.lock();
-        self.waiting().0 == 0 && self.oldest_us() == i64::MAX
+        self.waiting().0 == 0 && self.oldest_us() == i64::MAX && !self.is_behind()
     }
 
     /// Copies the queries of `before`, with their state, into this group, which has had none yet. Each keeps its slot.

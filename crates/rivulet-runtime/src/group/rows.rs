@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rivulet_dataflow::{Batch, Picked, Slot};
+use rivulet_dataflow::{Batch, LogPosition, Picked, Slot};
 
 use super::Group;
 use crate::Task;
@@ -15,6 +15,10 @@ impl Group {
     /// Rows of a removed query are counted and dropped, as events are.
     pub fn push_rows(&self, rows: Picked) -> Option<Picked> {
         let mut rows = rows;
+        let position = (!rows.is_empty()).then(|| rows.position(0))?;
+        if self.settings.standstill.leaves(position) {
+            return None;
+        }
         // A thread that quiesces the group waits for pushes that have passed this check.
         if self.settings.rest.is_quiesced() {
             return Some(rows);
@@ -28,7 +32,8 @@ impl Group {
             // A second task may have been made while this thread waited for the inbox.
             if self.places.get().is_none() {
                 if !task.inbox().has_room_for_rows(&queue) {
-                    return Some(rows);
+                    drop(queue);
+                    return self.refuse_rows(rows, position);
                 }
                 task.push_rows(queue, rows);
                 return None;
@@ -36,7 +41,7 @@ impl Group {
         }
         let has_room = |task: &Arc<Task>| task.inbox().has_room_for_rows(&task.inbox().lock());
         if !self.all_tasks().all(|(_, task)| has_room(task)) {
-            return Some(rows);
+            return self.refuse_rows(rows, position);
         }
         for (index, task) in self.all_tasks() {
             // Looked up under the lock of the inbox: only then the query cannot move.
@@ -52,6 +57,16 @@ impl Group {
             let one = rows.split_front(1);
             self.push_row(one.slots()[0], one.to_batch());
         }
+        None
+    }
+
+    /// Returns rows that find no room, unless nobody may wait for this group: then they are dropped and counted.
+    fn refuse_rows(&self, rows: Picked, position: LogPosition) -> Option<Picked> {
+        // Only an application with one input gets rows.
+        if position != 0 || !self.settings.standstill.drops(0) {
+            return Some(rows);
+        }
+        self.all_tasks().take(1).for_each(|(_, task)| task.inbox().lock().drop_new(rows.len()));
         None
     }
 

@@ -11,7 +11,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
-use rivulet_connectors::connector::Condition;
 use rivulet_operators::application::{Application, Tables};
 use rivulet_runtime::Workers;
 
@@ -279,7 +278,7 @@ impl Applications {
         let running = self.running();
         let troubles = running.iter().flat_map(|one| {
             let (is_public, name) = (one.tenant.is_default(), one.full_name().in_public());
-            let ends = one.health().into_iter().filter(|end| end.condition != Condition::Ok);
+            let ends = one.health().into_iter().filter(|end| !end.is_well());
             ends.map(move |end| match is_public {
                 true => format!("the application {name} runs, and {}", end.text()),
                 false => format!("the application {name} runs, and a source or sink of it does not work"),

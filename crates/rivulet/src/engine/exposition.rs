@@ -191,6 +191,9 @@ impl Snapshot {
             &[
                 ("output_waiting_rows", help, |end| end.waiting_rows),
                 ("output_oldest_ms", "How long the oldest of these waits", |end| end.oldest_ms.unwrap_or(0)),
+                ("output_stands_still", "Whether its application stands still on account of an output", |end| {
+                    u64::from(end.stands_still_since_ms.is_some())
+                }),
             ],
         )?;
 

@@ -36,7 +36,8 @@
 //! for files, brokers and other servers), `permitted` (what statements may reach there), `quotas` (what tenants use),
 //! `messaging` (broker or client) with `broker_journal` (sessions on disk), `memory` (limits of memory), `checkpoints`,
 //! `backup` and `event_log` (what outlives the process), `attempts` and `threads` (work that is repeated), `reserve` (a
-//! start on a full disk), `status` and `exposition` (counters), `warnings` (what an owner should know), [`stepped`]
+//! start on a full disk), `status` and `exposition` (counters), `warnings` (what an owner should know),
+//! `standstill` (applications whose outputs cannot deliver), [`stepped`]
 //! (for simulations and trials).
 
 mod addresses;
@@ -75,6 +76,7 @@ mod secrets;
 mod shared_input;
 mod source_reader;
 mod sources;
+mod standstill;
 mod statements;
 mod status;
 mod tables;
@@ -122,6 +124,7 @@ use queries::Queries;
 use queries::lifecycle_log::Loading;
 use routing::Routing;
 use sources::Sources;
+use standstill::Standstills;
 use tables::ReferenceTables;
 use taps::Taps;
 use threads::Threads;
@@ -307,10 +310,25 @@ impl Engine {
             .and_then(|()| reserve::watch(&engine.config.data_dir, &engine.catalog, &engine.threads))
             .and_then(|()| warnings::watch(&engine.applications, &engine.threads))
             .and_then(|()| engine.outlets.watch(&engine.threads))
+            .and_then(|()| engine.standstills().watch(&engine.threads))
             .and_then(|()| engine.watch_accounts())
             .and_then(|()| engine.watch_quotas())
             .map_err(|error| ServiceError::new(ErrorKind::Unavailable, format!("cannot start a thread: {error}")))?;
         Ok(engine)
+    }
+
+    /// What looks after applications whose outputs cannot deliver.
+    fn standstills(&self) -> Arc<Standstills> {
+        Arc::new(Standstills {
+            applications: self.applications.clone(),
+            queries: self.queries.clone(),
+            outlets: self.outlets.clone(),
+            routing: self.routing.clone(),
+            event_log: self.event_log.clone(),
+            is_stopped: self.is_stopped.clone(),
+            known: Mutex::default(),
+            given_up_to: AtomicU64::new(0),
+        })
     }
 
     /// Assembles an engine from its parts, restores what was saved, and opens it for messages.

@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 
 use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
+use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::connector::{Condition, Direction, Health, SinkSpec};
-use rivulet_dataflow::{Batch, QueryId, Sink, SinkError};
+use rivulet_dataflow::{Batch, Clock, QueryId, Sink, SinkError};
 use serde::{Deserialize, Serialize};
 
 use super::attempts::Attempts;
@@ -28,6 +29,11 @@ use crate::service::EndHealth;
 
 /// The first pause after a failed attempt to open a sink; it doubles.
 const OPEN_PAUSE: Duration = Duration::from_millis(500);
+
+/// After this long without room and without a row that was taken an application stands still: where an attempt has
+/// failed, and where the receiver does not answer.
+const STANDS_TROUBLED: Duration = Duration::from_millis(500);
+const STANDS_SILENT: Duration = Duration::from_secs(30);
 
 /// How often a waiting caller checks whether a sink has prepared for a checkpoint, or is drained.
 pub(super) const LOOK_PERIOD: Duration = Duration::from_millis(2);
@@ -55,8 +61,18 @@ pub(super) struct Outlet {
     /// The columns of its rows, which are those of the first batch.
     pub(super) schema: OnceLock<SchemaRef>,
     state: Mutex<State>,
+    /// Since when it has had no room, and its receiver has taken nothing.
+    stuck: Mutex<Option<Stuck>>,
     /// No more rows may come: a checkpoint waits for the earlier ones.
     is_held: AtomicBool,
+}
+
+#[derive(Clone, Copy)]
+struct Stuck {
+    since: Instant,
+    since_us: i64,
+    /// The number of rows that were delivered or left out by then.
+    settled: u64,
 }
 
 #[derive(Default)]
@@ -95,9 +111,9 @@ impl Outlet {
         let health = Arc::new(Health::new(title.clone()));
         let mut spec = spec;
         spec.host.health = health.clone();
-        let (state, is_held) = (Mutex::default(), AtomicBool::new(false));
+        let (state, stuck, is_held) = (Mutex::default(), Mutex::default(), AtomicBool::new(false));
         let (name, schema) = (name.unwrap_or_default().into(), OnceLock::new());
-        Self { name, title, spec, has_checkpoints, health, schema, state, is_held }
+        Self { name, title, spec, has_checkpoints, health, schema, state, stuck, is_held }
     }
 
     /// Takes what an earlier run has saved of this output out of `saved`.
@@ -161,6 +177,32 @@ impl Outlet {
             Stage::Over => true,
             Stage::Closed | Stage::Opening => false,
         }
+    }
+
+    /// Notes whether rows find their way out. Called every few milliseconds.
+    pub(super) fn look(&self) {
+        if self.is_held.load(Ordering::Acquire) {
+            return;
+        }
+        let has_room = self.has_room();
+        let mut stuck = self.stuck.lock();
+        if has_room {
+            *stuck = None;
+            return;
+        }
+        let report = self.health.report();
+        let settled = report.rows + report.left_out;
+        if stuck.is_none_or(|stuck| stuck.settled != settled) {
+            *stuck = Some(Stuck { since: Instant::now(), since_us: SystemClock.now_us(), settled });
+        }
+    }
+
+    /// Since when its application stands still on account of it, microseconds since the epoch: there is no room, and
+    /// its receiver takes nothing. A receiver that is slow and takes something holds up the sources instead.
+    pub(super) fn stands_since_us(&self) -> Option<i64> {
+        let stuck = (*self.stuck.lock())?;
+        let patience = if self.health.is_troubled() { STANDS_TROUBLED } else { STANDS_SILENT };
+        (stuck.since.elapsed() >= patience).then_some(stuck.since_us)
     }
 
     /// Opens the sink, or makes it continue with its rows. Called every few milliseconds.
@@ -251,7 +293,9 @@ impl Outlet {
             match self.try_capture() {
                 Ok(Some(prepared)) => break Ok(prepared),
                 Err(problem) => break Err(problem),
-                Ok(None) if !waits || self.health.is_troubled() || Instant::now() >= deadline => {
+                Ok(None)
+                    if !waits || (self.health.is_troubled() && !self.hands_over()) || Instant::now() >= deadline =>
+                {
                     let problem = self.health.report().last_error;
                     break Err(problem.unwrap_or_else(|| "rows are on their way".into()));
                 }
@@ -297,6 +341,11 @@ impl Outlet {
                 Err(error.0)
             }
         }
+    }
+
+    /// Whether its sink takes rows back from a device that is away, to give them to the checkpoint.
+    fn hands_over(&self) -> bool {
+        matches!(&self.state.lock().stage, Stage::Open(sink) if sink.hands_over())
     }
 
     /// The captured state is saved, with this epoch.
@@ -348,6 +397,11 @@ impl Outlet {
         state.committing.is_some() && matches!(state.stage, Stage::Open(_))
     }
 
+    /// Whether a problem of it is one of all queries, and not of receivers of some.
+    pub(super) fn concerns_all(&self) -> bool {
+        self.stands_since_us().is_some() || self.health.report().failing_query.is_none()
+    }
+
     /// Whether its receiver has not worked for long.
     pub(super) fn is_failing(&self) -> bool {
         self.health.report().condition == Condition::Failing
@@ -392,6 +446,7 @@ impl Outlet {
         };
         let name = if self.name.is_empty() { "output" } else { &self.name };
         let mut health = EndHealth::new(name, Direction::Sink, report);
+        health.stands_still_since_ms = self.stands_since_us().map(|since_us| since_us.div_euclid(1_000));
         if let Some(error) = health.last_error.as_mut().filter(|_| health.condition != Condition::Ok) {
             *error += &of_queries;
         }

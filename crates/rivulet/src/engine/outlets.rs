@@ -3,7 +3,7 @@
 //! What must hold: rows that an output of an earlier version, or of an earlier process, has not delivered are delivered
 //! by the next one, or by the earlier one itself beside it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -107,7 +107,10 @@ impl Outlets {
 
     fn tick(&self) {
         let all = self.all();
-        all.iter().for_each(|(_, outlet)| outlet.tick());
+        for (_, outlet) in &all {
+            outlet.tick();
+            outlet.look();
+        }
         let now = Instant::now();
         self.0.lock().retired.retain(|(_, outlet, deadline)| {
             let is_finished = outlet.is_finished();
@@ -119,6 +122,13 @@ impl Outlets {
             }
             !is_over
         });
+    }
+
+    /// The applications that stand still because an output has no room and its receiver takes nothing.
+    pub(super) fn standing(&self) -> BTreeSet<ApplicationNumber> {
+        let state = self.0.lock();
+        let stands = |outlets: &Vec<Arc<Outlet>>| outlets.iter().any(|outlet| outlet.stands_since_us().is_some());
+        state.running.iter().filter(|(_, outlets)| stands(outlets)).map(|(number, _)| *number).collect()
     }
 
     fn all(&self) -> Vec<(ApplicationNumber, Arc<Outlet>)> {

@@ -307,9 +307,23 @@ impl Outputs {
         }
     }
 
+    /// The problems of outputs that are no topics, but those of receivers of single queries.
+    pub(super) fn problems(&self) -> impl Iterator<Item = String> {
+        let health = |outlet: &Arc<Outlet>| outlet.health(|query| self.query_name(query));
+        let concerns_all = |outlet: &&Arc<Outlet>| outlet.concerns_all();
+        self.outlets().filter(concerns_all).map(health).filter(|health| !health.is_well()).map(|health| health.text())
+    }
+
     /// How outputs get on that are no topics.
     pub(super) fn health(&self) -> impl Iterator<Item = EndHealth> {
         self.outlets().map(|outlet| outlet.health(|query| self.query_name(query)))
+    }
+
+    /// Whether any row of it may be a message of the server's broker.
+    fn publishes(&self) -> bool {
+        let may_refuse = |input: &InputTopics| input.late.is_some() || input.dead_letter.is_some();
+        self.targets.iter().any(|target| matches!(target, Target::Topics(_)))
+            || self.topics.inputs.iter().any(may_refuse)
     }
 
     /// The outputs that are not topics.
@@ -392,7 +406,8 @@ impl GroupSink for TaskSink {
     }
 
     fn has_room(&self) -> bool {
-        self.publisher.has_room() && self.outputs.outlets().all(|outlet| outlet.has_room())
+        (!self.outputs.publishes() || self.publisher.has_room())
+            && self.outputs.outlets().all(|outlet| outlet.has_room())
     }
 }
 

@@ -24,6 +24,7 @@ use rivulet_sql::StateWish;
 use super::checkpoints::Paused;
 use super::lifecycle::Lifecycle;
 use super::queries::checked::LOAD_BATCH;
+use super::queries::lifecycle_log::check_not_behind;
 use super::queries::{Queries, State};
 use super::registry::Entry;
 use super::resting::{REST_WAIT_MAX, Resting};
@@ -131,6 +132,7 @@ impl Queries {
     /// Fails if an application may not be replaced now by this one.
     fn check_replaceable(&self, tenant: &Tenant, application: &Application) -> Result<(), ServiceError> {
         self.tables.check_current(tenant, &application.tables)?;
+        self.applications.named(&tenant.named(&application.name)).map_or(Ok(()), |before| check_not_behind(&before))?;
         if self.companion.is_some() {
             let message =
                 format!("'{}' stays as it was: what goes along with its queries is of one version", application.name);

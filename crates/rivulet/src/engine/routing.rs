@@ -5,6 +5,8 @@
 //! which topics are shared until the router has the routes. It is taken after the locks of queries and applications,
 //! and before those of groups and of the router. While it is held, nothing waits for anything outside of the process.
 
+mod behind;
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -203,6 +203,10 @@ pub struct EndHealth {
     /// For how long the oldest of these waits, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_ms: Option<u64>,
+    /// Of an output of an application: since when the application stands still on account of it, milliseconds since
+    /// 1970. There is no room, and the receiver takes nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stands_still_since_ms: Option<i64>,
 }
 
 /// Which queries to list.

@@ -84,6 +84,7 @@ mod outputs;
 mod single_sign_on;
 mod sql_answers;
 mod sql_clauses;
+mod standstill;
 mod stop;
 mod seconds;
 mod secrets;

@@ -350,6 +350,7 @@ impl Service for MemoryService {
                     rejected_rows: 0,
                     waiting_rows: 12,
                     oldest_ms: Some(250),
+                    stands_still_since_ms: None,
                 }],
                 refused: [("decode".into(), 2)].into(),
                 refusal: Some("line 7: no JSON".into()),

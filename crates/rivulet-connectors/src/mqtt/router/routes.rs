@@ -76,6 +76,10 @@ pub(super) struct Target {
 }
 
 impl Target {
+    pub(super) fn inbox_id(self) -> InboxId {
+        InboxId(self.inbox)
+    }
+
     const FIRST: Self = Self { inbox: 0, slot: 0 };
     const LAST: Self = Self { inbox: u32::MAX, slot: Slot::MAX };
 }

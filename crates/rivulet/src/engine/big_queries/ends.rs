@@ -9,6 +9,7 @@ use rivulet_dataflow::Clock;
 use crate::counted::counted;
 use crate::run::Running;
 use crate::service::EndHealth;
+use crate::times::span;
 
 /// The sinks of a flow that do not work, in words.
 pub(super) fn troubled_sinks(running: &Running) -> Option<String> {
@@ -52,6 +53,7 @@ impl EndHealth {
             rejected_rows: report.left_out,
             waiting_rows: report.waiting_rows,
             oldest_ms: report.oldest.map(ms),
+            stands_still_since_ms: None,
         }
     }
 
@@ -65,12 +67,25 @@ impl EndHealth {
         let for_s = (SystemClock.now_us() / 1_000 - self.since_ms).max(0) / 1_000;
         let tried = format!("{} in {for_s} s", counted(*retries, "failed attempt"));
         let error = last_error.as_deref().unwrap_or_default().replace("\nhint: ", "; ");
-        format!("the {direction} '{name}' is {condition} ({waiting}{tried}): {error}")
+        let stands = self.stands_still().map(|stands| format!("{stands}; ")).unwrap_or_default();
+        format!("{stands}the {direction} '{name}' is {condition} ({waiting}{tried}): {error}")
+    }
+
+    /// That the application stands still on account of it, in a sentence.
+    pub(in crate::engine) fn stands_still(&self) -> Option<String> {
+        let for_us = SystemClock.now_us() - self.stands_still_since_ms?.saturating_mul(1_000);
+        let for_s = span(for_us.max(0) / 1_000_000 * 1_000_000);
+        Some(format!("the application has stood still for {for_s}: the receiver of '{}' takes nothing", self.name))
+    }
+
+    /// Whether it works, as far as is known.
+    pub(in crate::engine) fn is_well(&self) -> bool {
+        self.condition == Condition::Ok && self.stands_still_since_ms.is_none()
     }
 
     /// Its health in words, working or not, for its description.
     pub(in crate::engine) fn description(&self) -> String {
-        if self.condition != Condition::Ok {
+        if !self.is_well() {
             return self.text();
         }
         let last = self.last_error.as_ref().map(|error| format!("; its last error was: {error}")).unwrap_or_default();

@@ -48,6 +48,7 @@ const SETTLING_STEP_US: i64 = 1_000_000;
 /// The log of one server.
 pub(super) struct EventLog {
     log: Arc<Log>,
+    bytes_max: u64,
     clock: Arc<dyn Clock>,
     /// The recent ends of the log, with their times, oldest first.
     recent: Mutex<VecDeque<(i64, LogPosition)>>,
@@ -83,15 +84,33 @@ impl EventLog {
         let segment_bytes = settings.segment_bytes.min(settings.bytes_max / SEGMENTS_MIN);
         let opened = Log::open(&data_dir.join(LOG), LogSettings { segment_bytes, ..settings });
         let (log, found) = opened.map_err(|error| unavailable(&error))?;
-        Ok(Self::new(log, found, clock, None))
+        Ok(Self::new(log, config.log_bytes_max, found, clock, None))
     }
 
-    fn new(log: Log, found: Found, clock: Arc<dyn Clock>, stepped: Option<Mutex<Option<Replay>>>) -> Self {
+    fn new(
+        log: Log,
+        bytes_max: u64,
+        found: Found,
+        clock: Arc<dyn Clock>,
+        stepped: Option<Mutex<Option<Replay>>>,
+    ) -> Self {
         let progress = Arc::new(Progress { position: AtomicU64::new(found.first), ..Progress::default() });
         let (recent, replayed_to) = (Mutex::default(), Arc::default());
         let (thread, cut) = (Mutex::default(), Mutex::default());
         let forgotten = AtomicU64::new(0);
-        Self { log: Arc::new(log), clock, recent, forgotten, found, cut, progress, thread, replayed_to, stepped }
+        Self {
+            log: Arc::new(log),
+            bytes_max,
+            clock,
+            recent,
+            forgotten,
+            found,
+            cut,
+            progress,
+            thread,
+            replayed_to,
+            stepped,
+        }
     }
 
     /// A log without threads: its caller calls [`EventLog::commit`] and [`EventLog::replay_some`].
@@ -104,8 +123,9 @@ impl EventLog {
         settings: LogSettings,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, ServiceError> {
+        let bytes_max = settings.bytes_max;
         let (log, found) = Log::stepped(disk, folder, settings).map_err(|error| unavailable(&error))?;
-        Ok(Self::new(log, found, clock, Some(Mutex::default())))
+        Ok(Self::new(log, bytes_max, found, clock, Some(Mutex::default())))
     }
 
     /// Tries to write the waiting records of a stepped log. Returns whether none is left.
@@ -145,6 +165,21 @@ impl EventLog {
             true
         });
         read.map(drop).map_err(|error| unavailable(&error))
+    }
+
+    /// Calls `take` with the messages on disk from a position on and before `until`, until it returns false. Returns the
+    /// position of the message that it did not take, or of the end.
+    ///
+    /// # Errors
+    /// The log cannot be read.
+    pub(super) fn read(
+        &self,
+        from: LogPosition,
+        until: LogPosition,
+        take: &mut dyn FnMut(&Received<'_>, LogPosition) -> bool,
+    ) -> Result<LogPosition, ServiceError> {
+        let read = self.log.read(from, until, &mut |record| take(&message(&record), record.position));
+        read.map(|read| read.next).map_err(|error| unavailable(&error))
     }
 
     /// A checkpoint has all events before this position, and their results have left. If these are all replayed events,
@@ -262,6 +297,11 @@ impl EventLog {
     /// The counters of the log.
     pub(super) fn stats(&self) -> LogStats {
         self.log.stats()
+    }
+
+    /// Whether three quarters of the log are full.
+    pub(super) fn is_nearly_full(&self) -> bool {
+        self.log.stats().disk_bytes >= self.bytes_max / 4 * 3
     }
 
     /// Why events cannot be logged, or are not replayed, now.

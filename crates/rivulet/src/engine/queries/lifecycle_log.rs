@@ -301,12 +301,24 @@ impl Queries {
 
     /// Whether queries of an application may be paused or resumed now.
     pub(super) fn check_replayed(&self, running: &Running) -> Result<(), ServiceError> {
+        check_not_behind(running)?;
         if !self.event_log.is_replaying() || !running.reads_log() {
             return Ok(());
         }
         Err(ServiceError::new(ErrorKind::Unavailable, "the log of events is being replayed since the start")
             .with_hint("try again in a moment: /health/ready tells when it is over"))
     }
+}
+
+/// Fails if an application has events to read from the log before it may change.
+pub(in crate::engine) fn check_not_behind(running: &Running) -> Result<(), ServiceError> {
+    if !running.group.is_behind() {
+        return Ok(());
+    }
+    let name = &running.application.name;
+    let message = format!("'{name}' stays as it was: it has events to read from the log first");
+    Err(ServiceError::new(ErrorKind::Unavailable, message)
+        .with_hint("try again when its output delivers again: DESCRIBE APPLICATION says what holds it up"))
 }
 
 #[cfg(test)]

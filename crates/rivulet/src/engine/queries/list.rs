@@ -113,6 +113,7 @@ impl Queries {
             server,
             application: place.as_ref().map(|(running, _)| (&running.application, running.group.metrics().events)),
             sources: place.iter().flat_map(|(running, _)| running.sources()).filter_map(|one| one.concern()).collect(),
+            outputs: place.iter().flat_map(|(running, _)| running.outputs.problems()).collect(),
             parts: info.parts.unwrap_or(1),
             activity: activity.as_ref(),
             compared_nulls: compared_nulls.unwrap_or_default(),

@@ -183,7 +183,8 @@ impl Queries {
         since: LogPosition,
         add_routes: impl FnOnce() -> LogPosition,
     ) -> LogPosition {
-        if !running.reads_log() || self.routing.shared_group_of(running).is_none() {
+        let may_be_earlier = running.group.is_behind() || self.routing.shared_group_of(running).is_some();
+        if !running.reads_log() || !may_be_earlier {
             return add_routes().max(since);
         }
         // Rows of shared topics may be of earlier events. None is processed until it is known which these are.
@@ -197,7 +198,7 @@ impl Queries {
     fn join(&self, running: &Running, queries: &[QueryId], rows: &RecordBatch, since: LogPosition) -> Vec<Joined> {
         // Queries that exist already may have yet to get earlier events: from the replay, or from a topic that many
         // queries read.
-        let is_replayed = running.reads_log() && self.event_log.is_replaying();
+        let is_replayed = running.reads_log() && (self.event_log.is_replaying() || running.group.is_behind());
         let is_behind = self.routing.shared_group_of(running).is_some_and(|shared| !shared.is_idle());
         if !is_replayed && !is_behind {
             return running.group.join(queries, rows);

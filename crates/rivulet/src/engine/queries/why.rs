@@ -43,6 +43,8 @@ pub(super) struct Facts<'a> {
     pub(super) application: Option<(&'a Application, u64)>,
     /// Problems of those of its sources that are not topics.
     pub(super) sources: Vec<String>,
+    /// Problems of those of its outputs that are not topics.
+    pub(super) outputs: Vec<String>,
     /// The number of parts in which it runs.
     pub(super) parts: u64,
     pub(super) activity: Option<&'a QueryActivity>,
@@ -64,7 +66,8 @@ pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
     if let (Some(activity), Some((application, events))) = (facts.activity, facts.application) {
         let one =
             Sentences { application, activity, strays: &facts.server.strays, compared_nulls: &facts.compared_nulls };
-        all.extend(one.works());
+        all.extend(facts.outputs.iter().map(|problem| format!("its results do not arrive: {problem}")));
+        all.extend(one.works(facts.outputs.is_empty()));
         all.extend(facts.server.broker_problem.as_ref().map(|problem| format!("no message can come or go: {problem}")));
         all.extend(facts.sources.iter().cloned());
         all.extend(one.waits());
@@ -121,12 +124,13 @@ impl Sentences<'_> {
         Some(format!("{again}; events are counted until {until}"))
     }
 
-    fn works(&self) -> Option<String> {
+    fn works(&self, arrives: bool) -> Option<String> {
         let activity = self.activity;
         let last_us = activity.last_result_us?;
         let last = activity.last_result.as_ref().map(|last| format!(", the last one {last}")).unwrap_or_default();
         let results = counted(activity.results, "result");
-        Some(format!("it works: a result came {}; {results} {}{last}", ago(activity.now_us, last_us), self.since()))
+        let works = if arrives { "it works: a result came" } else { "the last result was made" };
+        Some(format!("{works} {}; {results} {}{last}", ago(activity.now_us, last_us), self.since()))
     }
 
     fn waits(&self) -> Option<String> {

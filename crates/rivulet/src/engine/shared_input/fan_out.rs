@@ -105,7 +105,7 @@ impl Waiting {
             // A batch cannot have too much text of topics: 256 events of at most 4 MiB are below 2 GiB.
             let (slot, arrival_us, position) = (*slot, *arrival_us, *position);
             let event = Event { input: 0, slot, arrival_us, position, topic, payload };
-            if group.push_event(event, false) == Push::Full {
+            if group.hand_event(event) == Push::Full {
                 return false;
             }
             self.targets.pop();

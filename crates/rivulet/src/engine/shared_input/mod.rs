@@ -149,6 +149,16 @@ impl SharedInputs {
         Some((input.group.clone(), input.topic(topic)?))
     }
 
+    /// Calls `each` with every slot of an application that reads the topic in this slot of the inbox of a shared input.
+    pub(super) fn for_each_reader(&self, running: &Running, inbox: InboxId, topic: Slot, each: impl FnMut(Slot)) {
+        let input = running.shape.as_ref().and_then(|shape| self.inputs.get(&shape.signature));
+        if let Some(input) = input.filter(|input| input.inbox == inbox) {
+            let known = input.readers.known();
+            let of_it = known.all(topic).filter(|(group, _)| Arc::ptr_eq(group, &running.group));
+            of_it.map(|(_, slot)| slot).for_each(each);
+        }
+    }
+
     /// The number of shared topics, and of the queries that read them.
     pub(super) fn counts(&self) -> (usize, usize) {
         let inputs = || self.inputs.values();

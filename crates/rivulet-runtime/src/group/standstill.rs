@@ -1,0 +1,87 @@
+//! A group whose results find no way out holds up no source. Events of the log are left there, and are read from there
+//! when results leave again; of others, the newest are dropped when the inbox is full, and counted.
+
+use rivulet_dataflow::{Event, InputIndex, LogPosition, LoggedEvent, Push, Slot};
+
+use super::Group;
+use crate::inbox::Queue;
+
+impl Group {
+    /// The results of the group find no way out, and nobody knows until when. `inputs` has a bit for each input whose
+    /// source must not wait for that; 0 if results leave again.
+    pub fn stand_still(&self, inputs: u32) {
+        self.settings.standstill.set(inputs);
+    }
+
+    /// From this position of the log on, events are left there. The caller sees to it that no message is being routed.
+    /// No timer runs beyond `held_at_us`, which is before the arrival of any of these events.
+    pub fn fall_behind(&self, position: LogPosition, held_at_us: i64) {
+        self.settings.standstill.fall_behind(position, held_at_us);
+    }
+
+    /// Whether events are left in the log for the group.
+    pub fn is_behind(&self) -> bool {
+        self.settings.standstill.is_behind()
+    }
+
+    /// The position of the first event that is left in the log, and the position at which the group fell behind: events
+    /// before that one may still be on their way to it.
+    pub fn behind_from(&self) -> Option<(LogPosition, LogPosition)> {
+        let standstill = &self.settings.standstill;
+        let from = standstill.behind_from();
+        (from != LogPosition::MAX).then(|| (from, standstill.fell_at()))
+    }
+
+    /// Events up to this position of the log may come once more: each query skips those that it has.
+    pub fn expect_repeats(&self, position: LogPosition) {
+        let _still = self.free.lock();
+        for (_, task) in self.all_tasks() {
+            task.lock().host.begin_behind(&[], position);
+        }
+    }
+
+    /// Puts an event that was left in the log into the inbox, for each of these queries or for none. Returns whether
+    /// there was room; with `must_fit` there is.
+    pub fn catch_up(&self, targets: &[(InputIndex, Slot)], event: &LoggedEvent<'_>, must_fit: bool) -> bool {
+        let &LoggedEvent { arrival_us, position, topic, payload, .. } = event;
+        self.settings.standstill.hold_at(arrival_us);
+        let has_room = |slot: Slot| {
+            let task = self.place(slot).and_then(|place| self.task(place.task as usize));
+            task.is_none_or(|task| task.inbox().has_room(&task.inbox().lock(), payload.len()))
+        };
+        let may_not = !must_fit && self.settings.rest.has_closed_intake();
+        if may_not || !(must_fit || targets.iter().all(|&(_, slot)| has_room(slot))) {
+            return false;
+        }
+        for &(input, slot) in targets {
+            // It fits, or may exceed the bound by this one event.
+            let _ = self.push_event(Event { input, slot, arrival_us, position, topic, payload }, true);
+        }
+        self.settings.standstill.advance(position + 1);
+        true
+    }
+
+    /// Nothing is left in the log before this position. The caller is the only one that reads for this group.
+    pub fn caught_up_to(&self, position: LogPosition) {
+        self.settings.standstill.advance(position);
+    }
+
+    /// The group has all events of the log: from now on it gets them as they come. The caller sees to it that no
+    /// message is being routed.
+    pub fn end_catch_up(&self) {
+        self.settings.standstill.advance(LogPosition::MAX);
+        self.settings.standstill.hold_at(i64::MAX);
+        self.pool.retry_blocked();
+    }
+
+    /// Gives up the events that wait in memory, and counts `events` that were left in the log and are given up too.
+    pub fn give_up_waiting(&self, events: u64) {
+        self.all_tasks().for_each(|(_, task)| Queue::drop_all(&mut task.inbox().lock()));
+        self.settings.standstill.give_up(events);
+    }
+
+    /// Offers an event that was to be decoded for several groups and could not be.
+    pub fn hand_event(&self, event: Event<'_>) -> Push {
+        if self.settings.standstill.leaves(event.position) { Push::Taken } else { self.push_event(event, false) }
+    }
+}

@@ -1,0 +1,126 @@
+//! Whether a group stands still because its results find no way out, and what the log keeps for it meanwhile.
+//!
+//! What must hold: every event at a position from `behind_from` on is left to the reader of the log, and none before
+//! that. So nothing is lost, and what comes by two ways is recognised by its position.
+
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+use rivulet_dataflow::{InputIndex, LogPosition};
+
+#[derive(Debug)]
+pub(crate) struct Standstill {
+    /// The inputs whose events may not wait at their source, one bit for each; 0 unless the group stands still.
+    inputs: AtomicU32,
+    /// The first event that the group has to read from the log; the highest position if it has all.
+    behind_from: AtomicU64,
+    /// The position at which the group fell behind.
+    fell_at: AtomicU64,
+    /// The arrival of the next event that the group reads from the log: timers must not run ahead of it.
+    held_at_us: AtomicI64,
+    /// Events that were given up because the log had no room to keep them.
+    given_up: AtomicU64,
+}
+
+impl Default for Standstill {
+    fn default() -> Self {
+        Self {
+            inputs: AtomicU32::new(0),
+            behind_from: AtomicU64::new(LogPosition::MAX),
+            fell_at: AtomicU64::new(0),
+            held_at_us: AtomicI64::new(i64::MAX),
+            given_up: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Standstill {
+    pub(crate) fn set(&self, inputs: u32) {
+        self.inputs.store(inputs, Ordering::Release);
+    }
+
+    /// Whether no event may be held up on account of this group.
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.inputs.load(Ordering::Acquire) != 0 || self.is_behind()
+    }
+
+    /// Whether an event of this input that is not in the log gives way if the inbox is full.
+    #[inline]
+    pub(crate) fn drops(&self, input: InputIndex) -> bool {
+        self.inputs.load(Ordering::Acquire).checked_shr(input.into()).is_some_and(|bits| bits & 1 == 1)
+    }
+
+    /// Whether events of the log are left to its reader.
+    #[inline]
+    pub(crate) fn is_behind(&self) -> bool {
+        self.behind_from.load(Ordering::Acquire) != LogPosition::MAX
+    }
+
+    /// Whether an event at this position that was decoded for several groups is left to the reader of the log. It may
+    /// have been on its way when the group fell behind: then the reader begins with it.
+    pub(crate) fn leaves(&self, position: LogPosition) -> bool {
+        if position == 0 || !self.is_behind() {
+            return false;
+        }
+        let is_earlier = position < self.fell_at.load(Ordering::Acquire);
+        let lowered =
+            |from: u64| (from != LogPosition::MAX).then(|| if is_earlier { from.min(position) } else { from });
+        self.behind_from.fetch_update(Ordering::AcqRel, Ordering::Acquire, lowered).is_ok()
+    }
+
+    pub(crate) fn fall_behind(&self, position: LogPosition, held_at_us: i64) {
+        self.held_at_us.store(held_at_us, Ordering::Release);
+        self.fell_at.store(position, Ordering::Release);
+        self.behind_from.store(position, Ordering::Release);
+    }
+
+    pub(crate) fn fell_at(&self) -> LogPosition {
+        self.fell_at.load(Ordering::Acquire)
+    }
+
+    /// The first event that is left to the reader of the log; the highest position if none is.
+    pub(crate) fn behind_from(&self) -> LogPosition {
+        self.behind_from.load(Ordering::Acquire)
+    }
+
+    /// The reader of the log has come to this position.
+    pub(crate) fn advance(&self, position: LogPosition) {
+        self.behind_from.store(position, Ordering::Release);
+    }
+
+    pub(crate) fn held_at_us(&self) -> i64 {
+        self.held_at_us.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn hold_at(&self, at_us: i64) {
+        self.held_at_us.store(at_us, Ordering::Release);
+    }
+
+    pub(crate) fn give_up(&self, events: u64) {
+        self.given_up.fetch_add(events, Ordering::Relaxed);
+    }
+
+    pub(crate) fn given_up(&self) -> u64 {
+        self.given_up.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_on_its_way_when_the_group_fell_behind_is_read_from_the_log_too() {
+        let standstill = Standstill::default();
+        assert!(!standstill.is_on() && !standstill.leaves(7), "it has all");
+        standstill.fall_behind(10, 5);
+        assert!(standstill.is_on() && !standstill.drops(0) && standstill.held_at_us() == 5);
+        assert!(standstill.leaves(12) && standstill.behind_from() == 10);
+        assert!(standstill.leaves(7) && standstill.leaves(8) && standstill.behind_from() == 7);
+        assert!(!standstill.leaves(0), "what is not in the log cannot be left there");
+        standstill.advance(LogPosition::MAX);
+        assert!(!standstill.leaves(8) && !standstill.is_behind(), "the reader has come to the end");
+        standstill.set(0b10);
+        assert!(standstill.is_on() && standstill.drops(1) && !standstill.drops(0) && !standstill.drops(40));
+    }
+}

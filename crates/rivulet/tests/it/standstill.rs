@@ -1,0 +1,237 @@
+//! An application whose output cannot deliver stands still, and holds up no other: not the connection, not the broker,
+//! not those that read the same topic, and not the log.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rivulet::config::Config;
+use rivulet::engine::Engine;
+use rivulet::service::ErrorKind;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::checkpoints::on_demand;
+use super::outlets::Receiver;
+use super::server::{Publisher, wait_for};
+use super::support::AsOperator;
+use super::tables::said;
+
+/// A busy machine may need it.
+const LONG: Duration = Duration::from_secs(120);
+
+/// More than sink and inbox have room for.
+const EVENTS: usize = 6_000;
+
+fn opened(folder: &Path) -> Arc<Engine> {
+    let config = Config { inbox_rows_max: 500, ..on_demand(folder) };
+    Engine::open(config).expect("an engine")
+}
+
+fn connected(engine: &Engine) -> Publisher {
+    Publisher::connect(engine.embedded_broker_address().expect("a broker"))
+}
+
+/// An application that posts what comes on `x/+`, and another that reads another topic.
+fn declare(engine: &Engine, receiver: &Receiver, durability: &str) {
+    said(
+        engine,
+        &format!(
+            "CREATE APPLICATION hook () INPUT t (n BIGINT) FROM 'mqtt:x/+' FORMAT JSON WITH (durability => '{durability}')
+             OUTPUT 'http://127.0.0.1:{}/hook' FORMAT JSON AS SELECT n FROM t;
+             CREATE APPLICATION alarm () INPUT t (n BIGINT) FROM 'mqtt:y/1' FORMAT JSON WITH (durability => '{durability}')
+             OUTPUT 'mqtt:alarm' FORMAT JSON AS SELECT n FROM t;
+             CREATE QUERY hooked FROM APPLICATION hook; CREATE QUERY alarmed FROM APPLICATION alarm",
+            receiver.port
+        ),
+    );
+}
+
+fn number(n: usize) -> String {
+    format!("{{\"n\":{n}}}")
+}
+
+/// Publishes numbers for the dead receiver, and between them on the other topic; every one of these has to arrive.
+fn publish_and_see_alarms(engine: &Engine, numbers: std::ops::Range<usize>) {
+    let (mut publisher, mut listener) = (connected(engine), connected(engine));
+    listener.subscribe("alarm");
+    for n in numbers {
+        publisher.publish("x/1", &number(n));
+        if n % 500 == 499 {
+            publisher.publish("y/1", &number(n));
+            assert_eq!(listener.next().1, number(n).into_bytes(), "nobody waits for the other's receiver");
+        }
+    }
+}
+
+fn overflowed(engine: &Engine) -> u64 {
+    let status = engine.status();
+    let hook = status.applications.iter().find(|one| one.name == "hook").expect("it runs");
+    hook.refused.get("overflow").copied().unwrap_or(0)
+}
+
+fn arrived(receiver: &Receiver) -> Vec<usize> {
+    let number = |body: &str| serde_json::from_str::<Value>(body).expect("JSON")["n"].as_u64().expect("n") as usize;
+    receiver.requests.lock().iter().map(|one| number(&one.body)).collect()
+}
+
+fn stands_still(engine: &Engine) -> bool {
+    engine.problems().iter().any(|problem| problem.contains("the application has stood still for"))
+}
+
+#[test]
+fn what_a_dead_receiver_leaves_waits_in_the_log_and_holds_up_nobody() {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    receiver.refuses.store(true, Ordering::Release);
+    let engine = opened(folder.path());
+    declare(&engine, &receiver, "log");
+    publish_and_see_alarms(&engine, 0..EVENTS);
+    wait_for(LONG, "it is told", || stands_still(&engine));
+    assert!(engine.ready().is_ok(), "the others go on");
+    let why = engine.operator().describe_query("hooked").unwrap().why;
+    assert!(why[0].starts_with("its results do not arrive: the application has stood still for"), "{why:?}");
+    assert!(why.iter().all(|one| !one.starts_with("it works")), "{why:?}");
+    let line = "rivulet_output_stands_still{application=\"hook\",output=\"output\"} 1";
+    assert!(engine.metrics().lines().any(|found| found == line), "{}", engine.metrics());
+    // What would have its place among events that are yet to be read has to wait.
+    let paused = engine.operator().pause("hooked").expect_err("it has events to read");
+    assert_eq!(paused.kind, ErrorKind::Unavailable, "{paused}");
+    // A checkpoint waits for no receiver.
+    said(&engine, "CHECKPOINT");
+    receiver.refuses.store(false, Ordering::Release);
+    wait_for(LONG, "all have arrived", || receiver.count() >= EVENTS);
+    assert_eq!(arrived(&receiver), (0..EVENTS).collect::<Vec<_>>(), "each once, in their order");
+    wait_for(LONG, "it goes on", || engine.problems().is_empty());
+    publish_and_see_alarms(&engine, EVENTS..EVENTS + 500);
+    wait_for(LONG, "further ones have arrived", || receiver.count() >= EVENTS + 500);
+    assert_eq!(arrived(&receiver), (0..EVENTS + 500).collect::<Vec<_>>());
+    assert_eq!(overflowed(&engine), 0);
+}
+
+#[test]
+fn without_a_log_the_newest_are_dropped_and_counted_and_nobody_is_held_up() {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    receiver.refuses.store(true, Ordering::Release);
+    let engine = opened(folder.path());
+    declare(&engine, &receiver, "checkpoint");
+    publish_and_see_alarms(&engine, 0..EVENTS);
+    assert!(overflowed(&engine) > 0);
+    receiver.refuses.store(false, Ordering::Release);
+    wait_for(LONG, "the rest has arrived", || receiver.count() as u64 + overflowed(&engine) == EVENTS as u64);
+    let arrived = arrived(&receiver);
+    assert_eq!(arrived, (0..arrived.len()).collect::<Vec<_>>(), "the first ones wait");
+    wait_for(LONG, "it goes on", || engine.problems().is_empty());
+}
+
+#[test]
+fn a_restart_goes_on_where_the_application_stood() {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    receiver.refuses.store(true, Ordering::Release);
+    {
+        let engine = opened(folder.path());
+        declare(&engine, &receiver, "log");
+        publish_and_see_alarms(&engine, 0..EVENTS / 2);
+        said(&engine, "CHECKPOINT");
+        publish_and_see_alarms(&engine, EVENTS / 2..EVENTS);
+        engine.shutdown();
+    }
+    let engine = opened(folder.path());
+    publish_and_see_alarms(&engine, EVENTS..EVENTS + 500);
+    wait_for(LONG, "it stands still", || stands_still(&engine));
+    // A query that is new has no event from before.
+    said(&engine, "CREATE QUERY late FROM APPLICATION hook");
+    said(&engine, "DROP QUERY late");
+    receiver.refuses.store(false, Ordering::Release);
+    wait_for(LONG, "all have arrived", || receiver.count() >= EVENTS + 500);
+    assert_eq!(arrived(&receiver), (0..EVENTS + 500).collect::<Vec<_>>());
+}
+
+/// Two applications share the decoding of one topic; one of them has a dead receiver.
+#[test]
+fn those_that_read_the_same_topic_go_on() {
+    const QUERIES: usize = 20;
+    const EVENTS: usize = 600;
+    for durability in ["log", "checkpoint"] {
+        let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+        receiver.refuses.store(true, Ordering::Release);
+        let engine = opened(folder.path());
+        let application = |name: &str, output: &str| {
+            format!(
+                "CREATE APPLICATION {name} (room TEXT) INPUT t (n BIGINT) FROM 'mqtt:x' FORMAT JSON
+                 WITH (durability => '{durability}') OUTPUT {output} AS SELECT n, $room AS room FROM t"
+            )
+        };
+        said(&engine, &application("hook", &format!("'http://127.0.0.1:{}/hook' FORMAT JSON", receiver.port)));
+        said(&engine, &application("seen", "'mqtt:seen/{room}' FORMAT JSON"));
+        for (name, n) in ["hook", "seen"].iter().flat_map(|name| (0..QUERIES).map(move |n| (name, n))) {
+            said(&engine, &format!("CREATE QUERY {name}_{n} FROM APPLICATION {name} WITH (room => 'r{n}')"));
+        }
+        let (mut publisher, mut listener) = (connected(&engine), connected(&engine));
+        listener.subscribe("seen/r3");
+        for n in 0..EVENTS {
+            publisher.publish("x", &number(n));
+            if n % 50 == 49 {
+                let expected = n - 49..=n;
+                expected.for_each(|n| assert_eq!(listener.next_json().1["n"], n as u64, "{durability}"));
+            }
+        }
+        wait_for(LONG, "it stands still", || stands_still(&engine));
+        if durability == "log" {
+            // A query that comes now has nothing of before.
+            said(&engine, "CREATE QUERY late FROM APPLICATION hook WITH (room => 'late')");
+        }
+        receiver.refuses.store(false, Ordering::Release);
+        let all = QUERIES * EVENTS;
+        wait_for(LONG, "the rest has arrived", || receiver.count() as u64 + overflowed(&engine) >= all as u64);
+        let dropped = overflowed(&engine);
+        assert_eq!(dropped > 0, durability == "checkpoint");
+        publisher.publish("x", &number(EVENTS));
+        let further = QUERIES + usize::from(durability == "log");
+        let expected = all - dropped as usize + further;
+        wait_for(LONG, "what comes then", || receiver.count() >= expected);
+        let requests = receiver.requests.lock();
+        let of = |room: &str| -> Vec<u64> {
+            let rows = requests.iter().map(|one| serde_json::from_str::<Value>(&one.body).expect("JSON"));
+            rows.filter(|row| row["room"] == room).map(|row| row["n"].as_u64().expect("n")).collect()
+        };
+        for room in (0..QUERIES).map(|n| format!("r{n}")) {
+            let rows = of(&room);
+            assert!(rows.windows(2).all(|pair| pair[0] < pair[1]), "{room}: in their order, none twice");
+            assert!(durability == "checkpoint" || rows.len() == EVENTS + 1, "{room}: {}", rows.len());
+        }
+        assert_eq!(of("late"), if durability == "log" { vec![EVENTS as u64] } else { vec![] });
+        assert_eq!(requests.len(), expected, "{durability}");
+    }
+}
+
+/// The log has a bound for all. What a dead receiver leaves in it gives way before it is full.
+#[test]
+fn a_full_log_costs_the_dead_receiver_its_oldest_events_and_nobody_else_any() {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    receiver.refuses.store(true, Ordering::Release);
+    let mut config = Config { inbox_rows_max: 500, ..on_demand(folder.path()) };
+    config.durability.log_bytes_max = 1 << 20;
+    let engine = Engine::open(config).expect("an engine");
+    declare(&engine, &receiver, "log");
+    let mut publisher = connected(&engine);
+    // Half as much again as the log may hold.
+    let sends = std::thread::spawn(move || {
+        for n in 0..4_096 {
+            publisher.publish("x/1", &format!("{{\"n\":{n},\"text\":\"{:400}\"}}", ""));
+        }
+        publisher.publish("y/1", &number(7));
+        publisher
+    });
+    wait_for(2 * LONG, "the last to be received", || {
+        // A log that waits for one makes room by it, some seconds later.
+        let _ = engine.checkpoint();
+        engine.operator().describe_query("alarmed").unwrap().results == Some(1)
+    });
+    drop(sends.join().expect("all were sent"));
+    assert!(overflowed(&engine) > 0, "they are counted");
+    receiver.refuses.store(false, Ordering::Release);
+    wait_for(LONG, "the rest has arrived", || receiver.count() as u64 + overflowed(&engine) >= 4_096);
+    let arrived = arrived(&receiver);
+    assert!(arrived.windows(2).all(|pair| pair[0] < pair[1]) && arrived.last() == Some(&4_095), "the newest are kept");
+}
