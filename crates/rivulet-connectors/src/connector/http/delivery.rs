@@ -262,7 +262,8 @@ impl Shared {
                 let last = request.idempotency_key.as_bytes().last().copied().unwrap_or(0);
                 let jitter = pause.mul_f64(f64::from(last % 16) / 64.0);
                 let wait = asked.map_or(pause + jitter, |asked| asked.min(PAUSE_MAX));
-                let is_over = now + wait >= waiting.begun(options.leaves_out) + options.retry_for;
+                let tried = (now + wait).saturating_duration_since(waiting.begun(options.leaves_out));
+                let is_over = tried >= options.retry_for;
                 let problem = if options.has_many_receivers {
                     format!("{} does not take rows: {problem}", host_of(&request.url))
                 } else {

@@ -16,6 +16,7 @@ mod source;
 
 use std::fmt::Write;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
 
 use rivulet_dataflow::{Sink, SinkError, Source};
 use ureq::http::uri::{InvalidUri, Uri};
@@ -166,8 +167,11 @@ const SINK: DirectionDescription = DirectionDescription {
         OptionDescription {
             name: "retry_for",
             kind: OptionKind::Duration,
-            default: Some("5 minutes"),
-            help: "How long a request is tried before the query ends with an error.",
+            default: None,
+            help: "How long a request is tried before the query ends with an error. If nothing is said, a query of a server waits for \
+                   its receiver, however long it is away, and asks again every 30 seconds at least; without checkpoints it is 5 \
+                   minutes. Of an output of an application with parameters in its address, how long until a request is given up: 5 \
+                   minutes.",
         },
         OptionDescription {
             name: "on_reject",
@@ -266,6 +270,16 @@ fn has_many_receivers(spec: &SinkSpec) -> bool {
 
 /// The number of requests on their way at a time, if each receiver has its own rows.
 const SHARED_CONNECTIONS: usize = 32;
+
+/// How long a request is tried where nothing can wait for its receiver.
+const RETRY_FOR: Duration = Duration::from_secs(300);
+
+/// How long a request is tried if nothing is said. One of many receivers must not keep what is for it for ever; rows of
+/// a query on a server can wait, for they are a part of its checkpoints.
+fn patience(spec: &SinkSpec) -> Duration {
+    let waits = if spec.output.is_some() { !has_many_receivers(spec) } else { spec.checkpoints.is_some() };
+    if waits { Duration::MAX } else { RETRY_FOR }
+}
 
 /// How addresses are made from parameters.
 const BY_ROW: ByRow =
@@ -380,7 +394,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         origin: origin_of(connector, &spec.address),
         content_type: sink::content_type(&format),
         timeout: options.duration("timeout").unwrap_or_default(),
-        retry_for: options.duration("retry_for").unwrap_or_default(),
+        retry_for: options.duration("retry_for").unwrap_or_else(|| patience(spec)),
         // A sink that never ends cannot end with an error.
         skips_rejected: options.text("on_reject") == Some("skip") || spec.output.is_some(),
         connections: options.count("connections").unwrap_or(if has_many_receivers { SHARED_CONNECTIONS } else { 1 }),
@@ -437,6 +451,29 @@ mod tests {
             assert!(SINK.options.iter().any(|option| option.help.contains(&format!("`{name}`"))), "{name}");
         }
         assert_eq!(headers("authorization").unwrap().len(), 1);
+    }
+
+    #[test]
+    fn rows_that_can_wait_wait_for_their_receiver_without_end() {
+        use crate::connector::{ConnectorContext, OutputRows};
+        let spec = |output: Option<bool>, has_checkpoints: bool| SinkSpec {
+            connector: "http".into(),
+            address: "127.0.0.1:9/x".into(),
+            format: None,
+            schema: std::sync::Arc::new(arrow::datatypes::Schema::empty()),
+            changes: false,
+            key: None,
+            options: Vec::new(),
+            host: ConnectorContext::default(),
+            checkpoints: has_checkpoints.then(Vec::new),
+            output: output.map(|has_addresses| OutputRows { has_addresses }),
+        };
+        for (output, has_checkpoints, waits) in
+            [(None, true, true), (None, false, false), (Some(false), false, true), (Some(true), true, false)]
+        {
+            let patience = patience(&spec(output, has_checkpoints));
+            assert_eq!(patience == Duration::MAX, waits, "{output:?} {has_checkpoints}");
+        }
     }
 
     #[test]

@@ -280,9 +280,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         }
     };
     let (changes, health, output) = (spec.changes, &spec.host.health, spec.output);
-    // An output of an application has its events in the log, and waits for its broker.
-    let hands_over = transactions.is_none() && output.is_none();
-    let prepared = spec.checkpoints.as_ref().filter(|_| hands_over);
+    let prepared = spec.checkpoints.as_ref().filter(|_| transactions.is_none());
     let waiting = prepared.map(|texts| waiting::read(texts, (instance.number, instance.of))).transpose();
     let waiting = waiting.map_err(|error| failed(OpenError::Transaction(error.0)))?;
     let schema = &spec.schema;
@@ -326,8 +324,9 @@ fn producer(spec: &SinkSpec, options: &Options) -> Result<Settings, ConnectorErr
         .set("linger.ms", "5")
         .set("queue.buffering.max.messages", sink::QUEUE_MESSAGES.to_string())
         .set("queue.buffering.max.kbytes", sink::QUEUE_KIB.to_string());
-    if spec.output.is_some() {
-        // A message waits for its broker without limit.
+    let has_transactions = options.text("delivery") == Some("exactly_once");
+    if spec.output.is_some() || (spec.checkpoints.is_some() && !has_transactions) {
+        // A message waits for its broker without limit, and is a part of checkpoints meanwhile.
         config.set("message.timeout.ms", "0");
     }
     properties::set(&mut config, options, &spec.host.files)?;
@@ -394,6 +393,32 @@ mod tests {
         assert_eq!(parse_address("//localhost:9092/bids"), Ok(("localhost:9092", "bids")));
         for wrong in ["", "bids", "a:1/", "/bids", "a:1,/bids", "a:1/b/c", "a:1/b d"] {
             assert!(parse_address(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn messages_that_can_wait_wait_for_their_broker_without_end() {
+        use crate::connector::{ConnectorContext, Direction};
+        for (given, has_checkpoints, waits) in [
+            (vec![], true, true),
+            (vec![], false, false),
+            (vec![("delivery".to_owned(), "exactly_once".to_owned())], true, false),
+        ] {
+            let spec = SinkSpec {
+                connector: "kafka".into(),
+                address: "127.0.0.1:9/x".into(),
+                format: None,
+                schema: std::sync::Arc::new(arrow::datatypes::Schema::empty()),
+                changes: false,
+                key: None,
+                options: Vec::new(),
+                host: ConnectorContext::default(),
+                checkpoints: has_checkpoints.then(Vec::new),
+                output: None,
+            };
+            let options = CONNECTOR.check_options(Direction::Sink, &given).unwrap();
+            let settings = producer(&spec, &options).unwrap();
+            assert_eq!(settings.config.get("message.timeout.ms") == Some("0"), waits, "{given:?} {has_checkpoints}");
         }
     }
 }

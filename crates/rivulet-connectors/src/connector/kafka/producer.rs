@@ -103,7 +103,7 @@ impl ProducerContext for Context {
             }
             Err((_, message)) if self.0.takes_back.load(Ordering::Acquire) => {
                 let (key, payload) = (message.key().map(Box::from), message.payload().map(Box::from));
-                self.0.taken_back.lock().push(Held { topic: None, key, payload });
+                self.0.taken_back.lock().push(Held { topic: Some(message.topic().into()), key, payload });
             }
             Err((error, _)) if self.0.leaves_out => self.0.health.leave_out(1, &error.to_string()),
             Err((error, _)) => _ = self.0.failed.lock().get_or_insert_with(|| error.to_string()),

@@ -105,7 +105,7 @@ impl KafkaSink {
         let held = waiting.iter().map(|message| {
             let (key, payload) =
                 (message.key().map(Vec::into_boxed_slice), message.payload().map(Vec::into_boxed_slice));
-            Held { topic: None, key, payload }
+            Held { topic: message.topic.as_deref().map(Box::from), key, payload }
         });
         let overflow = RefCell::new(held.collect());
         let (producer, topic) = (Some(producer), topic.to_owned());
@@ -253,7 +253,8 @@ impl Sender {
             return Ok(false);
         }
         // After purged messages an idempotent producer does not go on.
-        let context = Context::new(&self.deliveries.health, &settings.reach);
+        let Deliveries { health, leaves_out, .. } = &*self.deliveries;
+        let context = Context::leaving_out(health, &settings.reach, *leaves_out);
         *context.0.problem.lock() = self.deliveries.problem.lock().clone();
         context.0.has_problem.store(self.deliveries.has_problem.load(Ordering::Acquire), Ordering::Release);
         let made = settings.producer(context).map_err(|error| self.failed(error))?;
@@ -269,7 +270,10 @@ impl Sender {
     /// The messages that are held here, as a checkpoint stores them.
     fn saved(&self) -> String {
         let overflow = self.overflow.borrow();
-        let message = |held: &Held| WaitingMessage::new(None, held.key.as_deref(), held.payload.as_deref());
+        let message = |held: &Held| {
+            let topic = held.topic.as_deref().filter(|topic| **topic != *self.topic);
+            WaitingMessage::new(topic, held.key.as_deref(), held.payload.as_deref())
+        };
         waiting::saved(overflow.iter().map(message).collect())
     }
 
