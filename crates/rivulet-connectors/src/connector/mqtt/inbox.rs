@@ -23,10 +23,13 @@ const MESSAGES_MAX: usize = 8_192;
 const SAID_AFTER: Duration = Duration::from_secs(1);
 const SAY_PERIOD: Duration = Duration::from_secs(60);
 
+/// A query that has taken nothing from its full inbox for this long holds up its connection no longer.
+const STANDS_AFTER: Duration = Duration::from_secs(5);
+
 /// What happens to a message for which there is no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Overflow {
-    /// Its connection waits.
+    /// Its connection waits, unless the query stands still: then the message is dropped.
     #[default]
     Block,
     /// All waiting messages are dropped for it: rows are numbered from the first waiting message, so that one cannot be
@@ -81,6 +84,8 @@ pub(super) struct TopicInbox {
     bytes_max: usize,
     queue: Queue,
     full: Mutex<Full>,
+    /// Whether it has been full for so long that its query stands still.
+    stands: AtomicBool,
     hasher: RandomState,
 }
 
@@ -89,13 +94,16 @@ impl TopicInbox {
     pub(super) fn new(layout: Arc<Layout>, partitions: usize, queue: Queue) -> Self {
         let partitions: Vec<Mutex<Messages>> = (0..partitions.max(1)).map(|_| Mutex::default()).collect();
         let bytes_max = (queue.bytes_max / partitions.len()).min(PAYLOAD_BYTES_MAX);
-        Self { partitions, layout, bytes_max, queue, full: Mutex::default(), hasher: RandomState::default() }
+        let (full, stands, hasher) = (Mutex::default(), AtomicBool::new(false), RandomState::default());
+        Self { partitions, layout, bytes_max, queue, full, stands, hasher }
     }
 
     /// Logs now and then that this inbox keeps others waiting, and which query it belongs to.
     fn say_full(&self) {
         let (mut full, now) = (self.full.lock(), Instant::now());
-        let is_long = now - *full.since.get_or_insert(now) >= SAID_AFTER;
+        let for_long = now - *full.since.get_or_insert(now);
+        let is_long = for_long >= SAID_AFTER;
+        self.stands.store(for_long >= STANDS_AFTER, Ordering::Release);
         self.queue.holds_up.store(is_long, Ordering::Release);
         if is_long && full.said.is_none_or(|said| now - said >= SAY_PERIOD) {
             full.said = Some(now);
@@ -103,8 +111,8 @@ impl TopicInbox {
             tracing::warn!(
                 query,
                 filter,
-                "the queue of a source is full: its connection is not read, and everybody behind it waits until the query goes on, is \
-                 paused or dropped; the option overflow of the source drops messages instead"
+                "the queue of a source is full: its connection is not read for some seconds, and everybody behind it waits; if the query \
+                 takes nothing meanwhile, the newest messages are dropped and counted until it goes on"
             );
         }
     }
@@ -115,6 +123,11 @@ impl TopicInbox {
             1 => &self.partitions[0],
             several => &self.partitions[(self.hasher.hash_one(topic) % several as u64) as usize],
         }
+    }
+
+    /// Whether messages are dropped that find no room.
+    fn gives_way(&self) -> bool {
+        self.queue.overflow != Overflow::Block || self.stands.load(Ordering::Acquire)
     }
 
     fn append(&self, messages: &mut Messages, arrival_us: i64, topic: &[u8], payload: &[u8]) {
@@ -136,6 +149,7 @@ impl TopicInbox {
             drop(messages);
             if self.full.lock().since.take().is_some() {
                 self.queue.holds_up.store(false, Ordering::Release);
+                self.stands.store(false, Ordering::Release);
             }
         }
     }
@@ -150,12 +164,12 @@ impl Inbox for TopicInbox {
         let mut messages = self.partition(topic).lock();
         if !messages.has_room_for(topic.len() + payload.len(), self.bytes_max) {
             match self.queue.overflow {
-                Overflow::Block => {
+                Overflow::Block if !self.stands.load(Ordering::Acquire) => {
                     drop(messages);
                     self.say_full();
                     return Push::Full;
                 }
-                Overflow::DropNewest => {
+                Overflow::Block | Overflow::DropNewest => {
                     messages.dropped += 1;
                     return Push::Taken;
                 }
@@ -170,14 +184,14 @@ impl Inbox for TopicInbox {
         Push::Taken
     }
 
-    /// Whether every partition has room: which one it would be is not known here.
+    /// Whether every partition has room, or messages are dropped that find none: which one it would be is not known here.
     fn has_room(&self, _slot: Slot, payload_bytes: usize) -> bool {
-        self.partitions.iter().all(|one| one.lock().has_room_for(payload_bytes, self.bytes_max))
+        self.gives_way() || self.partitions.iter().all(|one| one.lock().has_room_for(payload_bytes, self.bytes_max))
     }
 
     /// The position of this source does not depend on positions of the log.
     fn push_logged(&self, event: LoggedEvent<'_>, must_fit: bool) -> Push {
-        if !must_fit {
+        if !must_fit || self.gives_way() {
             return self.push_message(event.slot, event.arrival_us, event.topic, event.payload);
         }
         self.append(&mut self.partition(event.topic).lock(), event.arrival_us, event.topic, event.payload);
@@ -270,6 +284,22 @@ mod tests {
         assert_eq!(decoded.column(1).as_primitive::<Int64Type>().values().as_ref(), [1, 2]);
         let details: Vec<&str> = refusals.records().iter().map(|one| one.detail.as_str()).collect();
         assert_eq!(details, ["the topic is too long for so many rows (4 MiB of it in one column)"]);
+    }
+
+    #[test]
+    fn a_query_that_takes_nothing_for_long_holds_up_nobody() {
+        let (inbox, _) = overflowing(1, 100, Overflow::Block);
+        let push = || inbox.push_message(0, 0, b"a", &[b'x'; 60]);
+        assert_eq!((push(), push()), (Push::Taken, Push::Full));
+        inbox.full.lock().since = Some(Instant::now() - STANDS_AFTER);
+        assert!(!inbox.has_room(0, 60) && push() == Push::Full, "the last that waits");
+        assert!(push() == Push::Taken && inbox.has_room(0, 60));
+        let event = LoggedEvent { slot: 0, arrival_us: 0, position: 7, topic: b"a", payload: &[b'x'; 60] };
+        assert_eq!(inbox.push_logged(event, true), Push::Taken);
+        let mut taken = Messages::default();
+        inbox.take(0, &mut taken);
+        assert_eq!((taken.events.rows(), taken.dropped), (1, 2));
+        assert_eq!((push(), push()), (Push::Taken, Push::Full), "it takes again");
     }
 
     #[test]

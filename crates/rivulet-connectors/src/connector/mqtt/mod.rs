@@ -57,7 +57,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     source: Some(DirectionDescription {
         help: "A row a message, or several where the format has several. On a server messages come by the server's one connection, or from its \
                embedded broker, through the same routes as those of small queries; a query that is paused has no route. When the queue is \
-               full the connection is not read any more, and everybody behind it waits, unless `overflow` says otherwise. With `broker` there is a connection of its own, which \
+               full the connection is not read, and everybody behind it waits, unless `overflow` says otherwise; a query that takes nothing for 5 s holds up nobody, and drops the newest messages. With `broker` there is a connection of its own, which \
                is made again when it is lost; what is sent meanwhile is not seen.",
         formats: FORMATS,
         guarantees: &[("", Guarantee::AtMostOnce)],
@@ -94,8 +94,9 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                 name: "overflow",
                 kind: OptionKind::Choice(&["block", "drop_oldest", "drop_newest"]),
                 default: Some("block"),
-                help: "What happens when the queue is full: the connection waits, with everybody behind it, which the log says; or all that waits is \
-                       dropped, or the new message, and counted as refused (`overflow`).",
+                help: "What happens when the queue is full: the connection waits, with everybody behind it, which the log says, but for 5 s at most if nothing is \
+                       taken meanwhile; then the new message is dropped. Or all that waits is dropped, or the new message. What is dropped is \
+                       counted as refused (`overflow`).",
             },
             OptionDescription {
                 name: "qos",

@@ -13,8 +13,8 @@ const ENDS: &str = "it has come to the end of its input, and that is being saved
 const IS_REPLACED: &str = "another version of it is being started";
 
 /// The reason given for a query whose source has no room, because its sink takes nothing or it is too slow.
-const HOLDS_UP: &str = "its queue is full, so the connection that it reads by waits, and everybody behind it; look at \
-                        its sink, pause it, or declare its source with the option overflow";
+const HOLDS_UP: &str = "its queue is full, so the connection that it reads by waits, for 5 s at most while it takes \
+                        nothing, and then it loses the newest messages; look at its sink, or pause it";
 
 /// The kind of query that runs as a flow of its own.
 #[derive(Clone, Copy, Debug)]
