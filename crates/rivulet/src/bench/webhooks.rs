@@ -1,12 +1,18 @@
-//! `rivulet bench webhooks`: what one slow receiver of webhooks costs all others.
+//! `rivulet bench webhooks`: what one slow receiver of webhooks, and dead receivers of every kind, cost all others.
 //!
 //! Each event of each query is posted to the URL of that query, all at one server of receivers, which is a part of this
-//! process. A generator sends events three times: while all receivers answer at once, while one of them takes long, and
-//! while one of them does not answer. Latency is from the event's creation to the arrival of the request, at all
+//! process. A generator sends events four times: while all receivers answer at once, while one of them takes long, while
+//! one of them does not answer, and while applications beside them read all events and each has a receiver that is not
+//! there. Latency is from the event's creation to the arrival of the request, at all
 //! receivers but that one. After each time all receivers answer, and every event must have come.
 
 mod receiver;
 
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rivulet_bench::generator::handle::HandleError;
@@ -96,8 +102,17 @@ fn measure(
     submit(&mut server, &workload, u64::from(options.queries))?;
     generator.prepare(options.queries, workload_options).map_err(of_generator)?;
     generator.wait_for_subscriptions(STEP_MAX).map_err(of_generator)?;
-    for answers in [Answers::AtOnce, Answers::After(options.slow), Answers::Never] {
+    let times = [Answers::AtOnce, Answers::After(options.slow), Answers::Never, Answers::AtOnce];
+    for (time, answers) in times.into_iter().enumerate() {
+        let is_beside_dead = time > 0 && matches!(answers, Answers::AtOnce);
+        if is_beside_dead {
+            let (broker, address) = doomed_broker().map_err(|error| format!("no broker: {error}"))?;
+            server.post("/api/v1/sql", dead_receivers(&server.files(), address)?.as_bytes())?;
+            broker.store(true, Ordering::Release);
+            generator.wait_for_subscriptions(STEP_MAX).map_err(of_generator)?;
+        }
         let one_receiver = match answers {
+            Answers::AtOnce if is_beside_dead => "answers, beside dead ones".to_owned(),
             Answers::AtOnce => "answers at once".to_owned(),
             Answers::After(wait) => format!("answers after {} s", wait.as_secs_f64()),
             Answers::Never => "does not answer".to_owned(),
@@ -126,4 +141,54 @@ fn measure(
         }));
     }
     Ok(())
+}
+
+/// Applications that read every event, and a big query, each with a receiver of another kind that is not there.
+fn dead_receivers(files: &Path, broker: SocketAddr) -> Result<String, String> {
+    // A file in whose place a folder would have to be takes as little as a full disk.
+    let file = files.join("taken");
+    std::fs::create_dir_all(files).and_then(|()| std::fs::write(&file, "")).map_err(|error| error.to_string())?;
+    let read = "(value DOUBLE) FROM 'mqtt:plant/+/temperature' FORMAT JSON";
+    let outputs = [
+        ("http", "checkpoint", "http://127.0.0.1:9/x".to_owned()),
+        ("logged", "log", "http://127.0.0.1:9/x".to_owned()),
+        ("kafka", "checkpoint", "kafka:127.0.0.1:9/x".to_owned()),
+        ("file", "checkpoint", format!("file:{}/x/", file.display())),
+    ];
+    let application = |(name, durability, to): (&str, &str, String)| {
+        format!(
+            "CREATE APPLICATION dead_{name} () INPUT t {read} WITH (durability => '{durability}')
+             OUTPUT '{to}' FORMAT JSON AS SELECT value FROM t;
+             CREATE QUERY dead_{name}_1 FROM APPLICATION dead_{name};\n"
+        )
+    };
+    let big_query = format!(
+        "CREATE SOURCE dead_in {read}; CREATE SINK dead_out TO 'mqtt:x' FORMAT JSON WITH (broker => 'mqtt://{broker}');
+         CREATE QUERY dead_mqtt AS SELECT value FROM dead_in INTO dead_out;"
+    );
+    Ok(outputs.into_iter().map(application).chain([big_query]).collect())
+}
+
+/// A broker that takes connections, as `CREATE` wants it, and is gone from the next one on when the flag is set.
+fn doomed_broker() -> io::Result<(Arc<AtomicBool>, SocketAddr)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let (address, is_gone) = (listener.local_addr()?, Arc::<AtomicBool>::default());
+    let seen = is_gone.clone();
+    let serve = move || {
+        while let Ok((mut stream, _)) = listener.accept()
+            && !seen.load(Ordering::Acquire)
+        {
+            let mut packet = [0; 512];
+            let length = stream.read(&mut packet).unwrap_or(0);
+            let name = packet[..length].windows(4).position(|name| name == b"MQTT");
+            // Behind its name stands the version of the protocol: a CONNACK of version 5 has properties.
+            let accepted: &[u8] = match name.and_then(|at| packet.get(at + 4)) {
+                Some(5) => &[0x20, 3, 0, 0, 0],
+                _ => &[0x20, 2, 0, 0],
+            };
+            let _ = stream.write_all(accepted);
+        }
+    };
+    std::thread::Builder::new().name("doomed broker".into()).spawn(serve)?;
+    Ok((is_gone, address))
 }

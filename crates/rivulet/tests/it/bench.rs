@@ -153,13 +153,14 @@ fn queries_are_created_and_changed_in_bulk_and_each_answer_is_checked() {
 }
 
 #[test]
-fn a_receiver_that_is_slow_or_silent_costs_no_other_an_event() {
-    let rates = ["--queries", "200", "--rate", "2", "--duration", "2s", "--slow", "500ms"];
+fn a_receiver_that_is_slow_or_silent_or_dead_costs_no_other_an_event() {
+    let rates =
+        ["--queries", "200", "--rate", "4", "--duration", "4s", "--slow", "500ms", "--set", "inbox.rows_max=200"];
     let output = rivulet().args(["bench", "webhooks", "--json"]).args(rates).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = report["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 3, "{report}");
+    assert_eq!(rows.len(), 4, "{report}");
     for row in rows {
         assert!(row["events"].as_u64() > Some(100) && row["latency_us_p50"].as_u64() > Some(0), "{report}");
         assert_eq!((&row["lost"], &row["again"]), (&0.into(), &0.into()), "{report}");

@@ -1,4 +1,4 @@
-//! `rivulet bench webhooks`: what one slow receiver of webhooks costs all others.
+//! `rivulet bench webhooks`: what one slow receiver of webhooks, and dead ones, cost all others.
 
 use std::time::Duration;
 
@@ -14,7 +14,8 @@ use super::setting::setting;
 /// What the columns of the table are.
 pub(super) const COLUMNS: &str = "\
 The columns of the table:
-  one receiver  what one of the receivers did; all others answered at once
+  one receiver  what one of the receivers did; all others answered at once. At last also applications that read all
+                events, whose receivers are not there
   events        that were sent to all queries
   p50, p99, max from an event's creation in the generator to the arrival of its request, at all other receivers
   again         requests that came twice
