@@ -89,6 +89,7 @@ exercise!(
     reach,
     secrets,
     websocket,
+    proxies,
     accounts,
     grants,
     audit,

@@ -22,6 +22,7 @@ pub mod mqtt_topics;
 pub mod nested_payloads;
 pub(crate) mod payload;
 pub mod plain_payloads;
+pub mod proxies;
 pub mod reach;
 pub mod rest;
 pub mod secrets;

@@ -27,7 +27,7 @@ mod message;
 mod options;
 mod outbox;
 mod packets;
-mod proxy;
+pub mod proxy;
 mod reading;
 mod retained;
 mod rights;

@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 /// How a header of version 2 begins.
-const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
+pub const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
 
 /// How a header of version 1 begins.
 const WORD: &[u8] = b"PROXY ";
@@ -18,7 +18,7 @@ const LINE_BYTES_MAX: usize = 107;
 
 /// Reads the header of a connection from `proxy`. Returns the address of the client, or of the proxy if the connection
 /// is its own, as for a check of health; `None` if there is no valid header.
-pub(super) async fn read_header(stream: &mut (impl AsyncRead + Unpin), proxy: IpAddr) -> Option<IpAddr> {
+pub async fn read_header(stream: &mut (impl AsyncRead + Unpin), proxy: IpAddr) -> Option<IpAddr> {
     let mut start = [0; SIGNATURE.len()];
     stream.read_exact(&mut start).await.ok()?;
     if start == SIGNATURE {

@@ -1,0 +1,4 @@
+//! Fuzzes `proxies`; see there.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (rivulet_fuzz::targets::proxies::TARGET.run)(bytes));
