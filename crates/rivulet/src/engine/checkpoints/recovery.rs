@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError, StateMap};
+use rivulet_dataflow::{LogPosition, QueryId, Slot, StateMap};
 use rivulet_operators::application::migration;
 use rivulet_runtime::{Restored, Saved};
 
