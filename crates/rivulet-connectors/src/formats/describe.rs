@@ -49,12 +49,16 @@ pub(super) fn describe_fault(fault: Fault, payload: &[u8], rows: &Rows) -> Strin
         Problem::ExpectedRoot => format!("expected an object or an array of objects, found {}", found()),
         Problem::ExpectedRecord => format!("expected an object in the array, found {}", found()),
         Problem::NotFinite => {
-            let (found, name) = (excerpt(payload, at), name.map_or("x", |name| name));
-            let read = match found.starts_with('"') {
-                true => format!("FORMAT TEXT and a column {name} AS nanvl(TRY_CAST(json_value(payload, '$.{name}')"),
-                false => format!("a column of type TEXT and nanvl(TRY_CAST({name}"),
-            };
-            format!("expected a finite number, found {found}: to take it for null, write {read} AS DOUBLE), NULL)")
+            let found = excerpt(payload, at);
+            let is_word = |name: &&str| name.chars().all(|one| one.is_ascii_alphanumeric() || one == '_');
+            let how = name.filter(is_word).map_or_else(String::new, |name| {
+                let read = match found.starts_with('"') {
+                    true => format!("FORMAT TEXT and a column {name} AS TRY_CAST(json_value(payload, '$.{name}')"),
+                    false => format!("a column of type TEXT and TRY_CAST({name}"),
+                };
+                format!(": to take it for null, write {read} AS DECIMAL(30, 9))")
+            });
+            format!("expected a finite number, found {found}{how}")
         }
         Problem::MalformedNumber => format!("malformed number {}", excerpt(payload, at)),
         Problem::NumberRange => format!("number {} is out of range", excerpt(payload, at)),
