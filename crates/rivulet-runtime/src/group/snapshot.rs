@@ -34,7 +34,7 @@ pub struct GroupSnapshot {
     /// The state, in pieces of the form that [`Saved`] reads; none if nothing changed.
     pub pieces: Vec<Vec<u8>>,
     /// A piece ends when it has so many bytes.
-    piece_bytes: usize,
+    pub piece_bytes: usize,
     /// The number of slots in it.
     pub slots: usize,
     /// The highest position of an event in any state: the log must be durable up to here before the checkpoint counts.
