@@ -387,4 +387,17 @@ mod tests {
         assert!(answer.starts_with("HTTP/1.1 202"), "{answer}");
         assert!(listener.take().is_some());
     }
+
+    #[test]
+    fn a_sender_with_an_old_token_makes_no_other_wait_where_the_token_is_long() {
+        let mut options = options();
+        let token = "r".repeat(UNGUESSED_BYTES_MIN);
+        options.token = Some(token.clone());
+        let free = options.address;
+        let _listener = Listener::start(options).unwrap();
+        let send = |token: &str| post(free, &format!("Host: localhost\r\nAuthorization: Bearer {token}\r\n")).0;
+        let old: Vec<u16> = (0..12).map(|_| send("old")).collect();
+        assert!(old.starts_with(&[401; 6]) && old.contains(&429), "{old:?}");
+        assert_eq!(send(&token), 202);
+    }
 }

@@ -545,4 +545,6 @@ impl Core {
 #[cfg(test)]
 mod restore_tests;
 #[cfg(test)]
+mod tenant_tests;
+#[cfg(test)]
 mod tests;

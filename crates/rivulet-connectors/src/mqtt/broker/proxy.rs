@@ -1,7 +1,8 @@
 //! The PROXY protocol, versions 1 and 2: a proxy says in front of all other bytes of a connection where it comes from.
 //!
 //! What must hold: not a byte behind the header is read, because TLS or MQTT begins there. The header is read of
-//! configured proxies alone, and they must send it: nobody else says where it comes from, not even through such a proxy.
+//! configured proxies alone, and they must send it: nobody else says where it comes from, not even through such a
+//! proxy.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

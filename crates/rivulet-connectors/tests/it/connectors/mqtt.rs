@@ -76,7 +76,7 @@ fn a_checkpoint_waits_for_the_acknowledgements_of_what_was_written_before() {
     assert_eq!((told.rows, told.waiting_rows), (0, 3), "they are sent, and not taken");
     acknowledge(packets[0]);
     await_drained(&mut *sink);
-    assert_eq!((health.report().rows, health.report().waiting_rows), (3, 0));
+    flush_until(&mut *sink, &health, |health| (health.rows, health.waiting_rows) == (3, 0));
     // Another checkpoint waits for what came since.
     sink.write(&rows(3..4)).unwrap();
     assert!(!sink.drain().unwrap());
