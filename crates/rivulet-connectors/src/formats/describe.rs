@@ -50,8 +50,8 @@ pub(super) fn describe_fault(fault: Fault, payload: &[u8], rows: &Rows) -> Strin
         Problem::ExpectedRecord => format!("expected an object in the array, found {}", found()),
         Problem::NotFinite => {
             let found = excerpt(payload, at);
-            let is_word = |name: &&str| name.chars().all(|one| one.is_ascii_alphanumeric() || one == '_');
-            let how = name.filter(is_word).map_or_else(String::new, |name| {
+            let is_word = |name: &str| name.chars().all(|one| one.is_ascii_alphanumeric() || one == '_');
+            let how = name.filter(|name| is_word(name)).map_or_else(String::new, |name| {
                 let read = match found.starts_with('"') {
                     true => format!("FORMAT TEXT and a column {name} AS TRY_CAST(json_value(payload, '$.{name}')"),
                     false => format!("a column of type TEXT and TRY_CAST({name}"),
