@@ -201,7 +201,7 @@ impl Group {
         // Events move between tasks only together with queries.
         let _still = self.free.lock();
         // In this order: an event that is left in the log comes to an inbox.
-        let behind_from = self.settings.standstill.behind_from();
+        let behind_from = self.settings.standstill.behind_from.load(Ordering::Acquire);
         let waiting = self.all_tasks().map(|(_, task)| task.oldest_position()).min();
         Some(waiting.unwrap_or(LogPosition::MAX).min(behind_from)).filter(|&lowest| lowest < LogPosition::MAX)
     }
@@ -531,7 +531,7 @@ impl Group {
         let mut metrics = GroupMetrics::default();
         self.all_tasks().for_each(|(_, task)| metrics.merge(&task.metrics()));
         metrics.refused[Reason::Removed as usize] += self.strays.load(Ordering::Relaxed);
-        metrics.refused[Reason::Overflow as usize] += self.settings.standstill.given_up();
+        metrics.refused[Reason::Overflow as usize] += self.settings.standstill.given_up.load(Ordering::Relaxed);
         metrics
     }
 

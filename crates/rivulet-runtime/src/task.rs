@@ -83,7 +83,7 @@ impl TaskSettings {
     /// `i64::MAX` if there is none.
     fn oldest_upstream_us(&self) -> i64 {
         let oldest = self.upstream.read().iter().filter_map(Weak::upgrade).map(|one| one.oldest_us()).min();
-        oldest.unwrap_or(i64::MAX).min(self.standstill.held_at_us())
+        oldest.unwrap_or(i64::MAX).min(self.standstill.held_at_us.load(Ordering::Acquire))
     }
 }
 

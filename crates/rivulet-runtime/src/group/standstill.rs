@@ -1,6 +1,8 @@
 //! A group whose results find no way out holds up no source. Events of the log are left there, and are read from there
 //! when results leave again; of others, the newest are dropped when the inbox is full, and counted.
 
+use std::sync::atomic::Ordering;
+
 use rivulet_dataflow::{Event, InputIndex, LogPosition, LoggedEvent, Push, Slot};
 
 use super::Group;
@@ -10,7 +12,7 @@ impl Group {
     /// The results of the group find no way out, and nobody knows until when. `inputs` has a bit for each input whose
     /// source must not wait for that; 0 if results leave again.
     pub fn stand_still(&self, inputs: u32) {
-        self.settings.standstill.set(inputs);
+        self.settings.standstill.inputs.store(inputs, Ordering::Release);
     }
 
     /// From this position of the log on, events are left there. The caller sees to it that no message is being routed.
@@ -28,8 +30,8 @@ impl Group {
     /// before that one may still be on their way to it.
     pub fn behind_from(&self) -> Option<(LogPosition, LogPosition)> {
         let standstill = &self.settings.standstill;
-        let from = standstill.behind_from();
-        (from != LogPosition::MAX).then(|| (from, standstill.fell_at()))
+        let from = standstill.behind_from.load(Ordering::Acquire);
+        (from != LogPosition::MAX).then(|| (from, standstill.fell_at.load(Ordering::Acquire)))
     }
 
     /// Events up to this position of the log may come once more: each query skips those that it has.
@@ -44,7 +46,7 @@ impl Group {
     /// there was room; with `must_fit` there is.
     pub fn catch_up(&self, targets: &[(InputIndex, Slot)], event: &LoggedEvent<'_>, must_fit: bool) -> bool {
         let &LoggedEvent { arrival_us, position, topic, payload, .. } = event;
-        self.settings.standstill.hold_at(arrival_us);
+        self.settings.standstill.held_at_us.store(arrival_us, Ordering::Release);
         let has_room = |slot: Slot| {
             let task = self.place(slot).and_then(|place| self.task(place.task as usize));
             task.is_none_or(|task| task.inbox().has_room(&task.inbox().lock(), payload.len()))
@@ -57,27 +59,27 @@ impl Group {
             // It fits, or may exceed the bound by this one event.
             let _ = self.push_event(Event { input, slot, arrival_us, position, topic, payload }, true);
         }
-        self.settings.standstill.advance(position + 1);
+        self.caught_up_to(position + 1);
         true
     }
 
     /// Nothing is left in the log before this position. The caller is the only one that reads for this group.
     pub fn caught_up_to(&self, position: LogPosition) {
-        self.settings.standstill.advance(position);
+        self.settings.standstill.behind_from.store(position, Ordering::Release);
     }
 
     /// The group has all events of the log: from now on it gets them as they come. The caller sees to it that no
     /// message is being routed.
     pub fn end_catch_up(&self) {
-        self.settings.standstill.advance(LogPosition::MAX);
-        self.settings.standstill.hold_at(i64::MAX);
+        self.caught_up_to(LogPosition::MAX);
+        self.settings.standstill.held_at_us.store(i64::MAX, Ordering::Release);
         self.pool.retry_blocked();
     }
 
     /// Gives up the events that wait in memory, and counts `events` that were left in the log and are given up too.
     pub fn give_up_waiting(&self, events: u64) {
         self.all_tasks().for_each(|(_, task)| Queue::drop_all(&mut task.inbox().lock()));
-        self.settings.standstill.give_up(events);
+        self.settings.standstill.given_up.fetch_add(events, Ordering::Relaxed);
     }
 
     /// Offers an event that was to be decoded for several groups and could not be.

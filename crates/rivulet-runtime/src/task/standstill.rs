@@ -10,15 +10,15 @@ use rivulet_dataflow::{InputIndex, LogPosition};
 #[derive(Debug)]
 pub(crate) struct Standstill {
     /// The inputs whose events may not wait at their source, one bit for each; 0 unless the group stands still.
-    inputs: AtomicU32,
+    pub(crate) inputs: AtomicU32,
     /// The first event that the group has to read from the log; the highest position if it has all.
-    behind_from: AtomicU64,
+    pub(crate) behind_from: AtomicU64,
     /// The position at which the group fell behind.
-    fell_at: AtomicU64,
+    pub(crate) fell_at: AtomicU64,
     /// The arrival of the next event that the group reads from the log: timers must not run ahead of it.
-    held_at_us: AtomicI64,
+    pub(crate) held_at_us: AtomicI64,
     /// Events that were given up because the log had no room to keep them.
-    given_up: AtomicU64,
+    pub(crate) given_up: AtomicU64,
 }
 
 impl Default for Standstill {
@@ -34,10 +34,6 @@ impl Default for Standstill {
 }
 
 impl Standstill {
-    pub(crate) fn set(&self, inputs: u32) {
-        self.inputs.store(inputs, Ordering::Release);
-    }
-
     /// Whether no event may be held up on account of this group.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
@@ -73,36 +69,6 @@ impl Standstill {
         self.fell_at.store(position, Ordering::Release);
         self.behind_from.store(position, Ordering::Release);
     }
-
-    pub(crate) fn fell_at(&self) -> LogPosition {
-        self.fell_at.load(Ordering::Acquire)
-    }
-
-    /// The first event that is left to the reader of the log; the highest position if none is.
-    pub(crate) fn behind_from(&self) -> LogPosition {
-        self.behind_from.load(Ordering::Acquire)
-    }
-
-    /// The reader of the log has come to this position.
-    pub(crate) fn advance(&self, position: LogPosition) {
-        self.behind_from.store(position, Ordering::Release);
-    }
-
-    pub(crate) fn held_at_us(&self) -> i64 {
-        self.held_at_us.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn hold_at(&self, at_us: i64) {
-        self.held_at_us.store(at_us, Ordering::Release);
-    }
-
-    pub(crate) fn give_up(&self, events: u64) {
-        self.given_up.fetch_add(events, Ordering::Relaxed);
-    }
-
-    pub(crate) fn given_up(&self) -> u64 {
-        self.given_up.load(Ordering::Relaxed)
-    }
 }
 
 #[cfg(test)]
@@ -112,15 +78,16 @@ mod tests {
     #[test]
     fn what_was_on_its_way_when_the_group_fell_behind_is_read_from_the_log_too() {
         let standstill = Standstill::default();
+        let from = || standstill.behind_from.load(Ordering::Acquire);
         assert!(!standstill.is_on() && !standstill.leaves(7), "it has all");
         standstill.fall_behind(10, 5);
-        assert!(standstill.is_on() && !standstill.drops(0) && standstill.held_at_us() == 5);
-        assert!(standstill.leaves(12) && standstill.behind_from() == 10);
-        assert!(standstill.leaves(7) && standstill.leaves(8) && standstill.behind_from() == 7);
+        assert!(standstill.is_on() && !standstill.drops(0));
+        assert!(standstill.leaves(12) && from() == 10);
+        assert!(standstill.leaves(7) && standstill.leaves(8) && from() == 7);
         assert!(!standstill.leaves(0), "what is not in the log cannot be left there");
-        standstill.advance(LogPosition::MAX);
+        standstill.behind_from.store(LogPosition::MAX, Ordering::Release);
         assert!(!standstill.leaves(8) && !standstill.is_behind(), "the reader has come to the end");
-        standstill.set(0b10);
+        standstill.inputs.store(0b10, Ordering::Release);
         assert!(standstill.is_on() && standstill.drops(1) && !standstill.drops(0) && !standstill.drops(40));
     }
 }

@@ -1,20 +1,20 @@
 //! `rivulet bench webhooks`: what one slow receiver of webhooks, and dead receivers of every kind, cost all others.
 //!
 //! Each event of each query is posted to the URL of that query, all at one server of receivers, which is a part of this
-//! process. A generator sends events four times: while all receivers answer at once, while one of them takes long, while
-//! one of them does not answer, and while applications beside them read all events and each has a receiver that is not
-//! there. Latency is from the event's creation to the arrival of the request, at all
-//! receivers but that one. After each time all receivers answer, and every event must have come.
+//! process. A generator sends events four times: while all receivers answer at once, while one of them takes long,
+//! while one of them does not answer, and while applications beside them read all events and each has a receiver that
+//! is not there. Latency is from the event's creation to the arrival of the request, at all receivers but that one.
+//! After each time all receivers answer, and every event must have come.
 
 mod receiver;
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rivulet_bench::generator::handle::HandleError;
 use rivulet_bench::workload::{Workload, WorkloadOptions};
 use rivulet_connectors::mqtt::codec::Qos;
@@ -108,7 +108,7 @@ fn measure(
         if is_beside_dead {
             let (broker, address) = doomed_broker().map_err(|error| format!("no broker: {error}"))?;
             server.post("/api/v1/sql", dead_receivers(&server.files(), address)?.as_bytes())?;
-            broker.store(true, Ordering::Release);
+            drop(broker.lock().take());
             generator.wait_for_subscriptions(STEP_MAX).map_err(of_generator)?;
         }
         let one_receiver = match answers {
@@ -169,15 +169,16 @@ fn dead_receivers(files: &Path, broker: SocketAddr) -> Result<String, String> {
     Ok(outputs.into_iter().map(application).chain([big_query]).collect())
 }
 
-/// A broker that takes connections, as `CREATE` wants it, and is gone from the next one on when the flag is set.
-fn doomed_broker() -> io::Result<(Arc<AtomicBool>, SocketAddr)> {
+/// The connections of a broker; `None` once it is gone.
+type Connections = Arc<Mutex<Option<Vec<TcpStream>>>>;
+
+/// A broker that takes connections, as `CREATE` wants it, until they are taken from it.
+fn doomed_broker() -> io::Result<(Connections, SocketAddr)> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let (address, is_gone) = (listener.local_addr()?, Arc::<AtomicBool>::default());
-    let seen = is_gone.clone();
+    let (address, connections) = (listener.local_addr()?, Arc::new(Mutex::new(Some(Vec::new()))));
+    let held = connections.clone();
     let serve = move || {
-        while let Ok((mut stream, _)) = listener.accept()
-            && !seen.load(Ordering::Acquire)
-        {
+        while let Ok((mut stream, _)) = listener.accept() {
             let mut packet = [0; 512];
             let length = stream.read(&mut packet).unwrap_or(0);
             let name = packet[..length].windows(4).position(|name| name == b"MQTT");
@@ -187,8 +188,10 @@ fn doomed_broker() -> io::Result<(Arc<AtomicBool>, SocketAddr)> {
                 _ => &[0x20, 2, 0, 0],
             };
             let _ = stream.write_all(accepted);
+            let Some(held) = &mut *held.lock() else { return };
+            held.push(stream);
         }
     };
     std::thread::Builder::new().name("doomed broker".into()).spawn(serve)?;
-    Ok((is_gone, address))
+    Ok((connections, address))
 }

@@ -1,6 +1,6 @@
-//! Whether a data folder was made from a backup, or from a catalog in a bucket. Its server has lost what came since, and
-//! numbers its results as the server of before did: with the same identities they would be taken for repeats of other
-//! results. So the file has a text that goes into the identities of results from then on.
+//! Whether a data folder was made from a backup, or from a catalog in a bucket. Its server has lost what came since,
+//! and numbers its results as the server of before did: with the same identities they would be taken for repeats of
+//! other results. So the file has a text that goes into the identities of results from then on.
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};

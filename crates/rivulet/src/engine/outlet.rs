@@ -289,13 +289,13 @@ impl Outlet {
     pub(super) fn capture(&self, waits: bool, limit: Duration) -> Result<Vec<SavedOutlet>, String> {
         let deadline = Instant::now() + limit;
         self.is_held.store(true, Ordering::Release);
+        // What is taken back from a device that is away is there in a moment.
+        let goes_on = || self.hands_over() || (waits && !self.health.is_troubled());
         let captured = loop {
             match self.try_capture() {
                 Ok(Some(prepared)) => break Ok(prepared),
                 Err(problem) => break Err(problem),
-                Ok(None)
-                    if !waits || (self.health.is_troubled() && !self.hands_over()) || Instant::now() >= deadline =>
-                {
+                Ok(None) if !goes_on() || Instant::now() >= deadline => {
                     let problem = self.health.report().last_error;
                     break Err(problem.unwrap_or_else(|| "rows are on their way".into()));
                 }

@@ -1,8 +1,9 @@
 //! Applications that stand still because an output cannot deliver: they hold up nobody else.
 //!
 //! Events of a durable input are in the log. The application leaves them there, and reads on from there when its output
-//! delivers again. Events of other topics wait in its inbox; beyond its bounds the newest are dropped and counted, unless
-//! the input says `overflow => 'drop_oldest'`. A source of its own (Kafka, HTTP) holds up nobody else, and waits.
+//! delivers again. Events of other topics wait in its inbox; beyond its bounds the newest are dropped and counted,
+//! unless the input says `overflow => 'drop_oldest'`. A source of its own (Kafka, HTTP) holds up nobody else, and
+//! waits.
 //!
 //! What must hold: a query gets each event of the log once, in their order, whether by its inbox or from the log.
 
@@ -105,13 +106,11 @@ impl Standstills {
         if self.applications.numbered(number).is_none_or(|now| !Arc::ptr_eq(&now, running)) {
             return false;
         }
-        if standing.contains(&number) {
+        // Until it has read all, its inbox is full of that, and others must not wait for it.
+        if standing.contains(&number) || running.group.is_behind() {
             return true;
         }
         running.group.stand_still(0);
-        if running.group.is_behind() {
-            return true;
-        }
         tracing::info!(
             application = running.full_name().in_log(),
             "the application goes on, and has lost nothing of the log"
@@ -191,7 +190,9 @@ impl Standstills {
         let read_to = next.max(running.group.behind_from().map_or(0, |(from, _)| from));
         running.group.caught_up_to(read_to);
         let end = self.event_log.next();
-        if !is_held_up && end.saturating_sub(read_to) <= REST_MAX && !self.is_stopped.load(Ordering::Acquire) {
+        let is_near = !is_held_up && end.saturating_sub(read_to) <= REST_MAX;
+        // Nobody is held up by a slow disk.
+        if is_near && !is_over() && self.event_log.wait_durable(end.saturating_sub(1), DISK_WAIT_MAX) {
             running.group.expect_repeats(end + 2 * REST_MAX);
             self.routing.end_catch_up(running, |end, hand_over| self.read_rest(read_to, end, hand_over));
         }

@@ -92,7 +92,8 @@ impl Running {
     pub(super) fn warnings(&self, metrics: &GroupMetrics) -> Vec<String> {
         let shown = self.shown(metrics).into_iter().map(|(_, text)| text);
         let of_sources = self.sources().iter().filter_map(|reader| reader.warning());
-        self.warnings.iter().cloned().chain(shown).chain(of_sources).collect()
+        let standing = self.outputs.health().filter_map(|output| output.stands_still());
+        self.warnings.iter().cloned().chain(standing).chain(shown).chain(of_sources).collect()
     }
 
     /// Writes to the log what has come up since the application runs, once.

@@ -92,6 +92,8 @@ fn what_a_dead_receiver_leaves_waits_in_the_log_and_holds_up_nobody() {
     let why = engine.operator().describe_query("hooked").unwrap().why;
     assert!(why[0].starts_with("its results do not arrive: the application has stood still for"), "{why:?}");
     assert!(why.iter().all(|one| !one.starts_with("it works")), "{why:?}");
+    let warnings = engine.status().applications.into_iter().flat_map(|one| one.warnings).collect::<Vec<_>>();
+    assert!(warnings.iter().any(|one| one.starts_with("the application has stood still for")), "{warnings:?}");
     let line = "rivulet_output_stands_still{application=\"hook\",output=\"output\"} 1";
     assert!(engine.metrics().lines().any(|found| found == line), "{}", engine.metrics());
     // What would have its place among events that are yet to be read has to wait.
@@ -234,4 +236,74 @@ fn a_full_log_costs_the_dead_receiver_its_oldest_events_and_nobody_else_any() {
     wait_for(LONG, "the rest has arrived", || receiver.count() as u64 + overflowed(&engine) >= 4_096);
     let arrived = arrived(&receiver);
     assert!(arrived.windows(2).all(|pair| pair[0] < pair[1]) && arrived.last() == Some(&4_095), "the newest are kept");
+}
+
+/// The receiver comes and goes while events come, by a topic of one query and by one that many read: however often the
+/// application falls behind and catches up, each query gets each event once, in their order.
+#[test]
+fn whoever_falls_behind_again_and_again_gets_each_event_once() {
+    const QUERIES: usize = 18;
+    const EVENTS: usize = 1_500;
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    let config = Config { inbox_rows_max: 100, ..on_demand(folder.path()) };
+    let engine = Engine::open(config).expect("an engine");
+    said(
+        &engine,
+        &format!(
+            "CREATE APPLICATION hook (topic TEXT, room TEXT) INPUT t (n BIGINT) FROM 'mqtt:{{topic}}' FORMAT JSON
+             WITH (durability => 'log')
+             OUTPUT 'http://127.0.0.1:{}/hook' FORMAT JSON AS SELECT n, $room AS room FROM t",
+            receiver.port
+        ),
+    );
+    for n in 0..QUERIES {
+        let topic = if n < 16 { "shared" } else { "own" };
+        said(
+            &engine,
+            &format!("CREATE QUERY q{n} FROM APPLICATION hook WITH (topic => '{topic}{}', room => 'r{n}')", n / 16 * n),
+        );
+    }
+    let mut publisher = connected(&engine);
+    let sends = std::thread::spawn(move || {
+        for n in 0..EVENTS {
+            for topic in ["shared0", "own16", "own17"] {
+                publisher.publish(topic, &number(n));
+            }
+            // About as long as the receiver comes and goes.
+            std::thread::sleep(Duration::from_millis(4));
+        }
+        publisher
+    });
+    let mut falls = 0;
+    for round in 0..8 {
+        receiver.refuses.store(true, Ordering::Release);
+        let stood = std::time::Instant::now();
+        while !stands_still(&engine) && stood.elapsed() < Duration::from_secs(5) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        falls += usize::from(stands_still(&engine));
+        let room = format!("late{round}");
+        said(
+            &engine,
+            &format!("CREATE QUERY {room} FROM APPLICATION hook WITH (topic => 'shared0', room => '{room}')"),
+        );
+        receiver.refuses.store(false, Ordering::Release);
+        std::thread::sleep(Duration::from_millis(300));
+        said(&engine, &format!("DROP QUERY {room}"));
+    }
+    drop(sends.join().expect("all were sent"));
+    assert!(falls > 1, "{falls}");
+    let rows_of = |room: &str| -> Vec<u64> {
+        let requests = receiver.requests.lock();
+        let rows = requests.iter().map(|one| serde_json::from_str::<Value>(&one.body).expect("JSON"));
+        rows.filter(|row| row["room"] == room).map(|row| row["n"].as_u64().expect("n")).collect()
+    };
+    let of_all = || -> Vec<Vec<u64>> { (0..QUERIES).map(|n| rows_of(&format!("r{n}"))).collect() };
+    wait_for(LONG, "the last ones", || of_all().iter().all(|rows| rows.last() == Some(&(EVENTS as u64 - 1))));
+    for (query, rows) in of_all().into_iter().enumerate() {
+        assert_eq!(rows, (0..EVENTS as u64).collect::<Vec<_>>(), "q{query}");
+    }
+    for rows in (0..8).map(|round| rows_of(&format!("late{round}"))) {
+        assert!(rows.windows(2).all(|pair| pair[1] == pair[0] + 1), "without a gap: {rows:?}");
+    }
 }

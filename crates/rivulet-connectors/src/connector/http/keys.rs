@@ -137,11 +137,17 @@ mod tests {
         let _ = first.noted();
         let behind: BTreeSet<_> = behind.into_iter().chain(keys(&first, &["d"])).collect();
         let again = Keys::open("again", 0, noted.clone(), "");
-        let other = Keys::open("again", 1, noted, "");
+        let other = Keys::open("again", 1, noted.clone(), "");
         // In another order, and by two instances.
         let came_again: BTreeSet<_> = keys(&again, &["d", "a"]).into_iter().chain(keys(&other, &["c", "a"])).collect();
         assert_eq!(came_again, behind);
         assert_eq!(keys(&again, &["a"]).intersection(&behind).count(), 0, "a third one is new");
+        let restored = Keys::open("again", 0, noted, "since a backup");
+        assert_eq!(
+            keys(&restored, &["a", "c", "d"]).intersection(&behind).count(),
+            0,
+            "other rows than those that are lost"
+        );
     }
 
     #[test]

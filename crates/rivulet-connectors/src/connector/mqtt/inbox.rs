@@ -184,7 +184,8 @@ impl Inbox for TopicInbox {
         Push::Taken
     }
 
-    /// Whether every partition has room, or messages are dropped that find none: which one it would be is not known here.
+    /// Whether every partition has room, or messages are dropped that find none: which one it would be is not known
+    /// here.
     fn has_room(&self, _slot: Slot, payload_bytes: usize) -> bool {
         self.gives_way() || self.partitions.iter().all(|one| one.lock().has_room_for(payload_bytes, self.bytes_max))
     }

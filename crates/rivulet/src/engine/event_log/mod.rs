@@ -167,8 +167,8 @@ impl EventLog {
         read.map(drop).map_err(|error| unavailable(&error))
     }
 
-    /// Calls `take` with the messages on disk from a position on and before `until`, until it returns false. Returns the
-    /// position of the message that it did not take, or of the end.
+    /// Calls `take` with the messages on disk from a position on and before `until`, until it returns false. Returns
+    /// the position of the message that it did not take, or of the end.
     ///
     /// # Errors
     /// The log cannot be read.
