@@ -60,6 +60,7 @@ fn run(bytes: &[u8]) {
             assert_eq!(names_in(&inner), ["data"]);
             let mut found = Files::new();
             read_all(&data, &data, &mut found);
+            assert!(found.remove("restored").is_some_and(|mark| !mark.is_empty()), "results have other identities now");
             assert_eq!(found.len() as u64, contents.files);
             for (name, bytes) in &found {
                 assert_eq!(files.get(name), Some(bytes), "{name} is as it was");

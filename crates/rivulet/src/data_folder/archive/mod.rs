@@ -533,7 +533,7 @@ mod tests {
         assert_eq!(restore(&path("backup"), &volume, &Place::Folder(path("volume/in/here"))).unwrap(), written);
         let mut names = names_in(&volume).unwrap();
         names.sort();
-        assert_eq!((number(), names), (before, vec!["catalog.redb".into(), "in".into()]));
+        assert_eq!((number(), names), (before, vec!["catalog.redb".into(), "in".into(), "restored".into()]));
         assert_eq!(fs::read(volume.join("in/here/applications/1.pack")).unwrap(), b"state");
 
         // A failed restore leaves it unchanged.
