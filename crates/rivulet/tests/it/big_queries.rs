@@ -419,7 +419,7 @@ fn a_query_that_holds_up_its_connection_is_named() {
     let _receiver = stuck_query(&engine, "block");
     flood(&engine);
     let reason = || engine.status().big_queries[0].reason.clone().unwrap_or_default();
-    wait_until("it is said", || reason().contains("everybody behind it"));
+    wait_until("it is said", || reason().contains("the connection that it reads by waits"));
     said(&engine, "PAUSE QUERY stuck");
     assert_eq!(reason(), "", "a pause lets the others go on");
 }
