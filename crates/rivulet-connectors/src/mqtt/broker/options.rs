@@ -110,8 +110,8 @@ pub struct BrokerOptions {
     pub trusted_proxies: AllowedHosts,
     /// How much clients may take up.
     pub limits: BrokerLimits,
-    /// The most bytes that wait to be written to one connection; beyond this, messages of QoS 0 are dropped. Default: 4
-    /// MiB.
+    /// When so many bytes wait to be written to one connection, messages of QoS 0 are dropped. The last one before may
+    /// have any size. Default: 4 MiB.
     pub connection_bytes_max: usize,
     /// The largest packet accepted, in bytes. Larger messages are refused and counted, and their clients stay. Default:
     /// 4 MiB.

@@ -64,14 +64,14 @@ impl Outbox {
         result
     }
 
-    /// Appends a packet, with `packet_id` written at its offset, if there is room for it. An empty outbox accepts a
-    /// packet of any size.
+    /// Appends a packet, with `packet_id` written at its offset, if there is room for it. A packet of any size has room
+    /// behind fewer bytes than the bound, for it may be larger than that.
     #[inline]
     pub(super) fn offer(&self, packet: &[u8], packet_id: Option<(usize, u16)>) -> bool {
         let mut state = self.state.lock();
         let start = state.bytes.len();
-        let end = start + packet.len();
-        if start > 0 && (end > self.bytes_max || end > SCARCE_BYTES_MAX && self.share.is_full()) {
+        let is_scarce = || start + packet.len() > SCARCE_BYTES_MAX && self.share.is_full();
+        if start > 0 && (start >= self.bytes_max || is_scarce()) {
             return false;
         }
         if state.is_closed {
@@ -109,7 +109,7 @@ impl Outbox {
 
     /// Whether the client reads so slowly that nothing more should be read from it.
     pub(super) fn is_overfull(&self) -> bool {
-        // Messages go up to the bound; only answers go beyond it.
+        // Messages go little beyond the bound, unless one is large.
         self.state.lock().bytes.len() > 2 * self.bytes_max
     }
 
@@ -159,11 +159,12 @@ mod tests {
     #[test]
     fn messages_stop_at_the_bound_and_answers_do_not() {
         let outbox = Outbox::new(10, Memory::new(1 << 20, 100, 100).share(None));
-        assert!(outbox.offer(&[1; 8], None));
-        assert!(!outbox.offer(&[2; 8], None));
-        outbox.answer(|out| out.extend_from_slice(&[3; 8]));
+        assert!(outbox.offer(&[1; 4], None));
+        assert!(outbox.offer(&[1; 12], None), "one that is larger than the bound has room, too");
+        assert!(!outbox.offer(&[2], None));
+        outbox.answer(|out| out.extend_from_slice(&[3; 4]));
         assert!(!outbox.is_overfull());
-        outbox.answer(|out| out.extend_from_slice(&[3; 8]));
+        outbox.answer(|out| out.extend_from_slice(&[3; 4]));
         assert!(outbox.is_overfull());
         let mut bytes = Vec::new();
         assert!(!outbox.take(&mut bytes));

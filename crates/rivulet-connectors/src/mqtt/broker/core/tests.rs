@@ -122,7 +122,7 @@ fn a_full_outbox_holds_back_qos_1_and_drops_qos_0() {
     let mut core = core(|options| options.limits.session_queue_messages_max = 3);
     let (key, outbox, _) = connect(&mut core, "c", true, 0);
     subscribe(&mut core, key, "t", Qos::AtLeastOnce);
-    let large = [b'x'; 900];
+    let large = [b'x'; 1_000];
     publish(&mut core, &large, Qos::AtMostOnce);
     publish(&mut core, &large, Qos::AtMostOnce);
     assert_eq!(core.counters.drops.slow_subscriber, 1);
@@ -365,7 +365,7 @@ fn new_subscriptions_look_at_few_retained_messages_in_a_turn() {
 #[test]
 fn a_walk_goes_on_when_the_client_is_back() {
     let mut core = core(|_| {});
-    let large = [b'x'; 900];
+    let large = [b'x'; 1_000];
     ["a", "b", "c"].iter().for_each(|topic| retain(&mut core, topic, &large, Qos::AtMostOnce));
     let (key, outbox, _) = connect(&mut core, "c", false, 60);
     subscribe(&mut core, key, "#", Qos::AtMostOnce);
