@@ -57,8 +57,8 @@ pub(super) trait Turn {
         true
     }
 
-    /// Why a message waits that some inbox, or the log, has no room for. `read_bytes` were read and not processed.
-    fn stuck(&self, _pending: &Pending, _read_bytes: usize) -> Stuck {
+    /// Why a message waits that some inbox, or the log, has no room for. `bytes_behind` it were read.
+    fn stuck(&self, _pending: &Pending, _bytes_behind: usize) -> Stuck {
         Stuck::Waits
     }
 
@@ -272,6 +272,12 @@ impl<'a> Intake<'a> {
         lost
     }
 
+    /// The number of bytes that were read behind the message that waits.
+    pub(super) fn bytes_behind(&self) -> usize {
+        let waiting = codec::split_frame(self.buffer.data(), self.messages.sender.packet_bytes_max);
+        waiting.ok().flatten().map_or(0, |frame| self.read_bytes() - frame.whole.len())
+    }
+
     /// The number of bytes that were read and not processed.
     pub(super) fn read_bytes(&self) -> usize {
         self.buffer.data().len()
@@ -348,8 +354,9 @@ impl<'a> Intake<'a> {
             if let Err(end) = turn.check(&frame) {
                 break Err(end);
             }
+            let bytes_behind = data.len() - consumed - frame.whole.len();
             let processed = match frame.kind() {
-                PacketKind::Publish => self.messages.take(turn, &mut routing, &frame, data.len()),
+                PacketKind::Publish => self.messages.take(turn, &mut routing, &frame, bytes_behind),
                 _ => turn.other(&frame, consumed < self.searched, &mut self.messages.acknowledgements),
             };
             match processed {
@@ -375,10 +382,10 @@ impl Messages<'_> {
         turn: &mut T,
         routing: &mut Routing<'_>,
         frame: &Frame<'_>,
-        read_bytes: usize,
+        bytes_behind: usize,
     ) -> Result<bool, T::End> {
         let decoded = Publish::decode(self.sender.version, frame.first_byte, frame.body)?;
-        self.take_decoded(turn, routing, decoded, read_bytes, None)
+        self.take_decoded(turn, routing, decoded, bytes_behind, None)
     }
 
     /// Refuses a PUBLISH of `packet_bytes`, which are too many, by its `beginning`; returns false if that is not all
@@ -408,7 +415,7 @@ impl Messages<'_> {
         turn: &mut T,
         routing: &mut Routing<'_>,
         decoded: Publish<'_>,
-        read_bytes: usize,
+        bytes_behind: usize,
         too_large: Option<usize>,
     ) -> Result<bool, T::End> {
         let Sender { client, .. } = self.sender;
@@ -447,7 +454,7 @@ impl Messages<'_> {
                     return Ok(true);
                 }
                 let message = Received { arrival_us: self.arrival_us, client, packet_id, topic, payload };
-                let offered = self.under_way.offer(routing, &message, |pending| turn.stuck(pending, read_bytes));
+                let offered = self.under_way.offer(routing, &message, |pending| turn.stuck(pending, bytes_behind));
                 let Some(given_up) = offered else { return Ok(false) };
                 position = self.under_way.pending.position();
                 Fate::Taken { is_wanted: self.under_way.pending.is_delivered(), given_up, position }

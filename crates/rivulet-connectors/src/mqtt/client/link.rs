@@ -199,7 +199,7 @@ impl<'a> Reader<'a> {
     /// Whether the log gets room only when results have left whose acknowledgements may come next.
     fn waits_for_acknowledgements(&self) -> bool {
         self.intake.waits_for_log()
-            && self.intake.read_bytes() < READ_AHEAD_BYTES_MAX
+            && self.intake.bytes_behind() < READ_AHEAD_BYTES_MAX
             && !self.shared.in_flight.lock().is_empty()
     }
 

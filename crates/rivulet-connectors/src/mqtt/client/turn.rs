@@ -79,10 +79,10 @@ impl Turn for BrokerTurn<'_> {
 
     /// Acknowledgements of results may come behind a message. A full log gets shorter only after them, so they are read
     /// ahead, up to a bound.
-    fn stuck(&self, pending: &Pending, read_bytes: usize) -> Stuck {
+    fn stuck(&self, pending: &Pending, bytes_behind: usize) -> Stuck {
         let shared = self.shared;
         let is_circle = match pending.waits_for_log() {
-            true => read_bytes >= READ_AHEAD_BYTES_MAX && !shared.in_flight.lock().is_empty(),
+            true => bytes_behind >= READ_AHEAD_BYTES_MAX && !shared.in_flight.lock().is_empty(),
             false => shared.waits_for_acknowledgements.load(Ordering::Relaxed) && !shared.outbound.has_room(),
         };
         if is_circle { Stuck::InCircle } else { Stuck::Waits }

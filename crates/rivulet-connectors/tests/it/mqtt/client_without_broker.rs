@@ -368,6 +368,27 @@ async fn a_full_log_does_not_keep_acknowledgements_of_results_from_being_read() 
 }
 
 #[tokio::test]
+async fn one_large_event_in_front_of_an_acknowledgement_is_not_too_much_to_wait() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (router, inbox, log) = logged_router("t");
+    log.is_full.store(true, Ordering::Release);
+    let client = client(router, &url(listener.local_addr().unwrap()), |options| {
+        (options.deadlock_ms, options.packet_bytes_max) = (1, 64 << 20);
+    });
+    let mut stream = accept(&listener, &ACCEPTED_V5).await;
+    let publisher = client.publisher();
+    publish(&publisher, "out", "result", Qos::AtLeastOnce);
+    until("it is sent", || client.status().messages_out == 1).await;
+    stream.write_all(&message(Version::V5, Qos::AtMostOnce, 0, &vec![b'x'; 20 << 20])).await.unwrap();
+    until("it is read", || client.status().bytes_in > 20 << 20).await;
+    stream.write_all(&[0x40, 2, 0, 1]).await.unwrap();
+    until("the result has left", || publisher.first_left() == 1).await;
+    assert_eq!((log.len(), inbox.len()), (0, 0), "the limit holds");
+    log.is_full.store(false, Ordering::Release);
+    until("there is room again", || inbox.len() == 1).await;
+}
+
+#[tokio::test]
 async fn events_in_front_of_an_acknowledgement_exceed_a_full_log_where_they_are_too_much_to_wait() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (router, inbox, log) = logged_router("t");
