@@ -158,11 +158,11 @@ impl<'a> Publish<'a> {
     #[inline]
     pub fn decode(version: Version, first_byte: u8, body: &'a [u8]) -> Result<Self, CodecError> {
         let qos = Qos::from_level((first_byte >> 1) & 3).ok_or(CodecError::Malformed("QoS 3 does not exist"))?;
-        let (topic, mut rest) = split_prefixed(body).ok_or(CodecError::Malformed("the topic is cut short"))?;
+        let (topic, mut rest) = split_prefixed(body).ok_or(CodecError::CutShort("the topic is cut short"))?;
         let mut packet_id = 0;
         if qos != Qos::AtMostOnce {
             let (id, after) =
-                rest.split_first_chunk::<2>().ok_or(CodecError::Malformed("the packet identifier is missing"))?;
+                rest.split_first_chunk::<2>().ok_or(CodecError::CutShort("the packet identifier is missing"))?;
             packet_id = u16::from_be_bytes(*id);
             rest = after;
             if packet_id == 0 {
@@ -174,10 +174,14 @@ impl<'a> Publish<'a> {
             Version::V3 if topic.is_empty() => return Err(CodecError::Malformed("the topic is empty")),
             Version::V3 => {}
             Version::V5 => {
-                let (length, after) = split_variable_length(rest)
-                    .ok_or(CodecError::Malformed("the length of the properties is broken"))?;
+                let (length, after) = split_variable_length(rest).ok_or(
+                    match rest.len() < 4 && rest.iter().all(|byte| byte & 0x80 != 0) {
+                        true => CodecError::CutShort("the length of the properties is cut short"),
+                        false => CodecError::Malformed("the length of the properties is broken"),
+                    },
+                )?;
                 (properties, rest) =
-                    after.split_at_checked(length).ok_or(CodecError::Malformed("the properties are cut short"))?;
+                    after.split_at_checked(length).ok_or(CodecError::CutShort("the properties are cut short"))?;
             }
         }
         Ok(Self {
@@ -243,11 +247,12 @@ pub(super) fn is_publish(first_byte: u8) -> bool {
     first_byte >> 4 == 3
 }
 
-/// Decodes a PUBLISH of which only the beginning is there, up to the payload at least; the payload is what is there.
+/// Decodes a PUBLISH of which only the beginning is there, with a whole length; the payload is what is there. The error
+/// is [`CodecError::CutShort`] if the beginning ends before the payload.
 pub(super) fn beginning_of_publish(version: Version, beginning: &[u8]) -> Result<Publish<'_>, CodecError> {
-    const CUT_SHORT: CodecError = CodecError::Malformed("the header is cut short");
-    let (&first_byte, rest) = beginning.split_first().ok_or(CUT_SHORT)?;
-    let (_, body) = split_variable_length(rest).ok_or(CUT_SHORT)?;
+    const BROKEN: CodecError = CodecError::Malformed("the length in the header is broken");
+    let (&first_byte, rest) = beginning.split_first().ok_or(BROKEN)?;
+    let (_, body) = split_variable_length(rest).ok_or(BROKEN)?;
     Publish::decode(version, first_byte, body)
 }
 
@@ -575,6 +580,34 @@ mod tests {
         let error = split_frame(&[0x30, 0xff, 0xff, 0x7f], 1000).unwrap_err();
         assert!(matches!(error, CodecError::TooLarge { packet_bytes: 2_097_155, packet_bytes_max: 1000 }));
         assert!(split_frame(&[0x30, 0xff, 0xff, 0xff, 0xff, 0x7f], usize::MAX).is_err());
+    }
+
+    #[test]
+    fn the_beginning_of_a_message_is_cut_short_until_its_payload_begins() {
+        let properties = [0x26, 0, 1, b'a', 0, 1, b'b'].repeat(30);
+        for version in [Version::V3, Version::V5] {
+            let (mut packet, qos) = (Vec::new(), Qos::AtLeastOnce);
+            let publish = Publish {
+                topic: b"topic",
+                payload: b"xy",
+                properties: &properties,
+                packet_id: 7,
+                qos,
+                ..Publish::default()
+            };
+            publish.encode(version, &mut packet).unwrap();
+            for beginning in (1..packet.len()).map(|end| &packet[..end]) {
+                if split_frame(beginning, 5).is_ok() {
+                    continue;
+                }
+                match beginning_of_publish(version, beginning) {
+                    Ok(found) => assert_eq!((found.topic, found.packet_id), (&b"topic"[..], 7)),
+                    Err(CodecError::CutShort(_)) => assert!(beginning.len() < packet.len() - 2),
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert!(beginning_of_publish(version, &packet[..packet.len() - 2]).is_ok());
+        }
     }
 
     #[test]

@@ -22,6 +22,7 @@ use super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishProperti
 use super::received::Received;
 use super::router::{Pending, Router, Routing};
 use super::stall::Stall;
+use super::wire::QUOTA_EXCEEDED;
 
 /// After reading this many bytes a connection yields to the others.
 pub(super) const READ_BYTES_BEFORE_YIELD: usize = 64 << 10;
@@ -48,9 +49,9 @@ pub(super) trait Turn {
     /// Checks a message and decides its fate. Asked before any inbox has it.
     fn judge(&self, publish: &Publish<'_>, properties: &PublishProperties) -> Result<Verdict, Self::End>;
 
-    /// Handles a message that is larger than allowed, of which only the beginning was read: it goes nowhere. Returns
-    /// the reason code of its answer.
-    fn too_large(&mut self, publish: &Publish<'_>, packet_bytes: usize) -> u8;
+    /// Notes a message that would be taken, but is larger than allowed: only its beginning was read, and it goes
+    /// nowhere.
+    fn too_large(&mut self, publish: &Publish<'_>, packet_bytes: usize);
 
     /// Whether there is room for what [`Turn::conclude`] would keep of a message that is taken.
     fn has_room(&self, _publish: &Publish<'_>) -> bool {
@@ -398,11 +399,13 @@ impl Messages<'_> {
         beginning: &[u8],
         packet_bytes: usize,
     ) -> Result<bool, T::End> {
+        let Sender { version, packet_bytes_max, .. } = self.sender;
         let beginning = &beginning[..packet_bytes.min(beginning.len())];
-        match codec::beginning_of_publish(self.sender.version, beginning) {
+        match codec::beginning_of_publish(version, beginning) {
             Ok(publish) => self.take_decoded(turn, routing, publish, 0, Some(packet_bytes)),
             // What is in front of the payload may be as long as a whole packet.
-            Err(_) if beginning.len() < self.sender.packet_bytes_max => Ok(false),
+            Err(CodecError::CutShort(_)) if beginning.len() < packet_bytes_max => Ok(false),
+            Err(CodecError::CutShort(_)) => Err(CodecError::TooLarge { packet_bytes, packet_bytes_max }.into()),
             Err(error) => Err(error.into()),
         }
     }
@@ -418,7 +421,7 @@ impl Messages<'_> {
         bytes_behind: usize,
         too_large: Option<usize>,
     ) -> Result<bool, T::End> {
-        let Sender { client, .. } = self.sender;
+        let Sender { client, version, .. } = self.sender;
         let properties = &match decoded.properties.is_empty() {
             true => PublishProperties::default(),
             false => PublishProperties::parse(decoded.properties)?,
@@ -428,12 +431,16 @@ impl Messages<'_> {
             Some(alias) => self.aliases.resolve(&decoded, alias)?,
         };
         let Publish { topic, payload, packet_id, qos, .. } = *publish;
-        let verdict = match too_large {
-            Some(packet_bytes) => Verdict::Refuse(turn.too_large(publish, packet_bytes)),
+        let mut verdict = match self.under_way.pending.is_empty() {
+            true => turn.judge(publish, properties)?,
             // A message that some inboxes have must go to the others too.
-            None if !self.under_way.pending.is_empty() => Verdict::Take,
-            None => turn.judge(publish, properties)?,
+            false => Verdict::Take,
         };
+        if let (Some(packet_bytes), Verdict::Take | Verdict::Copy) = (too_large, verdict) {
+            turn.too_large(publish, packet_bytes);
+            // Version 3 has no word for it. Without an answer the peer would send the message again and again.
+            verdict = Verdict::Refuse(if version == Version::V5 { QUOTA_EXCEEDED } else { 0 });
+        }
         if verdict == Verdict::Take && !turn.has_room(publish) {
             return Ok(false);
         }

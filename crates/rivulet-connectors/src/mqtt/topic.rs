@@ -46,6 +46,13 @@ pub fn level_text(level: &str) -> Cow<'_, str> {
     String::from_utf8_lossy(&bytes).into_owned().into()
 }
 
+/// A topic that a peer has sent, for the log: its first bytes, in quotes, with escapes for what would not stay there.
+pub(super) fn in_log(topic: &[u8]) -> String {
+    const BYTES_MAX: usize = 200;
+    let shown = String::from_utf8_lossy(&topic[..topic.len().min(BYTES_MAX)]);
+    format!("{shown:?}{}", if topic.len() > BYTES_MAX { "..." } else { "" })
+}
+
 /// Why a topic or filter is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TopicError {
@@ -294,6 +301,14 @@ mod tests {
         let level = prop_oneof![Just("a"), Just("b"), Just("$s"), Just("+")];
         (proptest::collection::vec(level, 1..4), any::<bool>())
             .prop_map(|(levels, hash)| levels.join("/") + if hash { "/#" } else { "" })
+    }
+
+    #[test]
+    fn a_topic_in_the_log_is_one_short_line() {
+        assert_eq!(in_log("büro/1".as_bytes()), "\"büro/1\"");
+        assert_eq!(in_log(b"a\"\n\x1b[2J\xff"), "\"a\\\"\\n\\u{1b}[2J\u{fffd}\"");
+        let long = in_log(&[b'\r'; 65_535]);
+        assert_eq!(long, format!("\"{}\"...", "\\r".repeat(200)));
     }
 
     /// Every topic of up to four levels.

@@ -3,12 +3,18 @@
 use rmqtt_codec::error::{DecodeError, EncodeError};
 use rmqtt_codec::v5;
 
+/// The reason code of answers to what exceeds a limit. There is no `Packet too large` for an acknowledgement.
+pub(crate) const QUOTA_EXCEEDED: u8 = 0x97;
+
 /// Why bytes are no packet, or a packet cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum CodecError {
     /// The bytes are no packet.
     #[error("malformed MQTT packet: {0}")]
     Malformed(&'static str),
+    /// The bytes end before the packet does.
+    #[error("malformed MQTT packet: {0}")]
+    CutShort(&'static str),
     /// The packet can be read but breaks the protocol.
     #[error("MQTT packet against the protocol: {0}")]
     Protocol(&'static str),
@@ -37,7 +43,7 @@ impl CodecError {
     /// The reason to give in a DISCONNECT of version 5.
     pub fn reason(&self) -> v5::DisconnectReasonCode {
         match self {
-            Self::Malformed(_) => v5::DisconnectReasonCode::MalformedPacket,
+            Self::Malformed(_) | Self::CutShort(_) => v5::DisconnectReasonCode::MalformedPacket,
             Self::Protocol(_) => v5::DisconnectReasonCode::ProtocolError,
             Self::TopicAlias(_) => v5::DisconnectReasonCode::TopicAliasInvalid,
             Self::TooLarge { .. } => v5::DisconnectReasonCode::PacketTooLarge,

@@ -385,9 +385,8 @@ impl<'a> Reader<'a> {
     }
 
     #[cold]
-    fn note_too_large(&self, topic: &[u8], packet_bytes: usize) {
-        let (client_id, topic) = (self.client_id, String::from_utf8_lossy(topic));
-        let packet_bytes_max = self.shared.options.packet_bytes_max;
+    fn note_too_large(&self, topic: &str, packet_bytes: usize) {
+        let (client_id, packet_bytes_max) = (self.client_id, self.shared.options.packet_bytes_max);
         self.shared.notices.say(|| {
             tracing::warn!(
                 client_id, %topic, packet_bytes, packet_bytes_max,

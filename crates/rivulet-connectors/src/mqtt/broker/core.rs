@@ -94,7 +94,7 @@ const WILL_BYTES_MAX: usize = 64 << 20;
 pub(super) mod suback {
     pub(crate) const NOT_AUTHORIZED: u8 = 0x87;
     pub(crate) const FILTER_INVALID: u8 = 0x8f;
-    pub(crate) const QUOTA_EXCEEDED: u8 = 0x97;
+    pub(crate) use crate::mqtt::wire::QUOTA_EXCEEDED;
 }
 
 /// The result of publishing a message.

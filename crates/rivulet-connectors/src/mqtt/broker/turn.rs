@@ -24,10 +24,6 @@ const NO_SUBSCRIBERS: u8 = 0x10;
 /// The reason code of a PUBACK for a message that the client may not publish.
 const NOT_AUTHORIZED: u8 = 0x87;
 
-/// The reason code of a PUBACK for a message that is larger than allowed: a limit is exceeded. There is no `Packet too
-/// large` for it.
-const QUOTA_EXCEEDED: u8 = 0x97;
-
 /// Reason codes from this one on are errors.
 const ERRORS: u8 = 0x80;
 
@@ -63,8 +59,8 @@ pub(super) struct ClientTurn<'a> {
     pub(super) messages: u64,
     /// The highest position in the log of events of these messages, and the bytes that went there.
     pub(super) logged: (LogPosition, u64),
-    /// The last message that was larger than allowed: its topic and its bytes.
-    pub(super) too_large: Option<(Box<[u8]>, usize)>,
+    /// The last message that was larger than allowed: its topic as in the log, and its bytes.
+    pub(super) too_large: Option<(String, usize)>,
     /// How many messages, and bytes for the log, the client may send at present. Messages that are refused count, and
     /// do not wait.
     pub(super) allowed: Allowed,
@@ -103,11 +99,9 @@ impl Turn for ClientTurn<'_> {
         })
     }
 
-    /// A client of version 3 that is disconnected, or gets no answer, sends the message again for ever.
-    fn too_large(&mut self, publish: &Publish<'_>, packet_bytes: usize) -> u8 {
+    fn too_large(&mut self, publish: &Publish<'_>, packet_bytes: usize) {
         self.core.counters.drops.too_large_received += 1;
-        self.too_large = Some((publish.topic.into(), packet_bytes));
-        if self.version == Version::V5 { QUOTA_EXCEEDED } else { 0 }
+        self.too_large = Some((topic::in_log(publish.topic), packet_bytes));
     }
 
     /// The message has been offered to the engine before: its queries are no subscribers.

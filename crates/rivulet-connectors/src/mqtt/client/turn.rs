@@ -8,11 +8,9 @@ use super::super::codec::{self, CodecError, Frame, PacketKind, Publish, PublishP
 use super::super::intake::{Fate, Stuck, Turn, Verdict};
 use super::super::publisher::Publisher;
 use super::super::router::Pending;
+use super::super::topic;
 use super::connect::ConnectionError;
 use super::shared::{Count, Shared};
-
-/// The reason code of a PUBACK for a message that is larger than allowed: a limit is exceeded.
-const QUOTA_EXCEEDED: u8 = 0x97;
 
 /// The most bytes that are read behind an event for which the log has no room, to find acknowledgements of results:
 /// only when the results have left can a checkpoint be made, and only a checkpoint makes room.
@@ -63,18 +61,16 @@ impl Turn for BrokerTurn<'_> {
         Ok(if is_copy { Verdict::Copy } else { Verdict::Take })
     }
 
-    fn too_large(&mut self, publish: &Publish<'_>, packet_bytes: usize) -> u8 {
+    fn too_large(&mut self, publish: &Publish<'_>, packet_bytes: usize) {
         let Shared { options, counters, notices, .. } = self.shared;
         counters.add(Count::TooLargeEvents, 1);
         notices.say(|| {
             tracing::warn!(
-                broker = %options.address, topic = %String::from_utf8_lossy(publish.topic), packet_bytes,
+                broker = %options.address, topic = %topic::in_log(publish.topic), packet_bytes,
                 packet_bytes_max = options.packet_bytes_max,
                 "a message was passed over: it is larger than mqtt.broker.message_bytes_max allows"
             );
         });
-        // Without an answer the broker would send it again and again. Version 3 has no words for the reason.
-        if options.version == Version::V5 { QUOTA_EXCEEDED } else { 0 }
     }
 
     /// Acknowledgements of results may come behind a message. A full log gets shorter only after them, so they are read

@@ -389,6 +389,31 @@ async fn one_large_event_in_front_of_an_acknowledgement_is_not_too_much_to_wait(
 }
 
 #[tokio::test]
+async fn a_large_message_that_would_not_be_taken_is_handled_like_a_small_one() {
+    for version in [Version::V3, Version::V5] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (router, inbox) = router(&["t"]);
+        let client = client(router, &url(listener.local_addr().unwrap()), |options| {
+            (options.version, options.packet_bytes_max) = (version, 1_000);
+        });
+        let accepted = if version == Version::V3 { &ACCEPTED_V3[..] } else { &ACCEPTED_V5 };
+        let mut stream = accept(&listener, accepted).await;
+        let mut retained = message(version, Qos::AtLeastOnce, 7, &[b'x'; 20_000]);
+        retained[0] |= 1;
+        stream.write_all(&retained).await.unwrap();
+        let mut answer = [0; 4];
+        tokio::time::timeout(WAIT_MAX, stream.read_exact(&mut answer)).await.unwrap().unwrap();
+        assert_eq!(answer, [0x40, 2, 0, 7]);
+        until("it is counted", || client.status().messages_in == 1).await;
+        assert_eq!((client.status().retained_messages, client.status().too_large_events), (1, 0));
+        // QoS 2 was not asked for.
+        stream.write_all(&message(version, Qos::ExactlyOnce, 8, &[b'x'; 20_000])).await.unwrap();
+        until("it is refused", || client.status().last_error.is_some_and(|error| error.contains("QoS 2"))).await;
+        assert_eq!((client.status().too_large_events, inbox.len()), (0, 0));
+    }
+}
+
+#[tokio::test]
 async fn events_in_front_of_an_acknowledgement_exceed_a_full_log_where_they_are_too_much_to_wait() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (router, inbox, log) = logged_router("t");

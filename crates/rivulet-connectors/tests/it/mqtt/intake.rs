@@ -245,6 +245,33 @@ fn a_refused_message_that_comes_again_is_taken_when_it_may_be_published() {
     assert_eq!(inbox.texts(), ["one", "two"]);
 }
 
+#[test]
+fn a_message_that_is_too_large_and_would_not_be_taken_gets_the_answer_of_a_small_one() {
+    let (router, inbox) = router(&["#"]);
+    let broker = BrokerThread::start(router, |options| {
+        options.authorizer = Some(Arc::new(Authorizer::default()));
+        options.packet_bytes_max = PACKET_BYTES_MAX;
+    });
+    let forbidden: [(&[u8], &[u8]); 5] =
+        [(b"forbidden", b""), (b"$SYS/x", b""), (b"a/#", b""), (b"a\n\xff", b""), (b"t", &[0x0b, 1])];
+    for version in [Version::V3, Version::V5] {
+        for (topic, properties) in forbidden.into_iter().filter(|(topic, _)| version == Version::V5 || *topic != b"t") {
+            let [small, large] = [1, 20 * PACKET_BYTES_MAX].map(|payload_bytes| {
+                let mut probe = Probe::connect(broker.port(), version, "kim", |_| {});
+                let (mut bytes, payload, qos) = (Vec::new(), vec![b'x'; payload_bytes], Qos::AtLeastOnce);
+                Publish { topic, payload: &payload, properties, packet_id: 7, qos, ..Publish::default() }
+                    .encode(version, &mut bytes)
+                    .unwrap();
+                probe.send(&bytes);
+                probe.next()
+            });
+            assert_eq!(large, small, "{version:?} {}", topic.escape_ascii());
+            assert_ne!(large.as_deref(), Some("acknowledged 0x97"));
+        }
+    }
+    assert_eq!((broker.broker().stats().dropped.too_large_received, inbox.len()), (0, 0));
+}
+
 #[tokio::test]
 async fn the_bytes_of_a_login_in_pieces_count_once() {
     let (router, _) = router(&[]);
