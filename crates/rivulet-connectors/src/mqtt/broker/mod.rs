@@ -77,6 +77,9 @@ pub use stats::{BrokerDrops, BrokerStats};
 /// The interval at which sessions and wills are checked.
 const HOUSEKEEPING: Duration = Duration::from_secs(1);
 
+/// How long the disk may take for what the broker writes to its journal when it starts.
+const SAVED_WITHIN: Duration = Duration::from_secs(30);
+
 /// The pause after a connection could not be accepted, usually because file descriptors ran out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -197,12 +200,22 @@ impl Broker {
     }
 
     /// Takes over the sessions and retained messages that an earlier process left in a journal, and keeps its own
-    /// there. The log of events has the positions before `log_end`. To be called before any client connects.
+    /// there. The log of events has the positions before `log_end`. To be called before any client connects. Blocks
+    /// until the journal has on disk what that changes.
     ///
     /// # Errors
-    /// Why the journal cannot be read.
+    /// Why the journal cannot be read or written.
     pub fn keep_in(&self, journal: Arc<dyn Journal>, log_end: LogPosition) -> Result<(), String> {
         self.shared.core.lock().restore(journal.clone(), self.shared.clock.clone(), log_end)?;
+        // After a kill from here on, the journal must not end with the stop of the earlier process: clients may get
+        // messages.
+        let (end, deadline) = (journal.next().saturating_sub(1), Instant::now() + SAVED_WITHIN);
+        while journal.durable() < end {
+            if Instant::now() > deadline {
+                return Err("the journal of the embedded broker does not get onto the disk".into());
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let is_first = self.shared.journal.set(journal).is_ok();
         debug_assert!(is_first, "there is one journal");
         Ok(())

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rivulet_connectors::mqtt::codec::Publish;
 use rivulet_connectors::mqtt::{
-    Broker, BrokerError, BrokerOptions, ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted, Qos, Version,
+    Broker, BrokerError, BrokerOptions, ClientAuthorizer, ClientLogin, ClientRights, Journal, NotAdmitted, Qos, Version,
 };
 
 use rivulet_connectors::reach::AllowedHosts;
@@ -187,6 +187,26 @@ async fn after_an_orderly_restart_nothing_is_marked_as_sent_again_that_was_not_s
         broker.shutdown(WAIT_MAX).await;
     }
     assert_eq!(all[1], ["message t 'y' qos 1"]);
+}
+
+#[tokio::test]
+async fn a_start_waits_until_a_kill_cannot_look_like_the_stop_before_it() {
+    let journal = Arc::<super::durable::HeldLog>::default();
+    let first = broker(router(&[]).0, |_| {}).await;
+    first.keep_in(journal.clone(), 0).unwrap();
+    first.shutdown(WAIT_MAX).await;
+    let stopped = journal.len() as u64;
+    journal.commit(stopped);
+    let (second, its_journal) = (broker(router(&[]).0, |_| {}).await, journal.clone());
+    let started = tokio::task::spawn_blocking(move || {
+        second.keep_in(its_journal.clone(), 0).unwrap();
+        Journal::durable(&*its_journal)
+    });
+    until("the start is recorded", || journal.len() as u64 > stopped).await;
+    // Long enough for a start that does not wait.
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    journal.commit(stopped + 1);
+    assert_eq!(started.await.unwrap(), stopped + 1);
 }
 
 #[test]
