@@ -138,7 +138,8 @@ fn large_state_is_saved_in_pieces_and_changes_come_behind_them() {
     let epochs = rivulet_storage::Epochs::open(Arc::new(store), "applications", settings).expect("a line");
     let pieces = epochs.restore().expect("read").expect("saved").pieces;
     let sizes: Vec<usize> = pieces.values().flatten().map(|piece| piece.len()).collect();
-    assert!(sizes.len() >= 4 && sizes.iter().all(|bytes| *bytes < 9 << 20), "{sizes:?}");
+    // Of two or more that have all state, and one with the change.
+    assert!(sizes.len() >= 3 && sizes.iter().all(|bytes| *bytes < 9 << 20), "{sizes:?}");
     drop(epochs);
     let engine = open(folder.path());
     let recovered = checkpoints(&engine).recovered.expect("something was found");

@@ -426,7 +426,12 @@ fn tables_of_a_tenant_count_as_its_memory() {
     // Above the limit because of tables: no more is created, and events are read.
     fixture.alter(&format!("state_bytes => {}", of_queries + (600 << 10)));
     let create = "CREATE QUERY r FROM APPLICATION copy WITH (home => 'b')";
-    fixture.over(boss, create, "state_bytes");
+    wait_until("a look at its memory", || {
+        fixture.sql(boss, create).0 == 429 || {
+            fixture.done(boss, "DROP QUERY r");
+            false
+        }
+    });
     fixture.client(boss, "one").flood("acme/in/a", MANY);
     wait_until("all events", || fixture.events(boss) == u64::from(MANY));
     (0..created).for_each(|n| drop(fixture.done(boss, &format!("DROP TABLE t{n}"))));
