@@ -42,12 +42,12 @@ const FACTS: &[(&str, &str, Source)] = &[
     // docs/accounts.md
     (
         ACCOUNTS,
-        "An address that sends {five} wrong tokens or passwords waits",
+        "A user that sends {five} wrong passwords from an address waits there",
         Constant("rivulet-connectors/src/logins.rs", "FAILURES_FREE"),
     ),
     (
         ACCOUNTS,
-        "waits before the next is looked at, for up to {a minute}.",
+        "before the next is looked at, for up to {a minute}.",
         Constant("rivulet-connectors/src/logins.rs", "PAUSE_MAX"),
     ),
     (ACCOUNTS, "a token that ends after {12 hours}", Constant("rivulet/src/accounts/login.rs", "LOGIN_S")),
@@ -144,7 +144,7 @@ const FACTS: &[(&str, &str, Source)] = &[
         Key("mqtt.embedded.address_share_percent"),
     ),
     (OPERATIONS, "at most `http.address_share_percent` of them, {half} by default", Key("http.address_share_percent")),
-    (OPERATIONS, "more than {five} times waits", Constant("rivulet-connectors/src/logins.rs", "FAILURES_FREE")),
+    (OPERATIONS, "failed more than {five} times at", Constant("rivulet-connectors/src/logins.rs", "FAILURES_FREE")),
     // docs/durability.md
     (DURABILITY, "Every {10 s} (`checkpoint.interval_s`)", Key("checkpoint.interval_s")),
     (

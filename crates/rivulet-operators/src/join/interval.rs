@@ -52,8 +52,8 @@ struct Query {
     key_hash: u16,
     /// The newest event time. For a silent query of a LEFT JOIN, the time to which the clock has brought it.
     clock_us: i64,
-    /// The clock less the lateness. It never goes back, also where the next version of the application waits longer: the
-    /// rows before it are forgotten.
+    /// The clock less the lateness. It never goes back, also where the next version of the application waits longer:
+    /// the rows before it are forgotten.
     watermark_us: i64,
     /// For a LEFT JOIN: the values from which the time of a silent query is computed.
     silence: Silence,

@@ -56,8 +56,8 @@ pub struct Restored {
 
 impl Group {
     /// Captures what changed since the last capture, or `everything`. A caller that cannot keep the result captures
-    /// everything the next time. A piece of the result ends when it has `piece_bytes`: as one piece, all state of a large
-    /// group would be in memory twice while it grows, and once more while it is restored.
+    /// everything the next time. A piece of the result ends when it has `piece_bytes`: as one piece, all state of a
+    /// large group would be in memory twice while it grows, and once more while it is restored.
     ///
     /// Events are processed meanwhile. An event that came before this call is in the state or still waits. `rest` is
     /// called after each slice, with the time the slice took, while nothing is locked; the caller may wait there to

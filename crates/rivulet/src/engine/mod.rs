@@ -541,8 +541,8 @@ impl Engine {
         self.applications.load(stored);
         let begun = Instant::now();
         let mut saved = SavedStates::read(&unrestored);
-        // The state of the others is restored below, and leaves memory as it is. What is kept is copied: pieces that were
-        // read together share their memory.
+        // The state of the others is restored below, and leaves memory as it is. What is kept is copied: pieces that
+        // were read together share their memory.
         unrestored.pieces.retain(|number, _| self.applications.numbered(*number).is_none());
         let kept = unrestored.pieces.values_mut().flatten();
         kept.for_each(|piece| *piece = Bytes::copy_from_slice(piece));

@@ -6,8 +6,8 @@
 //!
 //! Results that outputs have not delivered are a piece of their own, in the form of [`outlets`].
 //!
-//! A piece begins with a mark and the identity of the application's text. Behind them is a piece of a [`GroupSnapshot`].
-//! Further pieces of the same capture begin with another mark alone.
+//! A piece begins with a mark and the identity of the application's text. Behind them is a piece of a
+//! [`GroupSnapshot`]. Further pieces of the same capture begin with another mark alone.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -158,8 +158,8 @@ impl Taken {
     }
 }
 
-/// Returns the identity of the text that a piece was written for, which a further piece of a capture does not repeat, and
-/// the captured state.
+/// Returns the identity of the text that a piece was written for, which a further piece of a capture does not repeat,
+/// and the captured state.
 ///
 /// # Errors
 /// The piece is of a later version, or is not a piece of an application.
