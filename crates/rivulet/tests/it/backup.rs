@@ -40,7 +40,7 @@ fn a_backup_under_load_has_every_event_that_was_acknowledged_before_it_once() {
         let answer: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert!(answer["files"].as_u64() > Some(2), "{answer}");
     }
-    assert!(!folder.path().join("data/backup.partial").exists(), "its copies are gone");
+    wait("its copies to be gone", || !folder.path().join("data/backup.partial").exists());
     is_over.store(true, Ordering::Relaxed);
     let sent = device.join().unwrap();
     drop(server);

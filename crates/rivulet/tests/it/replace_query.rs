@@ -339,13 +339,16 @@ fn either_version_goes_on_whenever_the_server_is_killed() {
     let mut state = 0x9e37_79b9_7f4a_7c15;
     let mut replaced = 0;
     for kill in 0..kills {
+        let is_last_try = kill + 1 == kills && replaced == 0;
         thread::sleep(Duration::from_millis(200 + random(&mut state) % 300));
         let (url, text) = (server.url(), format!("CREATE OR REPLACE {}", counted(kill + 2)));
         // Its answer may never come.
         let asked = thread::spawn(move || ureq::post(format!("{url}/api/v1/sql")).send(text).is_ok());
         thread::sleep(Duration::from_millis(random(&mut state) % 600));
+        // On a busy machine none may be done so soon, and one has to be.
+        let (asked, answered) = if is_last_try { (None, asked.join().unwrap()) } else { (Some(asked), false) };
         server.kill_9();
-        let was_answered = asked.join().unwrap();
+        let was_answered = asked.map_or(answered, |asked| asked.join().unwrap());
         server = start();
         let shown = shown(&server);
         let has_new = shown.contains(&format!("{} AS version", kill + 2));
