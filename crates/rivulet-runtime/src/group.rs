@@ -612,11 +612,13 @@ impl Group {
         self.push_event(Event { input, slot, arrival_us, position, topic, payload }, must_fit)
     }
 
-    fn has_room_for(&self, slot: Slot, payload_bytes: usize) -> bool {
+    /// Whether an event of an input finds room, or need not: it is left in the log, or gives way.
+    fn has_room_for(&self, input: InputIndex, slot: Slot, payload_bytes: usize) -> bool {
+        let (is_left, gives_way) = (self.is_behind(), self.settings.standstill.drops(input));
         if self.settings.rest.has_closed_intake() {
-            return self.is_behind();
+            return is_left && !gives_way;
         }
-        if self.settings.standstill.is_on() {
+        if is_left || gives_way {
             return true;
         }
         let task = self.place(slot).and_then(|place| self.task(place.task as usize));
@@ -642,7 +644,7 @@ impl Inbox for Group {
     }
 
     fn has_room(&self, slot: Slot, payload_bytes: usize) -> bool {
-        self.has_room_for(slot, payload_bytes)
+        self.has_room_for(0, slot, payload_bytes)
     }
 
     fn push_logged(&self, event: LoggedEvent<'_>, must_fit: bool) -> Push {
@@ -675,7 +677,7 @@ impl Inbox for GroupInput {
     }
 
     fn has_room(&self, slot: Slot, payload_bytes: usize) -> bool {
-        self.group.has_room_for(slot, payload_bytes)
+        self.group.has_room_for(self.input, slot, payload_bytes)
     }
 
     fn push_logged(&self, event: LoggedEvent<'_>, must_fit: bool) -> Push {

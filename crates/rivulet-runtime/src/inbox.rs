@@ -145,7 +145,7 @@ impl TaskInbox {
         self.pending.load(Ordering::Relaxed)
     }
 
-    fn is_full(&self, queue: &Queue, payload_bytes: usize) -> bool {
+    pub(crate) fn is_full(&self, queue: &Queue, payload_bytes: usize) -> bool {
         queue.rows >= self.limits.rows_max || (queue.rows > 0 && queue.bytes + payload_bytes > self.limits.bytes_max)
     }
 

@@ -16,9 +16,9 @@ impl Group {
     }
 
     /// From this position of the log on, events are left there. The caller sees to it that no message is being routed.
-    /// No timer runs beyond `held_at_us`, which is before the arrival of any of these events.
-    pub fn fall_behind(&self, position: LogPosition, held_at_us: i64) {
-        self.settings.standstill.fall_behind(position, held_at_us);
+    /// No timer runs before the first of these events is read.
+    pub fn fall_behind(&self, position: LogPosition) {
+        self.settings.standstill.fall_behind(position);
     }
 
     /// Whether events are left in the log for the group.
@@ -49,7 +49,7 @@ impl Group {
         self.settings.standstill.held_at_us.store(arrival_us, Ordering::Release);
         let has_room = |slot: Slot| {
             let task = self.place(slot).and_then(|place| self.task(place.task as usize));
-            task.is_none_or(|task| task.inbox().has_room(&task.inbox().lock(), payload.len()))
+            task.is_none_or(|task| !task.inbox().is_full(&task.inbox().lock(), payload.len()))
         };
         let may_not = !must_fit && self.settings.rest.has_closed_intake();
         if may_not || !(must_fit || targets.iter().all(|&(_, slot)| has_room(slot))) {
@@ -76,7 +76,8 @@ impl Group {
         self.pool.retry_blocked();
     }
 
-    /// Gives up the events that wait in memory, and counts `events` that were left in the log and are given up too.
+    /// Gives up the events that wait in memory, which are the oldest that the log keeps for the group, and counts `events`
+    /// that were left in the log and are given up too.
     pub fn give_up_waiting(&self, events: u64) {
         self.all_tasks().for_each(|(_, task)| Queue::drop_all(&mut task.inbox().lock()));
         self.settings.standstill.given_up.fetch_add(events, Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! Whether a group stands still because its results find no way out, and what the log keeps for it meanwhile.
 //!
-//! What must hold: every event at a position from `behind_from` on is left to the reader of the log, and none before
-//! that. So nothing is lost, and what comes by two ways is recognised by its position.
+//! What must hold: every event at a position from `behind_from` on is left to the reader of the log. One before that which
+//! was on its way when the group fell behind lowers it. So nothing is lost, and what comes by two ways is recognised by its position.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -34,12 +34,6 @@ impl Default for Standstill {
 }
 
 impl Standstill {
-    /// Whether no event may be held up on account of this group.
-    #[inline]
-    pub(crate) fn is_on(&self) -> bool {
-        self.inputs.load(Ordering::Acquire) != 0 || self.is_behind()
-    }
-
     /// Whether an event of this input that is not in the log gives way if the inbox is full.
     #[inline]
     pub(crate) fn drops(&self, input: InputIndex) -> bool {
@@ -64,8 +58,9 @@ impl Standstill {
         self.behind_from.fetch_update(Ordering::AcqRel, Ordering::Acquire, lowered).is_ok()
     }
 
-    pub(crate) fn fall_behind(&self, position: LogPosition, held_at_us: i64) {
-        self.held_at_us.store(held_at_us, Ordering::Release);
+    pub(crate) fn fall_behind(&self, position: LogPosition) {
+        // Until the first event is read nobody knows how old it is: in a replay it may be of an hour ago.
+        self.held_at_us.store(0, Ordering::Release);
         self.fell_at.store(position, Ordering::Release);
         self.behind_from.store(position, Ordering::Release);
     }
@@ -79,15 +74,16 @@ mod tests {
     fn what_was_on_its_way_when_the_group_fell_behind_is_read_from_the_log_too() {
         let standstill = Standstill::default();
         let from = || standstill.behind_from.load(Ordering::Acquire);
-        assert!(!standstill.is_on() && !standstill.leaves(7), "it has all");
-        standstill.fall_behind(10, 5);
-        assert!(standstill.is_on() && !standstill.drops(0));
+        assert!(!standstill.is_behind() && !standstill.leaves(7), "it has all");
+        standstill.fall_behind(10);
+        assert!(standstill.is_behind() && !standstill.drops(0));
+        assert_eq!(standstill.held_at_us.load(Ordering::Acquire), 0, "no timer runs ahead of what is left in the log");
         assert!(standstill.leaves(12) && from() == 10);
         assert!(standstill.leaves(7) && standstill.leaves(8) && from() == 7);
         assert!(!standstill.leaves(0), "what is not in the log cannot be left there");
         standstill.behind_from.store(LogPosition::MAX, Ordering::Release);
         assert!(!standstill.leaves(8) && !standstill.is_behind(), "the reader has come to the end");
         standstill.inputs.store(0b10, Ordering::Release);
-        assert!(standstill.is_on() && standstill.drops(1) && !standstill.drops(0) && !standstill.drops(40));
+        assert!(standstill.drops(1) && !standstill.drops(0) && !standstill.drops(40));
     }
 }

@@ -191,7 +191,8 @@ impl Outlet {
             return;
         }
         let report = self.health.report();
-        let settled = report.rows + report.left_out;
+        // What is left out after `retry_for` was taken by nobody.
+        let settled = report.rows;
         if stuck.is_none_or(|stuck| stuck.settled != settled) {
             *stuck = Some(Stuck { since: Instant::now(), since_us: SystemClock.now_us(), settled });
         }

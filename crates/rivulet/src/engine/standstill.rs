@@ -14,9 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
-use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::mqtt::Received;
-use rivulet_dataflow::{Clock, LogPosition};
+use rivulet_dataflow::LogPosition;
 
 use super::applications::Applications;
 use super::event_log::EventLog;
@@ -30,9 +29,6 @@ use crate::service::ServiceError;
 
 /// How often outputs are looked at, and the log for those that are behind.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
-
-/// How much earlier than it falls behind the first event may have come that an application finds in the log.
-const HELD_BEFORE_US: i64 = 10_000_000;
 
 /// How long one application reads before the next has its turn, and how long it waits for room.
 const TURN_MAX: Duration = Duration::from_millis(500);
@@ -84,20 +80,18 @@ impl Standstills {
     }
 
     fn stand_still(&self, running: &Running) {
-        let has_topics = running.topics.inputs.iter().map(|input| input.source.is_none());
+        let gives_way = running.topics.inputs.iter().map(|input| input.source.is_none() && !input.is_logged);
         running
             .group
-            .stand_still(has_topics.zip(0..u32::BITS).map(|(has_topics, bit)| u32::from(has_topics) << bit).sum());
+            .stand_still(gives_way.zip(0..u32::BITS).map(|(gives_way, bit)| u32::from(gives_way) << bit).sum());
         let reads_log = running.topics.inputs.iter().any(|input| input.is_logged && input.source.is_none());
-        // Changes of values that a replay makes have their places among the events.
-        let may_fall = reads_log && running.group.is_checkpointed() && !self.queries.has_changes_to_make();
-        if may_fall && !running.group.is_behind() {
-            // No query of it is being changed meanwhile.
-            let _queries = self.queries.state.lock();
-            if running.group.rests() {
-                return;
+        if reads_log && running.group.is_checkpointed() && !running.group.is_behind() {
+            // No query of it is being changed meanwhile. Where this has to wait, others must not: the next look does it.
+            let Some(queries) = self.queries.state.try_lock() else { return };
+            // Changes of values that a replay makes have their places among the events.
+            if !running.group.rests() && !queries.has_changes_to_make_of(running.number) {
+                self.routing.fall_behind(running);
             }
-            self.routing.fall_behind(running, SystemClock.now_us() - HELD_BEFORE_US);
         }
     }
 
@@ -122,11 +116,13 @@ impl Standstills {
     fn catch_up(&self) {
         let behind: Vec<Arc<Running>> =
             self.known.lock().values().filter(|one| one.group.is_behind()).cloned().collect();
-        if let Err(error) = self.give_up_some(&behind) {
+        let standing = self.outlets.standing();
+        let (stuck, others): (Vec<_>, Vec<_>) =
+            behind.into_iter().partition(|running| standing.contains(&running.number));
+        if let Err(error) = self.give_up_some(&stuck) {
             tracing::error!("the log cannot be read, and it is tried again: {error}");
         }
-        let standing = self.outlets.standing();
-        for running in behind.into_iter().filter(|running| !standing.contains(&running.number)) {
+        for running in others {
             if let Err(error) = self.read_for(&running) {
                 let name = running.full_name().in_log();
                 tracing::error!(application = name, "the log cannot be read, and it is tried again: {error}");
@@ -134,15 +130,16 @@ impl Standstills {
         }
     }
 
-    /// If the log is nearly full, the application that is furthest behind gives up the older half of what is left for
-    /// it: a full log would stop all. It does so once more when the log was shortened by that, and is full again.
-    fn give_up_some(&self, behind: &[Arc<Running>]) -> Result<(), ServiceError> {
+    /// If the log is nearly full, the application that is furthest behind, and whose output takes nothing, gives up the
+    /// older half of what is left for it: a full log would stop all. It does so once more when the log was shortened by
+    /// that, and is full again.
+    fn give_up_some(&self, stuck: &[Arc<Running>]) -> Result<(), ServiceError> {
         let forgotten = self.event_log.forgotten();
         if !self.event_log.is_nearly_full() || forgotten < self.given_up_to.load(Ordering::Acquire) {
             return Ok(());
         }
         let oldest = |running: &&Arc<Running>| running.group.oldest_position().unwrap_or(LogPosition::MAX);
-        let Some(furthest) = behind.iter().min_by_key(oldest) else { return Ok(()) };
+        let Some(furthest) = stuck.iter().min_by_key(oldest) else { return Ok(()) };
         let (from, end) = (oldest(&furthest), self.event_log.next());
         let Some((left_from, _)) = furthest.group.behind_from() else { return Ok(()) };
         // Others may be the reason that the log is full.
@@ -168,11 +165,13 @@ impl Standstills {
     }
 
     fn read_for(&self, running: &Running) -> Result<(), ServiceError> {
-        let Some((from, fell_at)) = running.group.behind_from() else { return Ok(()) };
-        // Rows that are on their way from before may be the first that are missing.
+        let Some((_, fell_at)) = running.group.behind_from() else { return Ok(()) };
+        // Rows that are on their way from before may be the first that are missing. Once there are none, the place where
+        // reading begins stays.
         if self.routing.has_earlier_rows(running, fell_at) {
             return Ok(());
         }
+        let Some((from, _)) = running.group.behind_from() else { return Ok(()) };
         let until = Instant::now() + TURN_MAX;
         let is_over = || self.is_stopped.load(Ordering::Acquire) || Instant::now() >= until;
         let mut is_held_up = false;

@@ -233,9 +233,16 @@ fn a_full_log_costs_the_dead_receiver_its_oldest_events_and_nobody_else_any() {
     drop(sends.join().expect("all were sent"));
     assert!(overflowed(&engine) > 0, "they are counted");
     receiver.refuses.store(false, Ordering::Release);
-    wait_for(LONG, "the rest has arrived", || receiver.count() as u64 + overflowed(&engine) >= 4_096);
+    let told = || format!("the rest has arrived: {} and {} given up", receiver.count(), overflowed(&engine));
+    let begun = std::time::Instant::now();
+    while receiver.count() as u64 + overflowed(&engine) < 4_096 {
+        assert!(begun.elapsed() < LONG, "{}", told());
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let arrived = arrived(&receiver);
     assert!(arrived.windows(2).all(|pair| pair[0] < pair[1]) && arrived.last() == Some(&4_095), "the newest are kept");
+    assert_eq!(arrived.len() as u64 + overflowed(&engine), 4_096, "no more is given up than is counted");
+    assert!(arrived.len() > 500, "{}: what the log has room for stays", arrived.len());
 }
 
 /// The receiver comes and goes while events come, by a topic of one query and by one that many read: however often the

@@ -19,6 +19,13 @@ use crate::engine::checkpoints::SavedStates;
 use crate::engine::running::{Running, topics_of};
 use crate::service::ServiceError;
 
+impl State {
+    /// Whether there are changes of an application's queries that are yet to be made again.
+    pub(in crate::engine) fn has_changes_to_make_of(&self, application: ApplicationNumber) -> bool {
+        self.replayed_changes.iter().any(|change| change.checked.running.number == application)
+    }
+}
+
 impl Queries {
     /// Prepares the changes of values that are newer than the saved state: queries get these values again at their
     /// positions of the log. Until then the queries have the values of the saved state, and that state. Changes before

@@ -8,12 +8,11 @@ use super::super::shared_input::SharedInputs;
 use super::Routing;
 
 impl Routing {
-    /// From now on an application gets the events of its durable inputs from the log. Timers of its queries do not run
-    /// beyond `held_at_us`.
-    pub(in crate::engine) fn fall_behind(&self, running: &Running, held_at_us: i64) {
+    /// From now on an application gets the events of its durable inputs from the log.
+    pub(in crate::engine) fn fall_behind(&self, running: &Running) {
         let position = self.messaging.router().between_messages(|position, _| {
             let position = position.max(self.event_log.next());
-            running.group.fall_behind(position, held_at_us);
+            running.group.fall_behind(position);
             position
         });
         running.group.expect_repeats(position);
