@@ -75,8 +75,9 @@ pub(super) async fn serve(
         shared.notices.say(|| {
             tracing::warn!(
                 client_id = login.client_id, %address,
-                "a client was refused: there is no room for it, or its tenant or its address has its share \
-                 (mqtt.embedded.sessions_max, memory_bytes_max, tenant_share_percent, address_share_percent)"
+                "a client was refused: there is no room for it, or its tenant or its address has its share, in which \
+                 a message counts for each session (mqtt.embedded.sessions_max, memory_bytes_max, \
+                 tenant_share_percent, address_share_percent)"
             );
         });
         let mut answer = Vec::new();

@@ -203,7 +203,7 @@ impl Core {
     pub(super) fn set_bounds(&mut self, options: &BrokerOptions) {
         let BrokerLimits { memory_bytes_max, address_share_percent, tenant_share_percent, .. } = options.limits;
         self.memory.set_bounds(memory_bytes_max, address_share_percent, tenant_share_percent);
-        self.tenants.set_share(tenant_share_percent);
+        self.tenants.share_percent = tenant_share_percent;
         self.retained.set_bounds(options.limits.retained_messages_max, options.limits.retained_bytes_max);
         // Clients are told the receive maximum that was configured at the start.
         let Bounds { receive_max, .. } = self.bounds;

@@ -1,18 +1,15 @@
 //! What tenants hold of the broker: their clients together, and the retained messages of their topics.
 //!
-//! What must hold: a tenant has at most its share of each bound, however many addresses its clients have, so others
-//! always get the rest. Clients and topics of no tenant, like those of the operator, have no share of their own.
+//! What must hold: a tenant has at most its share of each bound, however many addresses its clients have. The rest is
+//! kept for nobody: two tenants of a half each may have all of it. Clients and topics of no tenant, like those of the
+//! operator, have no share of their own.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hashbrown::HashMap;
 
 use super::rights::ClientAuthorizer;
-
-/// Tenants that are remembered before those are looked for that hold nothing.
-const REMEMBERED_MIN: usize = 1024;
 
 /// The part of a bound that one address or one tenant may have: `percent` of it, and at least one.
 pub(super) fn share_of(bound: usize, percent: usize) -> usize {
@@ -53,40 +50,24 @@ impl Tenant {
     }
 }
 
-/// All tenants that hold something.
+/// All tenants that have held something.
+#[derive(Debug)]
 pub(super) struct Tenants {
     rows: HashMap<Box<str>, Arc<Tenant>>,
     /// Knows which tenants there are.
     authorizer: Option<Arc<dyn ClientAuthorizer>>,
-    share_percent: usize,
-    /// When so many are remembered, those that hold nothing are forgotten.
-    forgets_at: usize,
-}
-
-impl fmt::Debug for Tenants {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tenants").field("rows", &self.rows).finish_non_exhaustive()
-    }
+    /// The part of each bound that a tenant may have.
+    pub(super) share_percent: usize,
 }
 
 impl Tenants {
     pub(super) fn new(authorizer: Option<Arc<dyn ClientAuthorizer>>, share_percent: usize) -> Self {
-        Self { rows: HashMap::new(), authorizer, share_percent, forgets_at: REMEMBERED_MIN }
-    }
-
-    /// Changes the part of each bound that a tenant may have.
-    pub(super) fn set_share(&mut self, share_percent: usize) {
-        self.share_percent = share_percent;
-    }
-
-    /// The part of a bound that a tenant may have.
-    pub(super) fn share(&self, bound: usize) -> usize {
-        share_of(bound, self.share_percent)
+        Self { rows: HashMap::new(), authorizer, share_percent }
     }
 
     /// Whether a tenant has its share of a bound, or has it with so much `more`.
     pub(super) fn has_share(&self, tenant: Option<&Arc<Tenant>>, what: Held, more: usize, bound: usize) -> bool {
-        tenant.is_some_and(|tenant| tenant.held(what).saturating_add(more) > self.share(bound))
+        tenant.is_some_and(|tenant| tenant.held(what).saturating_add(more) > share_of(bound, self.share_percent))
     }
 
     /// The tenant of a client, by its id with the scope in front.
@@ -104,10 +85,6 @@ impl Tenants {
             return Some(tenant.clone());
         }
         self.authorizer.as_ref().filter(|authorizer| authorizer.is_tenant(name))?;
-        if self.rows.len() >= self.forgets_at {
-            self.rows.retain(|_, tenant| Arc::strong_count(tenant) > 1);
-            self.forgets_at = REMEMBERED_MIN.max(2 * self.rows.len());
-        }
         Some(self.rows.entry(name.into()).or_default().clone())
     }
 }
