@@ -1,8 +1,8 @@
-//! Failed logins: logged with their address, and slowed down by the pair of address and user, or by whatever else they
-//! have in common.
+//! Failed logins: logged with their address, and slowed down by the pair of address and user, by the address, or by
+//! whatever else they have in common.
 //!
-//! What must hold: who fails makes nobody wait who is another user, though all of them come from one address, as behind
-//! a proxy. Callers let right credentials through at once that cannot be guessed, like tokens.
+//! What must hold: a client with an old password makes no other user behind its address wait; made-up names give nobody
+//! further guesses. Callers let right credentials through at once that cannot be guessed, like tokens.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, Hash, RandomState};
@@ -26,6 +26,10 @@ const REMEMBERED_MAX: usize = 4_096;
 
 /// The failures of a pair that are free, because users mistype.
 const FAILURES_FREE: u32 = 5;
+
+/// The failures of all named users of an address that are free in [`FORGOTTEN_AFTER`]. A client with an old password
+/// makes 25 at most, because what waits is not counted. They are far fewer than are remembered.
+const ADDRESS_FAILURES_FREE: u32 = 240;
 
 /// How long one that has failed waits after the next failure; twice as long after each further one.
 const PAUSE_MIN: Duration = Duration::from_secs(1);
@@ -106,10 +110,13 @@ impl<K: Clone + Eq + Hash> Failures<K> {
     }
 }
 
-/// The pairs of an address and a user that have failed. Users without a name are one.
+/// The pairs of an address and a user that have failed, and the addresses. Users without a name are one.
 #[derive(Debug)]
 pub struct FailedLogins {
     by_pair: Failures<(IpAddr, u64)>,
+    /// By the address and the number of the span of [`FORGOTTEN_AFTER`]: in each it begins anew.
+    by_address: Failures<(IpAddr, u64)>,
+    begun: Instant,
     /// Names may be long, so their keyed hashes are kept.
     hash: RandomState,
     notices: Mutex<Notices>,
@@ -124,7 +131,8 @@ struct Notices {
 
 impl Default for FailedLogins {
     fn default() -> Self {
-        Self { by_pair: Failures::new(FAILURES_FREE), hash: RandomState::new(), notices: Mutex::default() }
+        let [by_pair, by_address] = [FAILURES_FREE, ADDRESS_FAILURES_FREE].map(Failures::new);
+        Self { by_pair, by_address, begun: Instant::now(), hash: RandomState::new(), notices: Mutex::default() }
     }
 }
 
@@ -147,13 +155,19 @@ impl FailedLogins {
         (network(address), self.hash.hash_one(user))
     }
 
+    fn span(&self, address: IpAddr, now: Instant) -> (IpAddr, u64) {
+        (network(address), now.saturating_duration_since(self.begun).as_secs() / FORGOTTEN_AFTER.as_secs())
+    }
+
     fn must_wait_at(&self, address: IpAddr, user: Option<&str>, now: Instant) -> Option<Duration> {
-        self.by_pair.must_wait_at(&self.pair(address, user), now)
+        let of_address = user.and_then(|_| self.by_address.must_wait_at(&self.span(address, now), now));
+        self.by_pair.must_wait_at(&self.pair(address, user), now).max(of_address)
     }
 
     /// The number of failures to log, if it is time for that.
     fn note_at(&self, address: IpAddr, user: Option<&str>, now: Instant) -> Option<u64> {
         self.by_pair.note_at(self.pair(address, user), now);
+        user.iter().for_each(|_| self.by_address.note_at(self.span(address, now), now));
         let mut notices = self.notices.lock();
         notices.untold += 1;
         if notices.last.is_some_and(|last| now.saturating_duration_since(last) < NOTICE_INTERVAL) {
@@ -223,6 +237,46 @@ mod tests {
         assert!(logins.must_wait_at(guessed, Some("kim"), now - NOTICE_INTERVAL).is_some(), "it failed most often");
         let untold = logins.note_at(address(1), None, now + NOTICE_INTERVAL);
         assert_eq!(untold, Some(10_000), "none is forgotten in the log");
+    }
+
+    #[test]
+    fn names_that_one_address_makes_up_give_it_no_further_guesses() {
+        let (logins, now) = (FailedLogins::default(), Instant::now());
+        let [guesser, other]: [IpAddr; 2] = ["192.0.2.1", "192.0.2.2"].map(|address| address.parse().unwrap());
+        let guess = |address, user: &str, now| {
+            let is_looked_at = logins.must_wait_at(address, Some(user), now).is_none();
+            if is_looked_at {
+                logins.note_at(address, Some(user), now);
+            }
+            u32::from(is_looked_at)
+        };
+        // So many names, twice each, that one which is guessed for the first time would be forgotten for the next.
+        let filled: u32 =
+            (0..2 * REMEMBERED_MAX).map(|number| guess(guesser, &format!("name {}", number / 2), now)).sum();
+        let guesses: Vec<_> = (0..100)
+            .map(|number| (guess(guesser, "kim", now), guess(guesser, &format!("new {number}"), now)))
+            .collect();
+        let of_kim: u32 = guesses.iter().map(|(of_kim, _)| of_kim).sum();
+        assert!(of_kim <= FAILURES_FREE + 1, "{of_kim} guesses of one password");
+        assert_eq!(filled, ADDRESS_FAILURES_FREE + 1, "each may cost a hash");
+        assert_eq!(guess(other, "kim", now), 1);
+        assert_eq!(logins.must_wait_at(guesser, None, now), None, "tokens have no name");
+        assert_eq!(guess(guesser, "kim", now + FORGOTTEN_AFTER), 1);
+    }
+
+    #[test]
+    fn clients_with_old_passwords_keep_no_other_user_out_behind_their_address() {
+        let (logins, begun) = (FailedLogins::default(), Instant::now());
+        let address: IpAddr = "192.0.2.1".parse().unwrap();
+        // They try again each second, for hours.
+        for now in (0..3 * FORGOTTEN_AFTER.as_secs()).map(|second| begun + Duration::from_secs(second)) {
+            for user in ["1", "2", "3", "4", "5", "6", "7", "8", "9"] {
+                if logins.must_wait_at(address, Some(user), now).is_none() {
+                    logins.note_at(address, Some(user), now);
+                }
+            }
+            assert_eq!(logins.must_wait_at(address, Some("alex"), now), None, "after {:?}", now - begun);
+        }
     }
 
     #[test]

@@ -43,14 +43,9 @@ impl Logins {
         authorizer: Option<&Arc<dyn ClientAuthorizer>>,
         login: ClientLogin,
     ) -> Result<Rights, Refused> {
-        let Some(authorizer) = authorizer else {
-            let check = || if login.is_configured == Some(false) { Err(NotAdmitted::Unknown) } else { Ok(None) };
-            return in_turn(&self.failed, &login, check, || None);
+        let Some(authorizer) = authorizer.filter(|_| login.password.is_some()) else {
+            return in_turn(&self.failed, authorizer.map(|authorizer| &**authorizer), &login);
         };
-        if login.password.is_none() {
-            let check = || authorizer.admit(&login);
-            return in_turn(&self.failed, &login, check, || authorizer.admit_at_once(&login));
-        }
         let turns = if authorizer.takes_long(&login) { &self.slow_turns } else { &self.turns };
         // It is never closed.
         let Ok(turn) = Arc::clone(turns).acquire_owned().await else { return Err(Refused::Busy) };
@@ -58,30 +53,69 @@ impl Logins {
         let check = move || {
             // Kept to the end of the check, even if the client is gone by then.
             let _turn = turn;
-            in_turn(&failed, &login, || authorizer.admit(&login), || authorizer.admit_at_once(&login))
+            in_turn(&failed, Some(&*authorizer), &login)
         };
         // If the authorizer panics, the client is refused.
         tokio::task::spawn_blocking(check).await.unwrap_or(Err(Refused::Login))
     }
 }
 
-/// Looks at a login, and counts it if it fails. If its user at its address has to wait, it is admitted `at_once` or not
+/// Looks at a login, and counts it if it fails. If its user at its address has to wait, it is admitted at once or not
 /// at all.
 fn in_turn(
     failed: &FailedLogins,
+    authorizer: Option<&dyn ClientAuthorizer>,
     login: &ClientLogin,
-    check: impl FnOnce() -> Result<Rights, NotAdmitted>,
-    at_once: impl FnOnce() -> Option<Rights>,
 ) -> Result<Rights, Refused> {
-    let (address, user) = (login.address, login.user.as_deref());
+    // What cannot be guessed is of nobody: names given with it make no password wait, and take no place among those.
+    let is_guess = authorizer.is_none_or(|authorizer| authorizer.may_be_guessed(login));
+    let (address, user) = (login.address, login.user.as_deref().filter(|_| is_guess));
     if failed.must_wait(address, user).is_some() {
-        return at_once().ok_or(Refused::Busy);
+        return authorizer.and_then(|authorizer| authorizer.admit_at_once(login)).ok_or(Refused::Busy);
     }
-    check().map_err(|refused| match refused {
+    let admitted = match authorizer {
+        Some(authorizer) => authorizer.admit(login),
+        None if login.is_configured == Some(false) => Err(NotAdmitted::Unknown),
+        None => Ok(None),
+    };
+    admitted.map_err(|refused| match refused {
         NotAdmitted::Unknown => {
             failed.note(address, user, PLACE);
             Refused::Login
         }
         NotAdmitted::Busy => Refused::Busy,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Knows nobody. What begins with `token` cannot be guessed.
+    #[derive(Debug)]
+    struct KnowsNobody;
+
+    impl ClientAuthorizer for KnowsNobody {
+        fn admit(&self, _: &ClientLogin) -> Result<Rights, NotAdmitted> {
+            Err(NotAdmitted::Unknown)
+        }
+
+        fn may_be_guessed(&self, login: &ClientLogin) -> bool {
+            login.password.as_ref().is_some_and(|password| !password.starts_with(b"token"))
+        }
+    }
+
+    #[test]
+    fn old_tokens_with_names_of_users_make_no_password_wait() {
+        let failed = FailedLogins::default();
+        let log_in = |user: String, password: &str| {
+            let (password, address) = (Some(password.into()), std::net::Ipv4Addr::LOCALHOST.into());
+            let (user, certificate, client_id, is_configured) = (Some(user), None, String::new(), None);
+            let login = ClientLogin { user, password, certificate, client_id, address, is_configured };
+            in_turn(&failed, Some(&KnowsNobody), &login).err()
+        };
+        let of_tokens: Vec<_> = (0..1000).map(|number| log_in(format!("{}", number % 500), "token")).collect();
+        assert_eq!((of_tokens[0], of_tokens[999]), (Some(Refused::Login), Some(Refused::Busy)));
+        assert_eq!(log_in("7".into(), "a word"), Some(Refused::Login), "it was looked at");
+    }
 }

@@ -60,7 +60,7 @@ pub(super) struct Login {
 }
 
 /// Why a client is refused.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     /// Wrong user or password.
     Login,

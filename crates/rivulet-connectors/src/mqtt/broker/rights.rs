@@ -43,6 +43,12 @@ pub trait ClientAuthorizer: fmt::Debug + Send + Sync {
         None
     }
 
+    /// Whether what the client gave could be found by guesses, as a password could. Must answer from memory.
+    fn may_be_guessed(&self, login: &ClientLogin) -> bool {
+        let _ = login;
+        true
+    }
+
     /// Whether there is a tenant of this name, which has a share of the bounds of the broker. Clients are of the tenant
     /// that their [scope](ClientRights::session_scope) names before its first `\0`, and topics of the one that is their
     /// first level. Called under the lock of the broker: it must answer from memory.

@@ -520,10 +520,15 @@ fn tasks_that_a_defect_cuts_short_are_told_and_begin_again() {
 
 /// What a client of 3.1.1 is answered: 0 for welcome, 4 for a wrong password, 3 for come again.
 fn log_in(broker: &BrokerThread, password: &[u8; 4]) -> u8 {
+    log_in_as(broker, "kim", password)
+}
+
+/// The same of a user whose name has three letters.
+fn log_in_as(broker: &BrokerThread, user: &str, password: &[u8; 4]) -> u8 {
     let mut socket = std::net::TcpStream::connect(("127.0.0.1", broker.port())).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let head = b"\x10\x17\x00\x04MQTT\x04\xc2\x00\x3c\x00\x00\x00\x03kim\x00\x04";
-    std::io::Write::write_all(&mut socket, &[&head[..], password].concat()).unwrap();
+    let head = b"\x10\x17\x00\x04MQTT\x04\xc2\x00\x3c\x00\x00\x00\x03";
+    std::io::Write::write_all(&mut socket, &[&head[..], user.as_bytes(), b"\x00\x04", password].concat()).unwrap();
     let mut answer = [0; 4];
     std::io::Read::read_exact(&mut socket, &mut answer).unwrap();
     answer[3]
@@ -587,6 +592,17 @@ fn one_client_with_an_old_token_keeps_nobody_out_behind_its_address() {
         assert_eq!(log_in(&broker, b"rose"), 0, "{stale:?}");
     }
     assert!(stale.starts_with(&[4; 6]) && stale.contains(&3), "{stale:?}");
+}
+
+#[test]
+fn a_guesser_with_ever_new_names_has_few_of_them_looked_at() {
+    let (router, _inbox) = router(&["t"]);
+    let broker = BrokerThread::start(router, |options| options.authorizer = Some(Arc::new(ByToken)));
+    let codes: Vec<u8> = (0..400).map(|number| log_in_as(&broker, &format!("{number:03}"), b"lily")).collect();
+    // Each of them may cost a hash. A slow machine sees the end of some pauses.
+    let looked_at = codes.iter().filter(|code| **code == 4).count();
+    assert!((240..260).contains(&looked_at) && codes.contains(&3), "{looked_at}");
+    assert_eq!(log_in_as(&broker, "new", b"rose"), 0, "it cannot be guessed");
 }
 
 #[test]
