@@ -41,7 +41,7 @@ impl Accounts {
             found.and_then(|user| Some(Login { rights: user.rights.clone(), token: user.password.clone()? }))
         };
         let Some(login) = login else {
-            self.passwords.note_wrong(user);
+            self.passwords.note_wrong(user, saved.is_some());
             let hint = "the user name or the password is wrong; a user of another tenant than the default one is named \
                         with it";
             return Err(Refused::with_hint(hint));

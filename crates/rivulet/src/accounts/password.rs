@@ -76,7 +76,8 @@ pub(super) struct Passwords {
     /// How many hashes are being computed.
     running: Mutex<usize>,
     freed: Condvar,
-    wrong: Failures<FullName>,
+    /// Of users without a password, whose names anybody may make up, and of those with one.
+    wrong: [Failures<FullName>; 2],
     /// Who has logged in from where, the latest last: whoever guesses elsewhere keeps no user from logging in here.
     proven: Mutex<VecDeque<(FullName, IpAddr)>>,
 }
@@ -84,7 +85,7 @@ pub(super) struct Passwords {
 impl Default for Passwords {
     fn default() -> Self {
         let (running, freed, proven) = (Mutex::default(), Condvar::new(), Mutex::default());
-        Self { running, freed, wrong: Failures::new(FAILURES_FREE), proven }
+        Self { running, freed, wrong: [FAILURES_FREE; 2].map(Failures::new), proven }
     }
 }
 
@@ -105,15 +106,15 @@ impl Passwords {
 
     /// How long no password of this user is looked at that comes from this address.
     pub(super) fn must_wait(&self, user: &FullName, address: Option<IpAddr>) -> Option<Duration> {
-        let wait = self.wrong.must_wait(user)?;
+        let wait = self.wrong.iter().find_map(|wrong| wrong.must_wait(user))?;
         let address = address.map(network);
         let is_proven = |(one, from): &(FullName, IpAddr)| one == user && Some(*from) == address;
         (!self.proven.lock().iter().any(is_proven)).then_some(wait)
     }
 
-    /// Notes a wrong password.
-    pub(super) fn note_wrong(&self, user: FullName) {
-        self.wrong.note(user);
+    /// Notes a wrong password of a user, who may have another.
+    pub(super) fn note_wrong(&self, user: FullName, has_another: bool) {
+        self.wrong[usize::from(has_another)].note(user);
     }
 
     /// Notes a right one.
@@ -222,9 +223,9 @@ mod tests {
         passwords.note_right(&ann, home);
         for _ in 0..FAILURES_FREE {
             assert_eq!(passwords.must_wait(&ann, elsewhere), None);
-            passwords.note_wrong(ann.clone());
+            passwords.note_wrong(ann.clone(), true);
         }
-        passwords.note_wrong(ann.clone());
+        passwords.note_wrong(ann.clone(), true);
         assert!(passwords.must_wait(&ann, elsewhere).is_some() && passwords.must_wait(&ann, None).is_some());
         assert_eq!(passwords.must_wait(&ann, home), None);
         assert_eq!(passwords.must_wait(&Tenant::new("acme").named("ann"), elsewhere), None);
@@ -232,7 +233,20 @@ mod tests {
         (0..2 * PROVEN_MAX).for_each(|number| passwords.note_right(&ann, address(number)));
         assert_eq!(passwords.proven.lock().len(), PROVEN_MAX);
         // So many that the pause is not over by now, however slow the machine is.
-        (0..8).for_each(|_| passwords.note_wrong(ann.clone()));
+        (0..8).for_each(|_| passwords.note_wrong(ann.clone(), true));
         assert!(passwords.must_wait(&ann, home).is_some(), "what is remembered is bounded");
+    }
+
+    #[test]
+    fn names_that_are_made_up_let_no_guessed_user_be_forgotten() {
+        let (passwords, ann) = (Passwords::default(), Tenant::default().named("ann"));
+        let guess = |number: usize| passwords.note_wrong(Tenant::default().named(&number.to_string()), false);
+        // More than are remembered, twice each: one that failed once would give way to the next.
+        (0..10_000).for_each(|number| guess(number / 2));
+        for number in 0..=FAILURES_FREE as usize {
+            passwords.note_wrong(ann.clone(), true);
+            guess(10_000 + number);
+        }
+        assert!(passwords.must_wait(&ann, None).is_some());
     }
 }

@@ -190,7 +190,7 @@ impl Authorizer for LocalOperator {
 
 /// The authorizer of a server, with counters of its refusals.
 pub struct Access {
-    authorizer: Arc<dyn Authorizer>,
+    pub(super) authorizer: Arc<dyn Authorizer>,
     auditor: Option<Arc<dyn Auditor>>,
     quotas: Arc<Quotas>,
     logins_refused: AtomicU64,
@@ -263,11 +263,6 @@ impl Access {
         let caller = self.known(credentials, Ok(self.authorizer.authenticate(credentials).ok()?)).ok()?;
         self.note_login(Some(&caller), credentials.origin, None);
         Some(caller)
-    }
-
-    /// [`Authorizer::takes_long`].
-    pub(crate) fn takes_long(&self, credentials: &Credentials<'_>) -> bool {
-        self.authorizer.takes_long(credentials)
     }
 
     /// Returns the user of this name and password. Called on a thread that may block.

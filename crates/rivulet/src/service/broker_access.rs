@@ -66,10 +66,14 @@ impl ClientAuthorizer for BrokerAccess {
     }
 
     fn admit_at_once(&self, login: &ClientLogin) -> Option<Option<Arc<dyn ClientRights>>> {
+        let caller = (!self.may_be_guessed(login)).then(|| self.0.authenticate_at_once(&credentials(login)))??;
+        Some(Some(self.rights_of(caller, login)))
+    }
+
+    fn may_be_guessed(&self, login: &ClientLogin) -> bool {
         // The password in the configuration may be a word.
         let is_of_configuration = login.is_configured.is_some() && !self.0.has_accounts();
-        let caller = (!is_of_configuration).then(|| self.0.authenticate_at_once(&credentials(login)))??;
-        Some(Some(self.rights_of(caller, login)))
+        is_of_configuration || self.0.authorizer.may_be_guessed(&credentials(login))
     }
 
     fn is_tenant(&self, name: &str) -> bool {
@@ -77,7 +81,7 @@ impl ClientAuthorizer for BrokerAccess {
     }
 
     fn takes_long(&self, login: &ClientLogin) -> bool {
-        login.is_configured != Some(true) && self.0.takes_long(&credentials(login))
+        login.is_configured != Some(true) && self.0.authorizer.takes_long(&credentials(login))
     }
 }
 
