@@ -216,6 +216,13 @@ fn mqtt_clients_log_in_with_name_and_password() {
     }
     // A token needs no user name, as before.
     assert_eq!(connect([127, 0, 0, 3], "whoever", &fixture.admin).1, 0);
+    // An old token with the name of a user does not make its password wait.
+    let stale = fixture.user("old", &[]);
+    fixture.done("DROP USER old");
+    let codes: Vec<u8> = (0..20).map(|_| connect([127, 0, 0, 4], "ann", &stale).1).collect();
+    assert!(codes.starts_with(&[0x86]) && codes.contains(&0x97), "{codes:x?}");
+    let (mut ann, code) = connect([127, 0, 0, 4], "ann", FIRST);
+    assert_eq!(code, 0);
     // Guesses that come together: few are looked at, and others come in meanwhile.
     let (barrier, connect) = (&Barrier::new(41), &connect);
     let codes: Vec<u8> = std::thread::scope(|scope| {
