@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn names_that_are_made_up_let_no_guessed_user_be_forgotten() {
         let (passwords, ann) = (Passwords::default(), Tenant::default().named("ann"));
-        let guess = |number: usize| passwords.note_wrong(Tenant::default().named(&number.to_string()), false);
+        let guess = |number: usize| passwords.note_wrong(Tenant::default().named(number.to_string()), false);
         // More than are remembered, twice each: one that failed once would give way to the next.
         (0..10_000).for_each(|number| guess(number / 2));
         for number in 0..=FAILURES_FREE as usize {
