@@ -76,8 +76,8 @@ impl Group {
         self.pool.retry_blocked();
     }
 
-    /// Gives up the events that wait in memory, which are the oldest that the log keeps for the group, and counts `events`
-    /// that were left in the log and are given up too.
+    /// Gives up the events that wait in memory, which are the oldest that the log keeps for the group, and counts
+    /// `events` that were left in the log and are given up too.
     pub fn give_up_waiting(&self, events: u64) {
         self.all_tasks().for_each(|(_, task)| Queue::drop_all(&mut task.inbox().lock()));
         self.settings.standstill.given_up.fetch_add(events, Ordering::Relaxed);

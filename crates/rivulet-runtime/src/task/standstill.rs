@@ -1,7 +1,8 @@
 //! Whether a group stands still because its results find no way out, and what the log keeps for it meanwhile.
 //!
-//! What must hold: every event at a position from `behind_from` on is left to the reader of the log. One before that which
-//! was on its way when the group fell behind lowers it. So nothing is lost, and what comes by two ways is recognised by its position.
+//! What must hold: every event at a position from `behind_from` on is left to the reader of the log. One before that
+//! which was on its way when the group fell behind lowers it. So nothing is lost, and what comes by two ways is
+//! recognised by its position.
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 

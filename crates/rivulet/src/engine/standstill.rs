@@ -86,7 +86,8 @@ impl Standstills {
             .stand_still(gives_way.zip(0..u32::BITS).map(|(gives_way, bit)| u32::from(gives_way) << bit).sum());
         let reads_log = running.topics.inputs.iter().any(|input| input.is_logged && input.source.is_none());
         if reads_log && running.group.is_checkpointed() && !running.group.is_behind() {
-            // No query of it is being changed meanwhile. Where this has to wait, others must not: the next look does it.
+            // No query of it is being changed meanwhile. Where this has to wait, others must not: the next look does
+            // it.
             let Some(queries) = self.queries.state.try_lock() else { return };
             // Changes of values that a replay makes have their places among the events.
             if !running.group.rests() && !queries.has_changes_to_make_of(running.number) {
@@ -166,8 +167,8 @@ impl Standstills {
 
     fn read_for(&self, running: &Running) -> Result<(), ServiceError> {
         let Some((_, fell_at)) = running.group.behind_from() else { return Ok(()) };
-        // Rows that are on their way from before may be the first that are missing. Once there are none, the place where
-        // reading begins stays.
+        // Rows that are on their way from before may be the first that are missing. Once there are none, the place
+        // where reading begins stays.
         if self.routing.has_earlier_rows(running, fell_at) {
             return Ok(());
         }
