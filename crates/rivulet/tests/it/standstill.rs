@@ -306,6 +306,8 @@ fn whoever_falls_behind_again_and_again_gets_each_event_once() {
         rows.filter(|row| row["room"] == room).map(|row| row["n"].as_u64().expect("n")).collect()
     };
     let of_all = || -> Vec<Vec<u64>> { (0..QUERIES).map(|n| rows_of(&format!("r{n}"))).collect() };
+    // To read them all takes long, and the receiver takes none meanwhile: not before there are enough.
+    wait_for(4 * LONG, "as many as were sent", || receiver.count() >= QUERIES * EVENTS);
     wait_for(LONG, "the last ones", || of_all().iter().all(|rows| rows.last() == Some(&(EVENTS as u64 - 1))));
     for (query, rows) in of_all().into_iter().enumerate() {
         assert_eq!(rows, (0..EVENTS as u64).collect::<Vec<_>>(), "q{query}");
