@@ -250,7 +250,8 @@ impl Service for Engine {
         }
         let mut answer = accounts.run(permit.caller(), statement)?;
         if let AccountAnswer::Tenants(tenants) = &mut answer {
-            self.add_used(tenants, &state_bytes(&self.applications, &self.big_queries, &self.tables, |_| true));
+            let of_tables = self.tables.memory_bytes(|_| true);
+            self.add_used(tenants, &state_bytes(&self.applications, &self.big_queries, of_tables, |_| true));
         }
         Ok(answer)
     }

@@ -18,18 +18,19 @@ use crate::service::{Limit, LimitUse, Quota, Quotas, Tenant, TenantInfo};
 /// How often rates and memory are measured.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
-/// The memory of the queries of these tenants: parameters, state, what waits for them, and their reference tables.
+/// The memory of the queries of these tenants: parameters, state, what waits for them, and that of their reference
+/// tables.
 pub(super) fn state_bytes(
     applications: &Applications,
     big_queries: &BigQueries,
-    tables: &ReferenceTables,
+    of_tables: Vec<(Tenant, u64)>,
     is_asked: impl Fn(&Tenant) -> bool,
 ) -> BTreeMap<Tenant, u64> {
     let mut bytes: BTreeMap<Tenant, u64> = BTreeMap::new();
     for running in applications.running().iter().filter(|one| is_asked(&one.tenant)) {
         *bytes.entry(running.tenant.clone()).or_default() += running.group.memory_bytes() as u64;
     }
-    for (tenant, held) in big_queries.state_bytes(&is_asked).into_iter().chain(tables.memory_bytes(&is_asked)) {
+    for (tenant, held) in big_queries.state_bytes(&is_asked).into_iter().chain(of_tables) {
         *bytes.entry(tenant).or_default() += held;
     }
     bytes
@@ -106,8 +107,9 @@ fn look_at_memory(quotas: &Quotas, applications: &Applications, big_queries: &Bi
         return;
     }
     let is_limited = |tenant: &Tenant| limited.iter().any(|quota| quota.tenant() == tenant);
-    let bytes = state_bytes(applications, big_queries, tables, is_limited);
-    let of_tables: BTreeMap<Tenant, u64> = tables.memory_bytes(is_limited).into_iter().collect();
+    let of_tables = tables.memory_bytes(is_limited);
+    let bytes = state_bytes(applications, big_queries, of_tables.clone(), is_limited);
+    let of_tables: BTreeMap<Tenant, u64> = of_tables.into_iter().collect();
     for quota in &limited {
         let of = |bytes: &BTreeMap<Tenant, u64>| bytes.get(quota.tenant()).copied().unwrap_or(0);
         let (held, most) = (of(&bytes), quota.most(Limit::StateBytes));
