@@ -36,7 +36,7 @@ impl Group {
         self.join_restored(queries, parameters, &|_| None)
     }
 
-    /// The same for queries of which some are about to be [restored](Group::restore). Those share a slot only with
+    /// The same for queries of which some are about to be [restored](Group::restore_from). Those share a slot only with
     /// queries that shared it when they were captured. For each of them `shared` has a number, equal for those that
     /// shared a slot.
     pub fn join_restored(

@@ -115,12 +115,9 @@ impl Group {
 
     /// Restores the saved state of queries. `slot_of` gives the slot of a query that still exists; the group has had no
     /// event yet. Queries whose state cannot be read begin anew.
-    pub fn restore(&self, saved: &Saved, slot_of: &dyn Fn(QueryId) -> Option<Slot>) -> Restored {
-        self.restore_from(saved, None, slot_of, false)
-    }
-
-    /// The same for the state of an earlier version of the application, migrated by `map`. If the saved state is not
-    /// needed afterwards (`releases`), each part of it leaves memory when it is restored.
+    ///
+    /// State of an earlier version of the application is migrated by `map`. If the saved state is not needed afterwards
+    /// (`releases`), each part of it leaves memory when it is restored.
     pub fn restore_from(
         &self,
         saved: &Saved,
