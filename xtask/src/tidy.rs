@@ -20,6 +20,7 @@ const LAYERS: &[(&str, u32)] = &[
     ("rivulet", 3),
     ("rivulet-testing", 4),
     ("rivulet-simulation", 5),
+    ("rivulet-testing-ports", 4),
     ("rivulet-testing-s3", 4),
     ("rivulet-fuzz", 4),
 ];

@@ -198,8 +198,7 @@ fn homes_publish_to_a_broker_over_their_connections() {
 
 #[test]
 fn a_broker_that_is_not_there_is_an_error_with_a_hint() {
-    // Bound and dropped: nobody listens there.
-    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = rivulet_testing_ports::free_address();
     let options = GeneratorOptions::Client(BrokerOptions::new(address.to_string(), 1, "generator"));
     let error = rivulet_bench::run_generator(options, &b""[..], Vec::new()).unwrap_err().to_string();
     assert!(error.contains(&address.to_string()) && error.contains("hint:"), "{error}");
@@ -256,8 +255,7 @@ fn as_a_client_it_publishes_through_a_real_broker() {
     if !is_installed("mosquitto") {
         return;
     }
-    // Mosquitto cannot choose a port itself; this one was free a moment ago.
-    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = rivulet_testing_ports::free_address();
     let mut command = Command::new("mosquitto");
     command.args(["-p", &address.port().to_string()]).stdout(Stdio::null()).stderr(Stdio::null());
     let _mosquitto = Ended(command.spawn().unwrap());

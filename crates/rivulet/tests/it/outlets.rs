@@ -545,7 +545,7 @@ fn results_go_to_a_topic_of_kafka_for_each_query() {
 #[test]
 fn a_kafka_that_is_away_is_told_and_what_waits_for_it_is_saved() {
     let folder = TempDir::new().unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = rivulet_testing_ports::free_port();
     let health = |engine: &Engine| engine.status().applications[0].health[0].clone();
     {
         let engine = opened(on_demand(folder.path()));

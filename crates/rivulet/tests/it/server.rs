@@ -1,11 +1,12 @@
 //! The server as its users have it: the real program in a process of its own, real sockets, real files, real signals.
 
 use std::io::{BufRead, BufReader, Read, Write, stderr};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+pub(crate) use rivulet_testing_ports::free_address as free_port;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -180,10 +181,6 @@ fn without_settings(mut command: Command) -> Command {
         command.env_remove(name);
     }
     command
-}
-
-pub(crate) fn free_port() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 pub(crate) fn wait(what: &str, is_so: impl FnMut() -> bool) {

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::io::Write;
-use std::net::TcpListener;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
@@ -38,7 +37,7 @@ fn properties(engine: &Engine, statement: &str) -> Vec<(String, Value)> {
 fn a_kafka_at_a_dead_port_never_looks_as_if_rows_were_out() {
     let folder = TempDir::new().unwrap();
     let engine = open(folder.path());
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = rivulet_testing_ports::free_port();
     declare(&engine, folder.path(), &format!("TO 'kafka:127.0.0.1:{port}/x' FORMAT JSON"));
     let shown = || engine.status().big_queries.remove(0);
     let sink = || shown().health.into_iter().find(|end| end.name == "away").expect("the sink");

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use arrow::array::{ArrayRef, Int64Array};
 use rivulet_connectors::connector::{Condition, Connectors};
 use rivulet_dataflow::{Batch, Source};
+use rivulet_testing_ports::free_port;
 
 use super::support::{
     Drained, PATIENCE, batch, fill, flush_until, format, options, poll_until, sink, sink_error, source, source_error,
@@ -56,10 +57,6 @@ impl Message {
     fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find_map(|header| header.strip_prefix(&format!("{name}: ")))
     }
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// Posts a body; gives the status.

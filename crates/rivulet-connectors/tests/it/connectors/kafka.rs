@@ -1,6 +1,5 @@
 //! `kafka:` both ways, against a real broker: Apache Kafka, started from its published jars.
 
-use std::net::TcpListener;
 use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +8,7 @@ use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
 use rivulet_connectors::connector::{Condition, ConnectorContext, Connectors, FinalUpTo, SinkSpec};
 use rivulet_dataflow::{Batch, Polled, Refusals, Sink, TransactionalSink, marked_as_array};
+use rivulet_testing_ports::free_port;
 
 use super::kafka_broker::Broker;
 use super::reach::what_a_kafka_broker_tells_is_looked_at;
@@ -506,7 +506,7 @@ fn rows_wait_for_a_broker_that_is_away(address: &str, broker: &mut Broker) {
 
 #[test]
 fn a_broker_at_a_dead_port_takes_no_rows() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = free_port();
     let spec = sink(&format!("kafka:127.0.0.1:{port}/x"), rows(0..1).columns.schema());
     let health = spec.host.health.clone();
     let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
@@ -519,8 +519,7 @@ fn a_broker_at_a_dead_port_takes_no_rows() {
 
 #[test]
 fn a_broker_that_is_not_there_is_told() {
-    static PORT: LazyLock<u16> =
-        LazyLock::new(|| TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port());
+    static PORT: LazyLock<u16> = LazyLock::new(free_port);
     let mut spec = source(&format!("kafka:127.0.0.1:{}/x", *PORT), COLUMNS);
     spec.options = options(&[("properties.socket.timeout.ms", "1000")]);
     let error = source_error(&spec);

@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io::{Write, stderr};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
+
+use rivulet_testing_ports::free_port;
 
 /// How long the broker may take to start.
 const START_MAX: Duration = Duration::from_secs(120);
@@ -34,10 +36,6 @@ fn java(jars: &Path, arguments: &[&str]) -> Command {
     command.arg(jars.join("*")).args(arguments);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command
-}
-
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// The user of a broker that asks for one.

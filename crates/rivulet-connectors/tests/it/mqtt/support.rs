@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{Write, stderr};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
@@ -13,6 +13,7 @@ use rivulet_connectors::mqtt::{
     Broker, BrokerOptions, Client, ClientOptions, PublishBatch, PublishOptions, Publisher, Qos, Route, Router,
 };
 use rivulet_dataflow::{Clock, Inbox, ManualClock, Push, Slot};
+pub(crate) use rivulet_testing_ports::free_port;
 
 use crate::authority::Authority;
 
@@ -225,7 +226,7 @@ impl Mosquitto {
         let program = program("mosquitto")?;
         let anonymous = if lines.iter().any(|line| line.contains("password_file")) { "false" } else { "true" };
         let mut broker = Self { program, child: None, folder, port: 0 };
-        // Between finding a free port and listening on it somebody else may take it.
+        // Whoever asked for no port of ours may have taken it.
         for _ in 0..5 {
             broker.port = free_port();
             let configuration = format!(
@@ -287,11 +288,6 @@ impl Drop for Mosquitto {
             let _ = child.wait();
         }
     }
-}
-
-/// A port nobody listens on, for now.
-pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
 /// An address as a client is told it.
