@@ -349,6 +349,8 @@ fn a_log_at_its_limit_waits_for_results_to_leave_and_then_goes_on() {
     }
     let waits = || engine.status().log.and_then(|log| log.problem);
     wait("the log to be full", || waits().is_some_and(|problem| problem.contains("it waits for a checkpoint")));
+    // Until an event is processed there is nothing that a crash would lose.
+    wait("results to be on their way", || engine.status().applications[0].results > 0);
     let error = engine.checkpoint().expect_err("results have not left, and a crash would lose them");
     assert!(error.message.contains("have not left"), "{error:?}");
     let error = engine.ready().expect_err("nothing is received");
