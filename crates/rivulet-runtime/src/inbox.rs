@@ -154,13 +154,6 @@ impl TaskInbox {
         self.limits.overflow != Overflow::Block || !self.is_full(queue, payload_bytes)
     }
 
-    /// Drops and counts an event of this size if the inbox would refuse it; returns whether it has.
-    pub(crate) fn drops_new(&self, queue: &mut Queue, payload_bytes: usize) -> bool {
-        let is_dropped = !self.has_room(queue, payload_bytes);
-        queue.dropped += u64::from(is_dropped);
-        is_dropped
-    }
-
     /// Offers an event to the queue of this inbox. With `must_fit` it is not refused.
     #[inline]
     pub(crate) fn push(&self, queue: &mut Queue, event: Event<'_>, must_fit: bool) -> Pushed {
@@ -276,8 +269,8 @@ impl Queue {
         }
     }
 
-    /// Drops at least `rows` events with at least `bytes` of payload, or all.
-    fn drop_oldest(&mut self, rows: usize, bytes: usize) {
+    /// Drops and counts at least `rows` events with at least `bytes` of payload, or all.
+    pub(crate) fn drop_oldest(&mut self, rows: usize, bytes: usize) {
         let (rows_kept, bytes_kept) = (self.rows.saturating_sub(rows), self.bytes.saturating_sub(bytes));
         while self.rows > rows_kept || self.bytes > bytes_kept {
             let Some(chunk) = self.chunks.front_mut() else { return };
@@ -292,16 +285,6 @@ impl Queue {
                 self.chunks.pop_front();
             }
         }
-    }
-
-    /// Drops all waiting events, and counts them.
-    pub(crate) fn drop_all(&mut self) {
-        self.drop_oldest(self.rows, self.bytes);
-    }
-
-    /// Drops and counts rows that were offered.
-    pub(crate) fn drop_new(&mut self, rows: usize) {
-        self.dropped += rows as u64;
     }
 
     /// Keeps the memory of a processed arena.

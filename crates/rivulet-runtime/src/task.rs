@@ -194,8 +194,10 @@ impl Task {
     /// Offers an event to `queue`, the locked queue of this task's inbox, and unlocks it.
     #[inline]
     pub(crate) fn push(self: &Arc<Self>, mut queue: Held<'_>, event: Event<'_>, must_fit: bool) -> Push {
-        let gives_way = event.position == 0 && self.settings.standstill.drops(event.input);
-        if gives_way && self.inbox.drops_new(&mut queue, event.bytes()) {
+        let standstill = &self.settings.standstill;
+        let gives_way = event.position == 0 && standstill.drops(event.input);
+        if gives_way && !self.inbox.has_room(&queue, event.bytes()) {
+            standstill.given_up.fetch_add(1, Ordering::Relaxed);
             return Push::Taken;
         }
         let pushed = self.inbox.push(&mut queue, event, must_fit);

@@ -66,7 +66,7 @@ impl Group {
         if position != 0 || !self.settings.standstill.drops(0) {
             return Some(rows);
         }
-        self.all_tasks().take(1).for_each(|(_, task)| task.inbox().lock().drop_new(rows.len()));
+        self.settings.standstill.given_up.fetch_add(rows.len() as u64, Ordering::Relaxed);
         None
     }
 

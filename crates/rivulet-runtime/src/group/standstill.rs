@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use rivulet_dataflow::{Event, InputIndex, LogPosition, LoggedEvent, Push, Slot};
 
 use super::Group;
-use crate::inbox::Queue;
 
 impl Group {
     /// The results of the group find no way out, and nobody knows until when. `inputs` has a bit for each input whose
@@ -79,7 +78,7 @@ impl Group {
     /// Gives up the events that wait in memory, which are the oldest that the log keeps for the group, and counts
     /// `events` that were left in the log and are given up too.
     pub fn give_up_waiting(&self, events: u64) {
-        self.all_tasks().for_each(|(_, task)| Queue::drop_all(&mut task.inbox().lock()));
+        self.all_tasks().for_each(|(_, task)| task.inbox().lock().drop_oldest(usize::MAX, usize::MAX));
         self.settings.standstill.given_up.fetch_add(events, Ordering::Relaxed);
     }
 

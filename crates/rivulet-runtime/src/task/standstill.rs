@@ -18,7 +18,7 @@ pub(crate) struct Standstill {
     pub(crate) fell_at: AtomicU64,
     /// The arrival of the next event that the group reads from the log: timers must not run ahead of it.
     pub(crate) held_at_us: AtomicI64,
-    /// Events that were given up because the log had no room to keep them.
+    /// Events that were given up because neither the inbox nor the log had room to keep them.
     pub(crate) given_up: AtomicU64,
 }
 
