@@ -15,7 +15,6 @@ use arrow::error::ArrowError;
 use arrow::row::Rows;
 use foldhash::fast::RandomState;
 use hashbrown::HashMap;
-use hashbrown::hash_table::Entry;
 use rivulet_dataflow::{KeyHash, hash_keys};
 use std::hash::BuildHasher;
 use std::sync::Arc;
@@ -401,14 +400,7 @@ impl KeyIndex {
                     |&at| known[at as usize] == word,
                     |&at| hasher.word(known[at as usize]),
                 );
-                numbers.push(match entry {
-                    Entry::Occupied(entry) => *entry.get(),
-                    Entry::Vacant(entry) => {
-                        let number = put(known, free, word);
-                        entry.insert(number);
-                        number
-                    }
-                });
+                numbers.push(*entry.or_insert_with(|| put(known, free, word)).get());
             }),
             (Store::Pairs(known), Values::Pairs(pairs)) => rows.for_each(|_, row| {
                 let pair = pairs[row];
@@ -417,14 +409,7 @@ impl KeyIndex {
                     |&at| known[at as usize] == pair,
                     |&at| hasher.pair(known[at as usize]),
                 );
-                numbers.push(match entry {
-                    Entry::Occupied(entry) => *entry.get(),
-                    Entry::Vacant(entry) => {
-                        let number = put(known, free, pair);
-                        entry.insert(number);
-                        number
-                    }
-                });
+                numbers.push(*entry.or_insert_with(|| put(known, free, pair)).get());
             }),
             (Store::Views(known), Values::Texts(views, _) | Values::Bytes(views)) => rows.for_each(|_, row| {
                 let view = views[row];
@@ -433,15 +418,11 @@ impl KeyIndex {
                     |&at| is_same(known, known.views[at as usize], view, || keys.long(row)),
                     |&at| known.hash(hasher, known.views[at as usize]),
                 );
-                numbers.push(match entry {
-                    Entry::Occupied(entry) => *entry.get(),
-                    Entry::Vacant(entry) => {
-                        let view = known.add(view, keys.long(row));
-                        let number = put(&mut known.views, free, view);
-                        entry.insert(number);
-                        number
-                    }
+                let entry = entry.or_insert_with(|| {
+                    let view = known.add(view, keys.long(row));
+                    put(&mut known.views, free, view)
                 });
+                numbers.push(*entry.get());
             }),
             _ => unreachable!("an index is used with keys of its own plan"),
         }
