@@ -70,7 +70,7 @@ pub use scope::{Scope, SinkDeclaration, SourceDeclaration, View};
 pub use shown::shown_statement;
 pub use statement::{
     AccountStatement, BigQuery, CreateApplication, CreateBigQuery, CreateSecret, CreateSink, CreateSource, CreateTable,
-    CreateView, FormatSpec, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, Name, NamedTopic, SecretValue, StateWish,
-    Statement, TenantLimit, UserName, limit_of, topic_of,
+    CreateView, Declared, FormatSpec, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, Name, NamedTopic, ObjectKind,
+    SecretValue, Show, StateWish, Statement, TenantLimit, UserName, limit_of, topic_of,
 };
 pub use value::{Literal, ParamValue, column_type_name, declared_type_name, interval_text, type_name};

@@ -9,7 +9,7 @@ use datafusion_expr::LogicalPlan;
 use datafusion_physical_expr::PhysicalExpr;
 use rivulet_operators::Table;
 
-use crate::statement::{FormatSpec, Name};
+use crate::statement::{Declared, FormatSpec, Name};
 use crate::value::column_type_name;
 use crate::{Literal, Position, SqlError};
 
@@ -283,24 +283,27 @@ impl Scope {
         self.sinks.values()
     }
 
-    /// Removes a source; returns whether there was one. Views over it stay, because they are planned already.
-    pub fn drop_source(&mut self, name: &str) -> bool {
-        self.source(name).is_some() && self.relations.remove(name).is_some()
+    /// Whether there is a source, sink or view of that name.
+    pub fn has(&self, what: Declared, name: &str) -> bool {
+        match what {
+            Declared::Source => self.source(name).is_some(),
+            Declared::Sink => self.sink(name).is_some(),
+            Declared::View => self.view(name).is_some(),
+        }
     }
 
-    /// Removes a view; returns whether there was one.
-    pub fn drop_view(&mut self, name: &str) -> bool {
-        self.view(name).is_some() && self.relations.remove(name).is_some()
+    /// Removes a source, sink or view; returns whether there was one. Views over a source stay, because they are
+    /// planned already.
+    pub fn drop(&mut self, what: Declared, name: &str) -> bool {
+        match what {
+            Declared::Sink => self.sinks.remove(name).is_some(),
+            _ => self.has(what, name) && self.relations.remove(name).is_some(),
+        }
     }
 
     /// Removes a reference table; returns whether there was one.
     pub fn drop_table(&mut self, name: &str) -> bool {
         self.table(name).is_some() && self.relations.remove(name).is_some()
-    }
-
-    /// Removes a sink; returns whether there was one.
-    pub fn drop_sink(&mut self, name: &str) -> bool {
-        self.sinks.remove(name).is_some()
     }
 
     pub(crate) fn relations(&self) -> impl Iterator<Item = (&str, &Relation)> {

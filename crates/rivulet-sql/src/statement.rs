@@ -1,6 +1,7 @@
 //! The statements of the language, as parsed and not yet planned.
 
 mod account;
+mod kind;
 mod parts;
 mod query;
 
@@ -14,6 +15,7 @@ pub use crate::application::FormatSpec;
 use crate::{Literal, Position};
 
 pub use account::{AccountStatement, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, TenantLimit, UserName, limit_of};
+pub use kind::{Declared, ObjectKind};
 use parts::Sealed;
 pub(crate) use parts::{ColumnDeclaration, ComputedColumn, MatchClause, PatternTree, SealedComputed, SkipClause};
 pub use parts::{Name, SecretValue, StateWish};
@@ -73,48 +75,6 @@ pub enum Statement {
         /// Whether the query is also run, to show what it did.
         analyze: bool,
     },
-    /// `DROP SOURCE [IF EXISTS] s`
-    DropSource {
-        /// The name of the source.
-        name: Name,
-        /// Do nothing if there is none.
-        if_exists: bool,
-    },
-    /// `DROP SINK [IF EXISTS] s`
-    DropSink {
-        /// The name of the sink.
-        name: Name,
-        /// Do nothing if there is none.
-        if_exists: bool,
-    },
-    /// `DROP VIEW [IF EXISTS] v`
-    DropView {
-        /// The name of the view.
-        name: Name,
-        /// Do nothing if there is none.
-        if_exists: bool,
-    },
-    /// `SHOW SOURCES [LIKE 'pattern'] [LIMIT n]`
-    ShowSources {
-        /// Only names like this.
-        like: Option<String>,
-        /// At most so many.
-        limit: Option<u64>,
-    },
-    /// `SHOW SINKS [LIKE 'pattern'] [LIMIT n]`
-    ShowSinks {
-        /// Only names like this.
-        like: Option<String>,
-        /// At most so many.
-        limit: Option<u64>,
-    },
-    /// `SHOW VIEWS [LIKE 'pattern'] [LIMIT n]`
-    ShowViews {
-        /// Only names like this.
-        like: Option<String>,
-        /// At most so many.
-        limit: Option<u64>,
-    },
     /// `SHOW FUNCTIONS [LIKE 'pattern'] [LIMIT n]`
     ShowFunctions {
         /// Only names like this.
@@ -130,50 +90,10 @@ pub enum Statement {
     ShowCheckpoints,
     /// `REFRESH TABLE t`
     RefreshTable(Name),
-    /// `DROP TABLE [IF EXISTS] t`
-    DropTable {
-        /// The name of the table.
-        name: Name,
-        /// Do nothing if there is none.
-        if_exists: bool,
-    },
-    /// `SHOW TABLES [LIKE 'pattern'] [LIMIT n]`
-    ShowTables {
-        /// Only names like this.
-        like: Option<String>,
-        /// At most so many.
-        limit: Option<u64>,
-    },
-    /// `DESCRIBE TABLE t`
-    DescribeTable(Name),
-    /// `SHOW APPLICATIONS [LIKE 'pattern'] [LIMIT n]`
-    ShowApplications {
-        /// Only names like this.
-        like: Option<String>,
-        /// At most so many.
-        limit: Option<u64>,
-    },
-    /// `SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LABEL 'home 42'] [LIMIT n]`
-    ShowQueries {
-        /// Only those of this application.
-        application: Option<Name>,
-        /// Only names like this.
-        like: Option<String>,
-        /// Only those with this label.
-        label: Option<String>,
-        /// At most so many.
-        limit: Option<u64>,
-    },
-    /// `DESCRIBE APPLICATION a`
-    DescribeApplication(Name),
-    /// `DESCRIBE QUERY q`
-    DescribeQuery(Name),
-    /// `DESCRIBE SOURCE s`
-    DescribeSource(Name),
-    /// `DESCRIBE SINK s`
-    DescribeSink(Name),
-    /// `DESCRIBE VIEW v`
-    DescribeView(Name),
+    /// `SHOW TABLES [LIKE 'pattern'] [LIMIT n]`, and so of each other kind
+    Show(Show),
+    /// `DESCRIBE APPLICATION a`, and so of each other kind
+    Describe(ObjectKind, Name),
     /// `DESCRIBE 'path'`: the declaration of a source that reads this file.
     DescribeFile {
         /// The path.
@@ -211,20 +131,15 @@ pub enum Statement {
     PauseQuery(Name),
     /// `RESUME QUERY q`
     ResumeQuery(Name),
-    /// `DROP QUERY [IF EXISTS] q`
-    DropQuery {
-        /// The name of the query.
+    /// `DROP TABLE [IF EXISTS] t`, and so of each other kind
+    Drop {
+        /// The kind of what is dropped.
+        kind: ObjectKind,
+        /// Its name.
         name: Name,
         /// Do nothing if there is none.
         if_exists: bool,
-    },
-    /// `DROP APPLICATION [IF EXISTS] a [CASCADE]`
-    DropApplication {
-        /// The name of the application.
-        name: Name,
-        /// Do nothing if there is none.
-        if_exists: bool,
-        /// Drop its queries too; without it an application with queries stays.
+        /// `CASCADE`: of an application, drop its queries too; without it an application with queries stays.
         cascade: bool,
     },
     /// About tenants, users, tokens and rights.
@@ -270,6 +185,22 @@ impl Statement {
         }
         secrets
     }
+}
+
+/// `SHOW TABLES [LIKE 'pattern'] [LIMIT n]`, and so of each other kind; of queries
+/// `SHOW QUERIES [FROM APPLICATION a] [LIKE 'pattern'] [LABEL 'home 42'] [LIMIT n]`
+#[derive(Clone, Debug)]
+pub struct Show {
+    /// The kind of what is listed.
+    pub kind: ObjectKind,
+    /// Only queries of this application.
+    pub application: Option<Name>,
+    /// Only names like this.
+    pub like: Option<String>,
+    /// Only queries with this label.
+    pub label: Option<String>,
+    /// At most so many.
+    pub limit: Option<u64>,
 }
 
 /// `CREATE [OR REPLACE] SECRET [IF NOT EXISTS] name AS '...'`: a value that options of other statements name.

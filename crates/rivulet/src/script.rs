@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use rivulet_connectors::connector::{ConnectorContext, Secrets};
 use rivulet_sql::{
-    BigQuery, CreateApplication, CreateBigQuery, CreateSecret, CreateTable, Name, Position, QueryPlan, Scope,
-    Statement, Table, explain_query, parse_script, plan_query,
+    BigQuery, CreateApplication, CreateBigQuery, CreateSecret, CreateTable, Name, ObjectKind, Position, QueryPlan,
+    Scope, Statement, Table, explain_query, parse_script, plan_query,
 };
 
 use crate::engine::{TableBound, read_table};
@@ -210,21 +210,12 @@ impl Script {
             Statement::DescribeFile { path, position } => {
                 return Ok(Some(Step::Show(create_source(&path, position, &self.host.files)?)));
             }
-            Statement::DropSource { name, if_exists } => {
-                let dropped = self.scope.drop_source(&name.text);
-                expect_dropped(dropped || if_exists, "source", &name.text, name.position)?;
-            }
-            Statement::DropSink { name, if_exists } => {
-                let dropped = self.scope.drop_sink(&name.text);
-                expect_dropped(dropped || if_exists, "sink", &name.text, name.position)?;
-            }
-            Statement::DropView { name, if_exists } => {
-                let dropped = self.scope.drop_view(&name.text);
-                expect_dropped(dropped || if_exists, "view", &name.text, name.position)?;
-            }
-            Statement::DropTable { name, if_exists } => {
-                let dropped = self.scope.drop_table(&name.text);
-                expect_dropped(dropped || if_exists, "table", &name.text, name.position)?;
+            Statement::Drop { kind: kind @ (ObjectKind::Table | ObjectKind::Declared(_)), name, if_exists, .. } => {
+                let dropped = match kind {
+                    ObjectKind::Declared(what) => self.scope.drop(what, &name.text),
+                    _ => self.scope.drop_table(&name.text),
+                };
+                expect_dropped(dropped || if_exists, kind.word(), &name.text, name.position)?;
             }
             _ => {
                 return Err(ServiceError::invalid("this statement needs a server")

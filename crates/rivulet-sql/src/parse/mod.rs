@@ -31,7 +31,7 @@ use std::borrow::Cow;
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::lexer::{self, StatementTokens, describe_token};
-use crate::statement::{CreateApplication, CreateBigQuery, CreateTable, Name, StateWish, Statement};
+use crate::statement::{CreateApplication, CreateBigQuery, CreateTable, Name, ObjectKind, Show, StateWish, Statement};
 use crate::{Literal, Position, SqlError};
 use cursor::Cursor;
 
@@ -120,62 +120,17 @@ fn parse_tokens(
     tokens: &[TokenWithSpan],
     quoted: Quoted,
 ) -> Result<Statement, SqlError> {
-    const FIRST_WORDS: [&str; 15] = [
-        "CREATE",
-        "ALTER",
-        "SELECT",
-        "INSERT",
-        "SHOW",
-        "DESCRIBE",
-        "EXPLAIN",
-        "PAUSE",
-        "RESUME",
-        "DROP",
-        "REFRESH",
-        "CHECKPOINT",
-        "GRANT",
-        "REVOKE",
-        "WITH",
-    ];
     let mut cursor = Cursor::new(tokens, statement.end);
     if query::begins_query(cursor.peek()) || cursor.is_word("insert") {
         return Ok(Statement::RunQuery(query::select_or_insert(&mut cursor, statement.text)?));
     }
-    if !FIRST_WORDS.iter().any(|word| cursor.is_word(word)) {
-        return Err(unknown_statement(&cursor, &FIRST_WORDS));
-    }
-    const OTHER_WORDS: [&str; 12] = [
-        "CREATE",
-        "SHOW",
-        "DESCRIBE",
-        "EXPLAIN",
-        "PAUSE",
-        "RESUME",
-        "DROP",
-        "REFRESH",
-        "CHECKPOINT",
-        "ALTER",
-        "GRANT",
-        "REVOKE",
-    ];
-    let parsed = match cursor.expect_one_of(&OTHER_WORDS)? {
+    let Some(first) = FIRST_WORDS.iter().position(|word| cursor.eat_word(word)) else {
+        return Err(unknown_statement(&cursor));
+    };
+    let parsed = match first {
         0 => create_statement(&mut cursor, statement, quoted),
         1 => show(&mut cursor),
-        2 if matches!(cursor.peek(), Token::SingleQuotedString(_)) => {
-            let (path, position) = cursor.string("the path of a file")?;
-            Ok(Statement::DescribeFile { path, position })
-        }
-        2 => Ok(
-            match cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "FUNCTION"])? {
-                0 => Statement::DescribeApplication(cursor.name("the name of an application")?),
-                1 => Statement::DescribeQuery(cursor.name("the name of a query")?),
-                2 => Statement::DescribeTable(cursor.name("the name of a table")?),
-                3 => Statement::DescribeSource(cursor.name("the name of a source")?),
-                4 => Statement::DescribeSink(cursor.name("the name of a sink")?),
-                5 => Statement::DescribeView(cursor.name("the name of a view")?),
-                _ => Statement::DescribeFunction(cursor.declared_name("the name of a function")?),
-            },
-        ),
+        2 => describe(&mut cursor),
         3 => explain(&mut cursor, statement),
         4 => cursor.expect_word("QUERY").and_then(|()| Ok(Statement::PauseQuery(cursor.name("the name of a query")?))),
         5 => cursor.expect_word("QUERY").and_then(|()| Ok(Statement::ResumeQuery(cursor.name("the name of a query")?))),
@@ -192,12 +147,35 @@ fn parse_tokens(
     Ok(parsed)
 }
 
+/// The words that statements begin with. A query begins with one of the last three, and is read before the others.
+const FIRST_WORDS: [&str; 15] = [
+    "CREATE",
+    "SHOW",
+    "DESCRIBE",
+    "EXPLAIN",
+    "PAUSE",
+    "RESUME",
+    "DROP",
+    "REFRESH",
+    "CHECKPOINT",
+    "ALTER",
+    "GRANT",
+    "REVOKE",
+    "SELECT",
+    "INSERT",
+    "WITH",
+];
+
 const FIRST_WORDS_HINT: &str = "statements begin with CREATE, ALTER, SELECT, INSERT, SHOW, DESCRIBE, EXPLAIN, PAUSE, RESUME, DROP, REFRESH, CHECKPOINT, GRANT or REVOKE";
 
-fn unknown_statement(cursor: &Cursor<'_>, first_words: &[&str]) -> SqlError {
+/// The words behind CREATE and DROP.
+const CREATED: [&str; 10] =
+    ["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "SECRET", "TENANT", "USER", "TOKEN"];
+
+fn unknown_statement(cursor: &Cursor<'_>) -> SqlError {
     let error = SqlError::new(cursor.position(), format!("unknown statement {}", describe_token(cursor.peek())));
     match cursor.peek() {
-        Token::Word(word) => error.suggest(&word.value, first_words.iter().copied(), FIRST_WORDS_HINT),
+        Token::Word(word) => error.suggest(&word.value, FIRST_WORDS, FIRST_WORDS_HINT),
         _ => error.hint(FIRST_WORDS_HINT),
     }
 }
@@ -228,8 +206,6 @@ fn create_statement(
     if account::is_next(cursor, &account::CREATED) {
         return account::create(cursor).map(Statement::Account);
     }
-    const CREATED: [&str; 10] =
-        ["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "SECRET", "TENANT", "USER", "TOKEN"];
     Ok(match cursor.expect_one_of(&CREATED)? {
         0 => Statement::CreateApplication(Box::new(create::application(cursor, &statement.tokens, text)?)),
         1 => create_query(cursor, &statement.tokens, text)?,
@@ -348,15 +324,10 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     } else {
         None
     };
-    Ok(match what {
-        0 => Statement::ShowApplications { like, limit },
-        1 => Statement::ShowQueries { application, like, label, limit },
-        2 => Statement::ShowTables { like, limit },
-        3 => Statement::ShowSources { like, limit },
-        4 => Statement::ShowSinks { like, limit },
-        5 => Statement::ShowViews { like, limit },
-        7 => Statement::ShowFunctions { like, limit },
-        _ => Statement::ShowSecrets { like, limit },
+    Ok(match ObjectKind::ALL.get(what) {
+        Some(&kind) => Statement::Show(Show { kind, application, like, label, limit }),
+        None if what == 7 => Statement::ShowFunctions { like, limit },
+        None => Statement::ShowSecrets { like, limit },
     })
 }
 
@@ -420,23 +391,31 @@ fn drop_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     if account::is_next(cursor, &account::CREATED) {
         return account::drop(cursor).map(Statement::Account);
     }
-    const DROPPED: [&str; 10] =
-        ["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "SECRET", "TENANT", "USER", "TOKEN"];
-    let what = cursor.expect_one_of(&DROPPED)?;
+    let what = cursor.expect_one_of(&CREATED)?;
     let if_exists = cursor.eat_words(&["if", "exists"]);
-    Ok(match what {
-        0 => {
-            let name = cursor.name("the name of an application")?;
-            let cascade = cursor.eat_word("cascade");
-            Statement::DropApplication { name, if_exists, cascade }
-        }
-        1 => Statement::DropQuery { name: cursor.name("the name of a query")?, if_exists },
-        2 => Statement::DropTable { name: cursor.name("the name of a table")?, if_exists },
-        3 => Statement::DropSource { name: cursor.name("the name of a source")?, if_exists },
-        4 => Statement::DropSink { name: cursor.name("the name of a sink")?, if_exists },
-        5 => Statement::DropView { name: cursor.name("the name of a view")?, if_exists },
-        _ => Statement::DropSecret { name: cursor.secret_name()?, if_exists },
+    let Some(&kind) = ObjectKind::ALL.get(what) else {
+        return Ok(Statement::DropSecret { name: cursor.secret_name()?, if_exists });
+    };
+    let name = name_of_kind(cursor, kind)?;
+    let cascade = kind == ObjectKind::Application && cursor.eat_word("cascade");
+    Ok(Statement::Drop { kind, name, if_exists, cascade })
+}
+
+fn describe(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
+    if matches!(cursor.peek(), Token::SingleQuotedString(_)) {
+        let (path, position) = cursor.string("the path of a file")?;
+        return Ok(Statement::DescribeFile { path, position });
+    }
+    let what = cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "FUNCTION"])?;
+    Ok(match ObjectKind::ALL.get(what) {
+        Some(&kind) => Statement::Describe(kind, name_of_kind(cursor, kind)?),
+        None => Statement::DescribeFunction(cursor.declared_name("the name of a function")?),
     })
+}
+
+fn name_of_kind(cursor: &mut Cursor<'_>, kind: ObjectKind) -> Result<Name, SqlError> {
+    let article = if kind == ObjectKind::Application { "an" } else { "a" };
+    cursor.name(&format!("the name of {article} {}", kind.word()))
 }
 
 #[cfg(test)]

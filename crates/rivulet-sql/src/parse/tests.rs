@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::{Field, Schema};
 
 use super::*;
-use crate::StateWish;
+use crate::statement::Declared;
 use crate::value::TIMESTAMP;
 
 const AC: &str = "CREATE APPLICATION ac_control (home TEXT, target DOUBLE DEFAULT 24.0)
@@ -96,32 +96,39 @@ fn a_query_is_read() {
 
 #[test]
 fn the_small_statements_are_read() {
-    assert!(matches!(one("SHOW APPLICATIONS"), Statement::ShowApplications { like: None, limit: None }));
-    let Statement::ShowQueries { application, like, label, limit } =
+    assert!(matches!(
+        one("SHOW APPLICATIONS"),
+        Statement::Show(Show { kind: ObjectKind::Application, like: None, limit: None, .. })
+    ));
+    let Statement::Show(Show { kind: ObjectKind::Query, application, like, label, limit }) =
         one("SHOW QUERIES FROM APPLICATION a LIKE 'kim%' LABEL 'home 42' LIMIT 20")
     else {
         panic!("not SHOW QUERIES")
     };
     assert_eq!((application.unwrap().text.as_str(), like.as_deref(), limit), ("a", Some("kim%"), Some(20)));
     assert_eq!(label.as_deref(), Some("home 42"));
-    assert!(matches!(one("DESCRIBE APPLICATION a"), Statement::DescribeApplication(name) if name.text == "a"));
-    assert!(matches!(one("DESCRIBE QUERY q"), Statement::DescribeQuery(_)));
-    assert!(matches!(one("DESCRIBE SOURCE s"), Statement::DescribeSource(_)));
-    assert!(matches!(one("DESCRIBE SINK s"), Statement::DescribeSink(_)));
+    assert!(
+        matches!(one("DESCRIBE APPLICATION a"), Statement::Describe(ObjectKind::Application, name) if name.text == "a")
+    );
+    assert!(matches!(one("DESCRIBE QUERY q"), Statement::Describe(ObjectKind::Query, _)));
+    assert!(matches!(one("DESCRIBE SOURCE s"), Statement::Describe(ObjectKind::Declared(Declared::Source), _)));
+    assert!(matches!(one("DESCRIBE SINK s"), Statement::Describe(ObjectKind::Declared(Declared::Sink), _)));
     assert!(matches!(
         one("SHOW FUNCTIONS LIKE '%log%' LIMIT 3"),
         Statement::ShowFunctions { like: Some(_), limit: Some(3) }
     ));
     assert!(matches!(one("DESCRIBE FUNCTION If"), Statement::DescribeFunction(name) if name.text == "if"));
-    assert!(matches!(one("DESCRIBE VIEW v"), Statement::DescribeView(name) if name.text == "v"));
+    assert!(
+        matches!(one("DESCRIBE VIEW v"), Statement::Describe(ObjectKind::Declared(Declared::View), v) if v.text == "v")
+    );
     assert!(matches!(one("EXPLAIN APPLICATION a"), Statement::ExplainApplication(_)));
     assert!(matches!(one("EXPLAIN QUERY q"), Statement::ExplainQuery(_)));
     assert!(matches!(one("PAUSE QUERY q"), Statement::PauseQuery(_)));
     assert!(matches!(one("RESUME QUERY \"q-1\""), Statement::ResumeQuery(name) if name.text == "q-1"));
-    assert!(matches!(one("DROP QUERY IF EXISTS q"), Statement::DropQuery { if_exists: true, .. }));
+    assert!(matches!(one("DROP QUERY IF EXISTS q"), Statement::Drop { kind: ObjectKind::Query, if_exists: true, .. }));
     assert!(matches!(
         one("DROP APPLICATION a CASCADE"),
-        Statement::DropApplication { if_exists: false, cascade: true, .. }
+        Statement::Drop { kind: ObjectKind::Application, if_exists: false, cascade: true, .. }
     ));
     let Statement::ExplainCreate(create) = one(&format!("EXPLAIN {AC}")) else { panic!("not EXPLAIN CREATE") };
     assert_eq!(create.text, AC);
@@ -387,8 +394,14 @@ fn statements_of_big_queries_are_read() {
     assert_eq!((query.sink.unwrap().text.as_str(), query.state_ttl_us), ("s", Some(3_600_000_000)));
     let explained = |script: &str| matches!(one(script), Statement::ExplainBigQuery { analyze: true, .. });
     assert!(explained("EXPLAIN ANALYZE SELECT a FROM t") && !explained("EXPLAIN INSERT INTO s SELECT a FROM t"));
-    assert!(matches!(one("SHOW SOURCES LIKE 'a%'"), Statement::ShowSources { like: Some(_), limit: None }));
-    assert!(matches!(one("DROP VIEW IF EXISTS v"), Statement::DropView { if_exists: true, .. }));
+    assert!(matches!(
+        one("SHOW SOURCES LIKE 'a%'"),
+        Statement::Show(Show { kind: ObjectKind::Declared(Declared::Source), like: Some(_), limit: None, .. })
+    ));
+    assert!(matches!(
+        one("DROP VIEW IF EXISTS v"),
+        Statement::Drop { kind: ObjectKind::Declared(Declared::View), if_exists: true, .. }
+    ));
 }
 
 #[test]

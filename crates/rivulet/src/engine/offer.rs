@@ -5,10 +5,9 @@ use std::sync::atomic::Ordering;
 
 use rivulet_dataflow::QueryId;
 use rivulet_operators::application::Application;
-use rivulet_sql::{AccountStatement, StateWish, Statement};
+use rivulet_sql::{AccountStatement, Declared, StateWish, Statement};
 use tokio::sync::broadcast;
 
-use super::big_queries::Declared;
 use super::queries::why::{ServerFacts, why_big};
 use super::quotas::state_bytes;
 use super::running::Running;
@@ -318,7 +317,7 @@ impl Engine {
         let mut names: Vec<String> = self.applications.infos(tenant).into_iter().map(|one| one.name).collect();
         names.extend(self.applications.tables(tenant).into_iter().map(|one| one.name));
         names.extend(self.big_queries.infos(tenant).into_iter().map(|one| one.name));
-        for what in [Declared::Source, Declared::Sink, Declared::View] {
+        for what in Declared::ALL {
             names.extend(self.big_queries.declared(tenant, what).into_iter().map(|(name, _)| name));
         }
         // Its values would be those of the next tenant of this name.

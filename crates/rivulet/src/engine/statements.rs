@@ -4,14 +4,15 @@ use std::collections::HashSet;
 use std::iter::Peekable;
 use std::sync::Arc;
 
-use rivulet_sql::{Literal, Name, Position, SqlError, StateWish, Statement};
+use rivulet_connectors::connector::Direction;
+use rivulet_sql::{Declared, Literal, Name, ObjectKind, Position, Show, SqlError, StateWish, Statement};
 use serde_json::{Value, json};
 
 use super::Engine;
 use super::answers::{
     self, describe_application, describe_query, describe_table, first, lines, more, result_bytes, rows_max, said, table,
 };
-use super::big_queries::{Declared, Resumed};
+use super::big_queries::Resumed;
 use super::running::Running;
 use super::texts::parameters_of;
 use crate::counted::counted;
@@ -174,21 +175,6 @@ impl Engine {
                 let table = self.refresh_table(permit, &name.text).map_err(|error| at(error, &name))?;
                 Ok(said(format!("table {name} refreshed, {}", counted(table.rows, "row"))))
             }
-            Statement::DropTable { name, if_exists } => {
-                dropped("table", &name, if_exists, self.drop_table(permit, &name.text))
-            }
-            Statement::ShowTables { like, limit } => {
-                let limit = rows_max(limit);
-                let is_like = |one: &TableInfo| like.as_ref().is_none_or(|pattern| like::like(&one.name, pattern));
-                let row = |one: TableInfo| {
-                    vec![json!(one.name), json!(one.state()), json!(one.rows), json!(one.bytes), json!(one.file)]
-                };
-                let columns = ["name", "state", "rows", "bytes", "file"];
-                Ok(first(limit, &columns, self.tables(permit).into_iter().filter(is_like).map(row)))
-            }
-            Statement::DescribeTable(name) => {
-                Ok(describe_table(self.table(permit, &name.text).map_err(|error| at(error, &name))?))
-            }
             Statement::CreateQuery { name, if_not_exists, application, values, label } => {
                 if if_not_exists && self.query(permit, &name.text).is_ok() {
                     return Ok(said(format!("query {name} exists, nothing was done")));
@@ -229,74 +215,24 @@ impl Engine {
             Statement::AlterApplication { name, input, options, wish } => {
                 self.alter_application(tenant, &name, input.as_ref(), &options, wish).map(said)
             }
-            Statement::ShowApplications { like, limit } => {
-                let limit = rows_max(limit);
-                let is_like =
-                    |one: &ApplicationInfo| like.as_ref().is_none_or(|pattern| like::like(&one.name, pattern));
-                let rows = self.applications(permit).into_iter().filter(is_like);
-                Ok(first(
-                    limit,
-                    &["name", "state", "queries_running", "queries_paused", "input", "output", "id"],
-                    rows.map(|one| {
-                        vec![
-                            json!(one.name),
-                            json!(one.state()),
-                            json!(one.queries_running),
-                            json!(one.queries_paused),
-                            json!(one.input_topic),
-                            json!(one.output_topic),
-                            json!(one.id.get(..12).unwrap_or(&one.id)),
-                        ]
-                    }),
-                ))
-            }
-            Statement::ShowQueries { application, like, label, limit } => {
-                if let Some(application) = &application {
-                    self.applications.info(&full(application)).map_err(|error| at(error, application))?;
-                }
-                let limit = rows_max(limit);
-                if limit > QUERIES_PAGE_MAX {
-                    return Err(ServiceError::invalid(format!(
-                        "LIMIT is {limit}, and SHOW QUERIES gives {QUERIES_PAGE_MAX} rows at most"
-                    ))
-                    .with_hint(format!("`rivulet query list --limit {limit}` goes on from page to page")));
-                }
-                // One row more, to find out whether there are more.
-                let application = application.map(|name| name.text);
-                let filter = QueryFilter { application, like, label, after: None, limit: limit + 1 };
-                let rows = self.queries(permit, &filter).into_iter().map(|one| {
-                    let (application, parameters) = match one.big {
-                        Some(_) => (Value::Null, Value::Null),
-                        None => (json!(one.application), Value::Object(one.parameters)),
-                    };
-                    vec![json!(one.name), application, json!(one.state.name()), parameters]
-                });
-                let mut shown = first(limit, &["name", "application", "state", "parameters"], rows);
-                if shown.message.is_some() {
-                    // The number of further rows is known only if all queries are meant.
-                    let are_all = filter.application.is_none() && filter.like.is_none() && filter.label.is_none();
-                    shown.message =
-                        match are_all.then(|| self.queries.state.lock().queries(tenant).saturating_sub(limit)) {
-                            Some(count) => more(count),
-                            None => Some("and more; LIMIT says how many are shown".into()),
-                        };
-                }
-                Ok(shown)
-            }
-            Statement::DescribeApplication(name) => {
-                Ok(describe_application(self.application(permit, &name.text).map_err(|error| at(error, &name))?))
-            }
-            Statement::DescribeQuery(name) => {
-                let described = self.describe_query(permit, &name.text, false);
-                Ok(describe_query(described.map_err(|error| at(error, &name))?))
+            Statement::Show(show) => self.show(permit, show),
+            Statement::Describe(kind, name) => self.describe(permit, kind, &name).map_err(|error| at(error, &name)),
+            Statement::Drop { kind, name, if_exists, cascade } => {
+                let done = match kind {
+                    ObjectKind::Application => self.drop_application(permit, &name.text, cascade),
+                    ObjectKind::Query => self.drop_query(permit, &name.text),
+                    ObjectKind::Table => self.drop_table(permit, &name.text),
+                    ObjectKind::Declared(what) => match self.big_queries.drop_declared(tenant, what, &name) {
+                        Ok(false) => Err(not_declared(what, &name)),
+                        done => done.map(drop),
+                    },
+                };
+                dropped(kind.word(), &name, if_exists, done)
             }
             Statement::DescribeFunction(name) => {
                 answers::describe_function(&name.text).map_err(|error| at(error, &name))
             }
             Statement::ShowFunctions { like, limit } => Ok(answers::functions(like.as_deref(), rows_max(limit))),
-            Statement::DescribeSource(name) => self.describe_declared_statement(Declared::Source, tenant, &name),
-            Statement::DescribeSink(name) => self.describe_declared_statement(Declared::Sink, tenant, &name),
-            Statement::DescribeView(name) => self.describe_declared_statement(Declared::View, tenant, &name),
             Statement::DescribeFile { path, position } => {
                 Ok(lines("statement", &self.big_queries.describe_file(tenant, &path, position)?))
             }
@@ -340,12 +276,6 @@ impl Engine {
                     _ => format!("query {name} runs"),
                 }))
             }
-            Statement::DropQuery { name, if_exists } => {
-                dropped("query", &name, if_exists, self.drop_query(permit, &name.text))
-            }
-            Statement::DropApplication { name, if_exists, cascade } => {
-                dropped("application", &name, if_exists, self.drop_application(permit, &name.text, cascade))
-            }
             statement @ (Statement::CreateSource(_) | Statement::CreateSink(_) | Statement::CreateView(_)) => {
                 self.big_queries.declare(tenant, statement).map(said)
             }
@@ -380,18 +310,6 @@ impl Engine {
                 dropped("secret", &name, if_exists, self.drop_secret(permit, &name.text))
             }
             Statement::ShowSecrets { like, limit } => Ok(self.show_secrets(tenant, like.as_deref(), limit)),
-            Statement::DropSource { name, if_exists } => {
-                self.drop_statement(Declared::Source, tenant, &name, if_exists)
-            }
-            Statement::DropSink { name, if_exists } => self.drop_statement(Declared::Sink, tenant, &name, if_exists),
-            Statement::DropView { name, if_exists } => self.drop_statement(Declared::View, tenant, &name, if_exists),
-            Statement::ShowSources { like, limit } => {
-                Ok(self.show_declared(Declared::Source, tenant, "address", like, limit))
-            }
-            Statement::ShowSinks { like, limit } => {
-                Ok(self.show_declared(Declared::Sink, tenant, "address", like, limit))
-            }
-            Statement::ShowViews { like, limit } => Ok(self.show_declared(Declared::View, tenant, "sql", like, limit)),
             Statement::Account(statement) => Ok(answers::account(self.account(permit, &statement)?)),
         }
     }
@@ -435,30 +353,99 @@ impl Engine {
         })
     }
 
-    fn drop_statement(
-        &self,
-        what: Declared,
-        tenant: &Tenant,
-        name: &Name,
-        if_exists: bool,
-    ) -> Result<StatementResult, ServiceError> {
-        let was_there = self.big_queries.drop_declared(tenant, what, name);
-        let done = was_there.and_then(|was_there| if was_there { Ok(()) } else { Err(not_declared(what, name)) });
-        dropped(what.word(), name, if_exists, done)
+    /// Lists what there is of a kind.
+    fn show(&self, permit: &Permit, show: Show) -> Result<StatementResult, ServiceError> {
+        let tenant = permit.tenant();
+        let limit = rows_max(show.limit);
+        let is_like = |name: &str| show.like.as_ref().is_none_or(|pattern| like::like(name, pattern));
+        Ok(match show.kind {
+            ObjectKind::Application => {
+                let columns = ["name", "state", "queries_running", "queries_paused", "input", "output", "id"];
+                let row = |one: ApplicationInfo| {
+                    vec![
+                        json!(one.name),
+                        json!(one.state()),
+                        json!(one.queries_running),
+                        json!(one.queries_paused),
+                        json!(one.input_topic),
+                        json!(one.output_topic),
+                        json!(one.id.get(..12).unwrap_or(&one.id)),
+                    ]
+                };
+                let rows = self.applications(permit).into_iter().filter(|one| is_like(&one.name));
+                first(limit, &columns, rows.map(row))
+            }
+            ObjectKind::Table => {
+                let row = |one: TableInfo| {
+                    vec![json!(one.name), json!(one.state()), json!(one.rows), json!(one.bytes), json!(one.file)]
+                };
+                let rows = self.tables(permit).into_iter().filter(|one| is_like(&one.name));
+                first(limit, &["name", "state", "rows", "bytes", "file"], rows.map(row))
+            }
+            ObjectKind::Declared(what) => {
+                let rows = self.big_queries.declared(tenant, what).into_iter().filter(|(name, _)| is_like(name));
+                let Some(direction) = direction(what) else {
+                    let row = |(name, text)| vec![json!(name), json!(text)];
+                    return Ok(first(limit, &["name", "sql"], rows.map(row)));
+                };
+                let row = |(name, address): (String, String)| {
+                    let state = self.big_queries.health_of_end(direction, &tenant.named(&name)).0;
+                    vec![json!(name), json!(address), json!(state.map(|state| state.name()))]
+                };
+                first(limit, &["name", "address", "state"], rows.map(row))
+            }
+            ObjectKind::Query => self.show_queries(permit, show)?,
+        })
     }
 
-    fn describe_declared_statement(
-        &self,
-        what: Declared,
-        tenant: &Tenant,
-        name: &Name,
-    ) -> Result<StatementResult, ServiceError> {
-        let full_name = tenant.named(&name.text);
+    fn show_queries(&self, permit: &Permit, show: Show) -> Result<StatementResult, ServiceError> {
+        let tenant = permit.tenant();
+        if let Some(application) = &show.application {
+            self.applications.info(&tenant.named(&application.text)).map_err(|error| at(error, application))?;
+        }
+        let limit = rows_max(show.limit);
+        if limit > QUERIES_PAGE_MAX {
+            return Err(ServiceError::invalid(format!(
+                "LIMIT is {limit}, and SHOW QUERIES gives {QUERIES_PAGE_MAX} rows at most"
+            ))
+            .with_hint(format!("`rivulet query list --limit {limit}` goes on from page to page")));
+        }
+        // One row more, to find out whether there are more.
+        let Show { like, label, .. } = show;
+        let application = show.application.map(|name| name.text);
+        let filter = QueryFilter { application, like, label, after: None, limit: limit + 1 };
+        let rows = self.queries(permit, &filter).into_iter().map(|one| {
+            let (application, parameters) = match one.big {
+                Some(_) => (Value::Null, Value::Null),
+                None => (json!(one.application), Value::Object(one.parameters)),
+            };
+            vec![json!(one.name), application, json!(one.state.name()), parameters]
+        });
+        let mut shown = first(limit, &["name", "application", "state", "parameters"], rows);
+        if shown.message.is_some() {
+            // The number of further rows is known only if all queries are meant.
+            let are_all = filter.application.is_none() && filter.like.is_none() && filter.label.is_none();
+            shown.message = match are_all.then(|| self.queries.state.lock().queries(tenant).saturating_sub(limit)) {
+                Some(count) => more(count),
+                None => Some("and more; LIMIT says how many are shown".into()),
+            };
+        }
+        Ok(shown)
+    }
+
+    fn describe(&self, permit: &Permit, kind: ObjectKind, name: &Name) -> Result<StatementResult, ServiceError> {
+        let what = match kind {
+            ObjectKind::Application => return self.application(permit, &name.text).map(describe_application),
+            ObjectKind::Query => return self.describe_query(permit, &name.text, false).map(describe_query),
+            ObjectKind::Table => return self.table(permit, &name.text).map(describe_table),
+            ObjectKind::Declared(what) => what,
+        };
+        let full_name = permit.tenant().named(&name.text);
         let one = self.big_queries.describe_declared(what, &full_name).ok_or_else(|| not_declared(what, name))?;
         let mut rows = vec![vec![json!("name"), json!(name.text)]];
         rows.extend(one.problem.map(|problem| vec![json!("problem"), json!(problem)]));
         rows.extend(one.address.map(|address| vec![json!("address"), json!(address)]));
-        if let Some(direction) = what.direction() {
+        if let Some(direction) = direction(what) {
             let (state, of_queries) = self.big_queries.health_of_end(direction, &full_name);
             rows.extend(state.map(|state| vec![json!("state"), json!(state.name())]));
             rows.extend(of_queries.into_iter().map(|(query, text)| vec![json!(format!("query {query}")), json!(text)]));
@@ -470,27 +457,6 @@ impl Engine {
         );
         rows.push(vec![json!("sql"), json!(one.text)]);
         Ok(table(&["property", "value"], rows.into_iter()))
-    }
-
-    fn show_declared(
-        &self,
-        what: Declared,
-        tenant: &Tenant,
-        column: &str,
-        like: Option<String>,
-        limit: Option<u64>,
-    ) -> StatementResult {
-        let limit = rows_max(limit);
-        let rows = self.big_queries.declared(tenant, what).into_iter();
-        let rows = rows.filter(|(name, _)| like.as_ref().is_none_or(|pattern| like::like(name, pattern)));
-        let Some(direction) = what.direction() else {
-            return first(limit, &["name", column], rows.map(|(name, text)| vec![json!(name), json!(text)]));
-        };
-        let row = |(name, text): (String, String)| {
-            let state = self.big_queries.health_of_end(direction, &tenant.named(&name)).0;
-            vec![json!(name), json!(text), json!(state.map(|state| state.name()))]
-        };
-        first(limit, &["name", column, "state"], rows.map(row))
     }
 }
 
@@ -536,6 +502,15 @@ fn about<'v>(error: &ServiceError, values: &'v [(Name, Literal, Position)]) -> O
     match &error.parameter {
         Some(parameter) => names.find(|name| name.text == *parameter),
         None => names.find(|name| error.message.contains(&format!("'{name}'"))),
+    }
+}
+
+/// The direction of the rows; a view has none.
+fn direction(what: Declared) -> Option<Direction> {
+    match what {
+        Declared::Source => Some(Direction::Source),
+        Declared::Sink => Some(Direction::Sink),
+        Declared::View => None,
     }
 }
 

@@ -20,35 +20,21 @@ pub(super) fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Na
         Statement::CreateQuery { name, .. }
         | Statement::AlterQuery { name, .. }
         | Statement::PauseQuery(name)
-        | Statement::ResumeQuery(name)
-        | Statement::DropQuery { name, .. } => (Change, Query, Some(name)),
-        Statement::DropApplication { name, .. } | Statement::AlterApplication { name, .. } => {
-            (Change, Application, Some(name))
-        }
-        Statement::DropTable { name, .. } | Statement::RefreshTable(name) => (Change, Table, Some(name)),
-        Statement::DropSource { name, .. } => (Change, Source, Some(name)),
-        Statement::DropSink { name, .. } => (Change, Sink, Some(name)),
-        Statement::DropView { name, .. } => (Change, View, Some(name)),
+        | Statement::ResumeQuery(name) => (Change, Query, Some(name)),
+        Statement::AlterApplication { name, .. } => (Change, Application, Some(name)),
+        Statement::RefreshTable(name) => (Change, Table, Some(name)),
+        Statement::Drop { kind, name, .. } => (Change, (*kind).into(), Some(name)),
+        Statement::Show(show) => (Read, show.kind.into(), None),
+        Statement::Describe(kind, name) => (Read, (*kind).into(), Some(name)),
         Statement::Checkpoint => (Administer, Server, None),
         Statement::ShowCheckpoints => (Read, Server, None),
         // The documentation has the same content.
         Statement::ShowFunctions { .. } | Statement::DescribeFunction(_) => (Read, Application, None),
-        Statement::ShowApplications { .. } => (Read, Application, None),
-        Statement::ShowTables { .. } => (Read, Table, None),
-        Statement::ShowSources { .. } => (Read, Source, None),
-        Statement::ShowSinks { .. } => (Read, Sink, None),
-        Statement::ShowViews { .. } => (Read, View, None),
         // A server refuses to run a query without a name, for any caller.
-        Statement::ShowQueries { .. } | Statement::ExplainBigQuery { .. } | Statement::RunQuery(_) => {
-            (Read, Query, None)
-        }
+        Statement::ExplainBigQuery { .. } | Statement::RunQuery(_) => (Read, Query, None),
         Statement::ExplainCreate(create) => (Read, Application, Some(&create.name)),
-        Statement::DescribeApplication(name) | Statement::ExplainApplication(name) => (Read, Application, Some(name)),
-        Statement::DescribeQuery(name) | Statement::ExplainQuery(name) => (Read, Query, Some(name)),
-        Statement::DescribeTable(name) => (Read, Table, Some(name)),
-        Statement::DescribeSource(name) => (Read, Source, Some(name)),
-        Statement::DescribeSink(name) => (Read, Sink, Some(name)),
-        Statement::DescribeView(name) => (Read, View, Some(name)),
+        Statement::ExplainApplication(name) => (Read, Application, Some(name)),
+        Statement::ExplainQuery(name) => (Read, Query, Some(name)),
         // A caller who may declare a source may read any file that the server may read.
         Statement::DescribeFile { .. } => (Change, Source, None),
         // Checked by `permit_account`, which knows the tenant.

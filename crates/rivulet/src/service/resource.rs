@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use rivulet_sql::{Declared, ObjectKind};
+
 /// Kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
@@ -67,6 +69,19 @@ pub enum ResourceKind {
     User,
     /// A tenant with its users.
     Tenant,
+}
+
+impl From<ObjectKind> for ResourceKind {
+    fn from(kind: ObjectKind) -> Self {
+        match kind {
+            ObjectKind::Application => Self::Application,
+            ObjectKind::Query => Self::Query,
+            ObjectKind::Table => Self::Table,
+            ObjectKind::Declared(Declared::Source) => Self::Source,
+            ObjectKind::Declared(Declared::Sink) => Self::Sink,
+            ObjectKind::Declared(Declared::View) => Self::View,
+        }
+    }
 }
 
 impl ResourceKind {

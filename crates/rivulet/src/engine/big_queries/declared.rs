@@ -11,23 +11,15 @@ use std::time::Duration;
 use rivulet_connectors::connector::{ConnectorContext, Direction};
 use rivulet_connectors::files::Files;
 use rivulet_sql::{
-    CreateBigQuery, CreateView, Name, Scope, SinkDeclaration, SourceDeclaration, SqlError, Statement, plan_query,
-    shown_statement, type_name,
+    CreateBigQuery, CreateView, Declared, Name, Scope, SinkDeclaration, SourceDeclaration, SqlError, Statement,
+    plan_query, shown_statement, type_name,
 };
 
 use crate::engine::outside::OPEN_MAX;
 use crate::run::{CONNECTORS, check_sink, check_source, own_columns};
-use crate::service::{ErrorKind, FullName, ResourceKind, ServiceError, Tenant};
+use crate::service::{ErrorKind, FullName, ServiceError, Tenant};
 
 use super::{Absence, BigQueries, Known, Remembered, Space};
-
-/// The kinds of declarations for big queries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Declared {
-    Source,
-    Sink,
-    View,
-}
 
 /// The description of a declaration.
 pub(in crate::engine) struct Description {
@@ -62,52 +54,6 @@ impl<'s> Declaration<'s> {
             _ => return None,
         };
         Some(Self { what, name, if_not_exists, text })
-    }
-}
-
-impl Declared {
-    pub(in crate::engine) fn word(self) -> &'static str {
-        match self {
-            Self::Source => "source",
-            Self::Sink => "sink",
-            Self::View => "view",
-        }
-    }
-
-    /// The direction of the rows; a view has none.
-    pub(in crate::engine) fn direction(self) -> Option<Direction> {
-        match self {
-            Self::Source => Some(Direction::Source),
-            Self::Sink => Some(Direction::Sink),
-            Self::View => None,
-        }
-    }
-
-    /// Its kind, of which rights are.
-    pub(super) fn kind(self) -> ResourceKind {
-        match self {
-            Self::Source => ResourceKind::Source,
-            Self::Sink => ResourceKind::Sink,
-            Self::View => ResourceKind::View,
-        }
-    }
-
-    /// Whether a SELECT names it in FROM.
-    pub(super) fn is_read(self) -> bool {
-        self != Self::Sink
-    }
-
-    /// Sources and views share their names; sinks have names of their own.
-    fn shares_names_with(self, other: Self) -> bool {
-        self.is_read() == other.is_read()
-    }
-
-    pub(super) fn is_in(self, scope: &Scope, name: &str) -> bool {
-        match self {
-            Self::Source => scope.source(name).is_some(),
-            Self::Sink => scope.sink(name).is_some(),
-            Self::View => scope.view(name).is_some(),
-        }
     }
 }
 
@@ -185,7 +131,7 @@ impl Known {
         let is_it = |number: &u64| {
             let remembered = self.remembered.get(number).filter(|one| one.tenant == *tenant);
             let declaration = remembered.and_then(|one| Declaration::of(&one.statement));
-            declaration.is_some_and(|one| one.name.text == name && one.what.shares_names_with(what))
+            declaration.is_some_and(|one| one.name.text == name && one.what.is_read() == what.is_read())
         };
         self.absent.iter().find(|(number, _)| is_it(number)).map(|(_, absence)| absence.problem.as_str())
     }
@@ -286,7 +232,7 @@ impl BigQueries {
         let is_there = format!("{} {name} exists, nothing was done", what.word());
         let exists = || {
             let known = self.known.lock();
-            let is_in_use = || known.spaces.get(tenant).is_some_and(|space| what.is_in(&space.scope, &name.text));
+            let is_in_use = || known.spaces.get(tenant).is_some_and(|space| space.scope.has(what, &name.text));
             match known.absence(tenant, what, &name.text) {
                 Some(problem) if if_not_exists => Ok(Some(format!("{is_there}; it is not in use: {problem}"))),
                 Some(problem) => Err(is_absent(what, name, problem)),
@@ -410,11 +356,7 @@ impl BigQueries {
         let Space { scope, changes } = known.spaces.entry(tenant.clone()).or_default();
         *changes += 1;
         if !was_absent {
-            match what {
-                Declared::Source => scope.drop_source(&name.text),
-                Declared::Sink => scope.drop_sink(&name.text),
-                Declared::View => scope.drop_view(&name.text),
-            };
+            scope.drop(what, &name.text);
         }
         Ok(true)
     }

@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::{Clock, Seconds};
 use rivulet_runtime::{FlowReport, Histogram};
+use rivulet_sql::{Declared, ObjectKind};
 
-use super::{BigQueries, Declared, OneQuery};
+use super::{BigQueries, OneQuery};
 use crate::counted::counted;
 use crate::engine::running::{by_reason, latency, named};
 use crate::like::like;
@@ -124,8 +125,8 @@ impl BigQueries {
     pub(in crate::engine) fn kinds_of(&self, name: &FullName) -> Vec<ResourceKind> {
         let known = self.known.lock();
         let Some(space) = known.spaces.get(&name.tenant) else { return Vec::new() };
-        let all = [Declared::Source, Declared::Sink, Declared::View];
-        all.into_iter().filter(|what| what.is_in(&space.scope, &name.name)).map(Declared::kind).collect()
+        let declared = Declared::ALL.into_iter().filter(|what| space.scope.has(*what, &name.name));
+        declared.map(|what| ObjectKind::Declared(what).into()).collect()
     }
 
     /// For each big query that reads this source, what is probably wrong with the times of its rows.

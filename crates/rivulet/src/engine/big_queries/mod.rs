@@ -58,7 +58,6 @@ use saved::Saved;
 use selects::Select;
 
 pub(crate) use crash::note_crashes;
-pub(super) use declared::Declared;
 pub(super) use info::BigQuerySnapshot;
 pub(super) use life::Resumed;
 pub(super) use opener::Opener;
