@@ -2,8 +2,6 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::Query;
-use axum::extract::rejection::QueryRejection;
 use axum::http::StatusCode;
 use rivulet_sql::{AccountStatement, GrantedRights, Position, UserName};
 use serde::de::DeserializeOwned;
@@ -12,7 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 
 use crate::service::{AccountAnswer, GrantInfo, ServiceError, TokenInfo, UserInfo};
 
-use super::call::{Authenticated, Name};
+use super::call::{Authenticated, Name, Parameters};
 use super::error::ApiError;
 use super::types::ErrorAnswer;
 
@@ -278,10 +276,7 @@ pub(super) fn unexpected() -> ApiError {
 /// Those of the caller's tenant; those of all tenants if the caller administers the server.
 #[utoipa::path(
     get, path = "/api/v1/users", tag = "accounts",
-    responses(
-        (status = 200, description = "Users by tenant and name", body = UserList),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "Users by tenant and name", body = UserList)),
 )]
 pub(super) async fn list_users(api: Authenticated) -> Result<Json<UserList>, ApiError> {
     match api.account(AccountStatement::ShowUsers).await? {
@@ -294,10 +289,7 @@ pub(super) async fn list_users(api: Authenticated) -> Result<Json<UserList>, Api
 #[utoipa::path(
     post, path = "/api/v1/users", tag = "accounts",
     request_body = NewUser,
-    responses(
-        (status = 201, description = "It was created", body = AccountChanged),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 201, description = "It was created", body = AccountChanged)),
 )]
 pub(super) async fn create_user(
     api: Authenticated,
@@ -323,9 +315,8 @@ pub(super) async fn create_user(
 pub(super) async fn drop_user(
     api: Authenticated,
     Name(name): Name,
-    parameters: Result<Query<InTenant>, QueryRejection>,
+    Parameters(InTenant { tenant }): Parameters<InTenant>,
 ) -> Result<StatusCode, ApiError> {
-    let Query(InTenant { tenant }) = parameters?;
     api.account(AccountStatement::DropUser { user: user_name(tenant, name), if_exists: false }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -334,16 +325,12 @@ pub(super) async fn drop_user(
 #[utoipa::path(
     get, path = "/api/v1/tokens", tag = "accounts",
     params(OfUser),
-    responses(
-        (status = 200, description = "Tokens by user, without their secrets", body = TokenList),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "Tokens by user, without their secrets", body = TokenList)),
 )]
 pub(super) async fn list_tokens(
     api: Authenticated,
-    parameters: Result<Query<OfUser>, QueryRejection>,
+    Parameters(OfUser { user, tenant }): Parameters<OfUser>,
 ) -> Result<Json<TokenList>, ApiError> {
-    let Query(OfUser { user, tenant }) = parameters?;
     match api.account(AccountStatement::ShowTokens(user.map(|user| user_name(tenant, user)))).await? {
         AccountAnswer::Tokens(tokens) => Ok(Json(TokenList { tokens: tokens.into_iter().map(Token::from).collect() })),
         _ => Err(unexpected()),
@@ -356,10 +343,7 @@ pub(super) async fn list_tokens(
 #[utoipa::path(
     post, path = "/api/v1/tokens", tag = "accounts",
     request_body = NewToken,
-    responses(
-        (status = 201, description = "The token", body = TokenCreated),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 201, description = "The token", body = TokenCreated)),
 )]
 pub(super) async fn create_token(api: Authenticated, body: Body) -> Result<(StatusCode, Json<TokenCreated>), ApiError> {
     let NewToken { user, tenant, expires_in_s } = api.read_json(body).await?;
@@ -377,10 +361,7 @@ pub(super) async fn create_token(api: Authenticated, body: Body) -> Result<(Stat
     post, path = "/api/v1/tokens/{name}/rotate", tag = "accounts",
     params(("name" = String, Path, description = "Its id")),
     request_body = Rotation,
-    responses(
-        (status = 201, description = "The new token", body = TokenCreated),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 201, description = "The new token", body = TokenCreated)),
 )]
 pub(super) async fn rotate_token(
     api: Authenticated,
@@ -412,16 +393,12 @@ pub(super) async fn drop_token(api: Authenticated, Name(id): Name) -> Result<Sta
 #[utoipa::path(
     get, path = "/api/v1/grants", tag = "accounts",
     params(OfUser),
-    responses(
-        (status = 200, description = "Rights by user", body = GrantList),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "Rights by user", body = GrantList)),
 )]
 pub(super) async fn list_grants(
     api: Authenticated,
-    parameters: Result<Query<OfUser>, QueryRejection>,
+    Parameters(OfUser { user, tenant }): Parameters<OfUser>,
 ) -> Result<Json<GrantList>, ApiError> {
-    let Query(OfUser { user, tenant }) = parameters?;
     match api.account(AccountStatement::ShowGrants(user.map(|user| user_name(tenant, user)))).await? {
         AccountAnswer::Grants(grants) => Ok(Json(GrantList { grants: grants.into_iter().map(Grant::from).collect() })),
         _ => Err(unexpected()),
@@ -432,10 +409,7 @@ pub(super) async fn list_grants(
 #[utoipa::path(
     post, path = "/api/v1/grants", tag = "accounts",
     request_body = Grant,
-    responses(
-        (status = 200, description = "It is granted", body = AccountChanged),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "It is granted", body = AccountChanged)),
 )]
 pub(super) async fn grant(api: Authenticated, body: Body) -> Result<Json<AccountChanged>, ApiError> {
     let (rights, user) = api.read_json::<Grant>(body).await?.rights()?;
@@ -448,10 +422,7 @@ pub(super) async fn grant(api: Authenticated, body: Body) -> Result<Json<Account
 #[utoipa::path(
     post, path = "/api/v1/grants/revoke", tag = "accounts",
     request_body = Grant,
-    responses(
-        (status = 200, description = "It is revoked", body = AccountChanged),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "It is revoked", body = AccountChanged)),
 )]
 pub(super) async fn revoke(api: Authenticated, body: Body) -> Result<Json<AccountChanged>, ApiError> {
     let (rights, user) = api.read_json::<Grant>(body).await?.rights()?;

@@ -2,25 +2,20 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::Query;
-use axum::extract::rejection::QueryRejection;
 use axum::http::StatusCode;
 
 use rivulet_sql::StateWish;
 
 use crate::service::Code;
 
-use super::call::{Authenticated, Name};
+use super::call::{Authenticated, Name, Parameters};
 use super::error::ApiError;
 use super::types::{Application, ApplicationList, DropParameters, ErrorAnswer, Explanation, RegisterParameters};
 
 /// List the applications
 #[utoipa::path(
     get, path = "/api/v1/applications", tag = "applications",
-    responses(
-        (status = 200, description = "Applications by name", body = ApplicationList),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "Applications by name", body = ApplicationList)),
 )]
 pub(super) async fn list_applications(api: Authenticated) -> Result<Json<ApplicationList>, ApiError> {
     let applications = api.blocking(|session| session.applications()).await??;
@@ -36,17 +31,13 @@ pub(super) async fn list_applications(api: Authenticated) -> Result<Json<Applica
     post, path = "/api/v1/applications", tag = "applications",
     params(RegisterParameters),
     request_body(content = String, content_type = "text/plain"),
-    responses(
-        (status = 200, description = "The application", body = Application),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "The application", body = Application)),
 )]
 pub(super) async fn create_application(
     api: Authenticated,
-    parameters: Result<Query<RegisterParameters>, QueryRejection>,
+    Parameters(RegisterParameters { replace, discard_state, language }): Parameters<RegisterParameters>,
     body: Body,
 ) -> Result<Json<Application>, ApiError> {
-    let Query(RegisterParameters { replace, discard_state, language }) = parameters?;
     if discard_state && !replace {
         return Err(ApiError::invalid("discard_state without replace")
             .with_hint("state is discarded by a replacement: add replace=true"));
@@ -69,10 +60,7 @@ pub(super) async fn create_application(
 #[utoipa::path(
     get, path = "/api/v1/applications/{name}", tag = "applications",
     params(("name" = String, Path, description = "Its name or id")),
-    responses(
-        (status = 200, description = "The application", body = Application),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "The application", body = Application)),
 )]
 pub(super) async fn show_application(api: Authenticated, Name(name): Name) -> Result<Json<Application>, ApiError> {
     Ok(Json(api.blocking(move |session| session.application(&name)).await??))
@@ -90,9 +78,8 @@ pub(super) async fn show_application(api: Authenticated, Name(name): Name) -> Re
 pub(super) async fn drop_application(
     api: Authenticated,
     Name(name): Name,
-    parameters: Result<Query<DropParameters>, QueryRejection>,
+    Parameters(DropParameters { cascade }): Parameters<DropParameters>,
 ) -> Result<StatusCode, ApiError> {
-    let Query(DropParameters { cascade }) = parameters?;
     api.blocking(move |session| session.drop_application(&name, cascade)).await??;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -103,10 +90,7 @@ pub(super) async fn drop_application(
 #[utoipa::path(
     get, path = "/api/v1/applications/{name}/explain", tag = "applications",
     params(("name" = String, Path, description = "Its name or id")),
-    responses(
-        (status = 200, description = "The dataflow", body = Explanation),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "The dataflow", body = Explanation)),
 )]
 pub(super) async fn explain_application(api: Authenticated, Name(name): Name) -> Result<Json<Explanation>, ApiError> {
     let explanation = api.blocking(move |session| session.explain(&name)).await??;

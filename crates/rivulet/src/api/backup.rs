@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 
 use super::call::Authenticated;
 use super::error::ApiError;
-use super::types::{ErrorAnswer, NOTICE_HEADER};
+use super::types::NOTICE_HEADER;
 
 /// So many parts wait for a client that is slow; then reading waits too.
 const PARTS_MAX: usize = 4;
@@ -35,10 +35,7 @@ const PART_BYTES: usize = 1 << 20;
 /// came since.
 #[utoipa::path(
     post, path = "/api/v1/backup", tag = "server",
-    responses(
-        (status = 200, description = "The file", body = Vec<u8>, content_type = "application/octet-stream"),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "The file", body = Vec<u8>, content_type = "application/octet-stream")),
 )]
 pub(super) async fn make_backup(api: Authenticated) -> Result<impl IntoResponse, ApiError> {
     let backup = api.blocking(|session| session.back_up()).await??;

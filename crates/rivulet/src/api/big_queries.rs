@@ -6,17 +6,14 @@ use axum::body::Body;
 
 use super::call::Authenticated;
 use super::error::ApiError;
-use super::types::{BigQueryCreated, BigQueryList, ErrorAnswer};
+use super::types::{BigQueryCreated, BigQueryList};
 
 /// List the big queries
 ///
 /// With what they have read and written. `/api/v1/queries` lists them among all queries, in pages.
 #[utoipa::path(
     get, path = "/api/v1/big-queries", tag = "queries",
-    responses(
-        (status = 200, description = "Big queries by name", body = BigQueryList),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "Big queries by name", body = BigQueryList)),
 )]
 pub(super) async fn list_big_queries(api: Authenticated) -> Result<Json<BigQueryList>, ApiError> {
     let big_queries = api.blocking(|session| session.big_queries()).await??;
@@ -34,10 +31,7 @@ pub(super) async fn list_big_queries(api: Authenticated) -> Result<Json<BigQuery
         content = String, content_type = "text/plain",
         example = "CREATE QUERY per_device AS SELECT device, count(*) AS n FROM readings GROUP BY device INTO counts",
     ),
-    responses(
-        (status = 200, description = "The query", body = BigQueryCreated),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "The query", body = BigQueryCreated)),
 )]
 pub(super) async fn create_big_query(api: Authenticated, body: Body) -> Result<Json<BigQueryCreated>, ApiError> {
     let sql = api.read_sql(body).await?;

@@ -18,8 +18,6 @@ use std::time::Duration;
 
 use axum::Extension;
 use axum::body::{Body, Bytes};
-use axum::extract::Query;
-use axum::extract::rejection::QueryRejection;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
@@ -32,7 +30,7 @@ use crate::service::{
     Alteration, AlterationEffect, ErrorKind, QueryChange, QueryRequest, ServiceError, Session, generated_name,
 };
 
-use super::call::{Api, Authenticated};
+use super::call::{Api, Authenticated, Parameters};
 use super::error::ApiError;
 use super::lines::{LINE_BYTES_MAX, LineBatch, LineCutter};
 use super::submission::{Submission, parse};
@@ -72,16 +70,14 @@ const BATCH_WAIT: Duration = Duration::from_millis(5);
     request_body(content = QuerySubmission, content_type = "application/x-ndjson"),
     responses(
         (status = 200, description = "A line for each line", body = BulkAnswer, content_type = "application/x-ndjson"),
-        (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
 pub(super) async fn submit_bulk(
     api: Authenticated,
     wait: Option<Extension<ClientWait>>,
-    parameters: Result<Query<BulkParameters>, QueryRejection>,
+    Parameters(BulkParameters { replace_existing }): Parameters<BulkParameters>,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let Query(BulkParameters { replace_existing }) = parameters?;
     let (batches_in, mut batches) = mpsc::channel::<Batch>(1);
     let wait = wait.map(|Extension(wait)| wait);
     let (answers, answers_out) = mpsc::channel::<Piece>(1);

@@ -7,8 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{ConnectInfo, FromRequestParts, Path};
+use axum::extract::{ConnectInfo, FromRequestParts, Path, Query};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use rivulet_connectors::http_server::{
@@ -16,6 +15,7 @@ use rivulet_connectors::http_server::{
 };
 use rivulet_connectors::logins::FailedLogins;
 use rivulet_connectors::reach::AllowedHosts;
+use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, watch};
 
 use super::error::ApiError;
@@ -432,8 +432,16 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
     }
 }
 
-impl From<QueryRejection> for ApiError {
-    fn from(rejection: QueryRejection) -> Self {
-        Self::invalid(rejection.body_text())
+/// The parameters behind the path of a request.
+pub(super) struct Parameters<T>(pub(super) T);
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        match Query::from_request_parts(parts, state).await {
+            Ok(Query(parameters)) => Ok(Self(parameters)),
+            Err(rejection) => Err(ApiError::invalid(rejection.body_text())),
+        }
     }
 }

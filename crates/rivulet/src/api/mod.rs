@@ -50,6 +50,7 @@ use rivulet_connectors::tls::{Certificates, Prepared};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use utoipa::OpenApi;
+use utoipa::openapi::{Content, Ref, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 use utoipa_swagger_ui::SwaggerUi;
@@ -211,7 +212,7 @@ pub fn without_listener(service: Arc<dyn Service>, stopping: watch::Receiver<boo
 
 /// The OpenAPI document.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    routes().into_openapi()
+    routes().1
 }
 
 #[derive(OpenApi)]
@@ -232,8 +233,9 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
 )]
 struct Document;
 
-fn routes() -> OpenApiRouter<Api> {
-    OpenApiRouter::with_openapi(Document::openapi())
+/// The paths, and the document of them.
+fn routes() -> (Router<Api>, utoipa::openapi::OpenApi) {
+    let (router, mut document) = OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(sql::run_script))
         .routes(routes!(applications::list_applications, applications::create_application))
         .routes(routes!(applications::show_application, applications::drop_application))
@@ -268,6 +270,18 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(metrics::show_metrics))
         .routes(routes!(status::live))
         .routes(routes!(status::ready))
+        .split_for_parts();
+    // Any answer of the API may be an error. Only errors with more to say are described at their paths.
+    let content = Content::new(Some(Ref::from_schema_name("ErrorAnswer")));
+    let error = ResponseBuilder::new().description("An error").content("application/json", content).build();
+    for (_, item) in document.paths.paths.iter_mut().filter(|(path, _)| path.starts_with("/api/")) {
+        let operations = [&mut item.get, &mut item.put, &mut item.post, &mut item.patch, &mut item.delete];
+        for operation in operations.into_iter().flatten() {
+            let responses = &mut operation.responses.responses;
+            responses.entry("default".into()).or_insert_with(|| error.clone().into());
+        }
+    }
+    (router, document)
 }
 
 fn router(
@@ -277,7 +291,7 @@ fn router(
     stop: Stop,
 ) -> Router {
     let api = Api::new(service, hosts, bounds, stop);
-    let (router, document) = routes().split_for_parts();
+    let (router, document) = routes();
     router
         .route("/", get(|| async { Redirect::temporary("/api/docs/") }))
         .merge(SwaggerUi::new("/api/docs").url("/api/openapi.json", document))

@@ -2,8 +2,6 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::Query;
-use axum::extract::rejection::QueryRejection;
 use axum::http::StatusCode;
 use rivulet_sql::{AccountStatement, SecretValue};
 use serde::de::DeserializeOwned;
@@ -11,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::accounts::{AccountChanged, InTenant, TokenCreated, token_created, user_name};
-use super::call::{Authenticated, Name, Visitor};
+use super::call::{Authenticated, Name, Parameters, Visitor};
 use super::error::ApiError;
 use super::types::ErrorAnswer;
 
@@ -54,18 +52,14 @@ fn from_secret_json<T: DeserializeOwned>(text: &str, form: &str) -> Result<T, Ap
     put, path = "/api/v1/users/{name}/password", tag = "accounts",
     params(("name" = String, Path, description = "Its name"), InTenant),
     request_body = NewPassword,
-    responses(
-        (status = 200, description = "It has the password", body = AccountChanged),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "It has the password", body = AccountChanged)),
 )]
 pub(super) async fn put_password(
     api: Authenticated,
     Name(name): Name,
-    parameters: Result<Query<InTenant>, QueryRejection>,
+    Parameters(InTenant { tenant }): Parameters<InTenant>,
     body: Body,
 ) -> Result<Json<AccountChanged>, ApiError> {
-    let Query(InTenant { tenant }) = parameters?;
     let text = api.read_text(body).await?;
     let NewPassword { password } = from_secret_json(&text, r#"{"password": "..."}"#)?;
     let password = Some(SecretValue(password));
@@ -86,9 +80,8 @@ pub(super) async fn put_password(
 pub(super) async fn drop_password(
     api: Authenticated,
     Name(name): Name,
-    parameters: Result<Query<InTenant>, QueryRejection>,
+    Parameters(InTenant { tenant }): Parameters<InTenant>,
 ) -> Result<StatusCode, ApiError> {
-    let Query(InTenant { tenant }) = parameters?;
     api.account(AccountStatement::SetPassword { user: user_name(tenant, name), password: None }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -99,10 +92,7 @@ pub(super) async fn drop_password(
 #[utoipa::path(
     post, path = "/api/v1/login", tag = "accounts",
     request_body = NewLogin,
-    responses(
-        (status = 201, description = "The token", body = TokenCreated),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 201, description = "The token", body = TokenCreated)),
 )]
 pub(super) async fn log_in(visitor: Visitor, body: Body) -> Result<(StatusCode, Json<TokenCreated>), ApiError> {
     let text = visitor.read_text(body).await?;

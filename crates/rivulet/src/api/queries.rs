@@ -2,18 +2,14 @@
 
 use axum::Json;
 use axum::body::Body;
-use axum::extract::Query;
-use axum::extract::rejection::QueryRejection;
 use axum::http::StatusCode;
 
 use crate::service::{QUERIES_PAGE_MAX, QueryChange, QueryFilter, QueryRequest, ServiceError, generated_name};
 
-use super::call::{Authenticated, Name};
+use super::call::{Authenticated, Name, Parameters};
 use super::error::ApiError;
 use super::submission::{parse, parse_change};
-use super::types::{
-    self, ErrorAnswer, ListParameters, QueryAltered, QueryCreated, QueryPage, QueryPatch, QuerySubmission,
-};
+use super::types::{self, ListParameters, QueryAltered, QueryCreated, QueryPage, QueryPatch, QuerySubmission};
 
 /// Queries of a page unless the request says otherwise.
 const PAGE_LIMIT_DEFAULT: usize = 100;
@@ -24,10 +20,7 @@ const PAGE_LIMIT_DEFAULT: usize = 100;
 #[utoipa::path(
     post, path = "/api/v1/queries", tag = "queries",
     request_body = QuerySubmission,
-    responses(
-        (status = 201, description = "The query was created", body = QueryCreated),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 201, description = "The query was created", body = QueryCreated)),
 )]
 pub(super) async fn submit_query(api: Authenticated, body: Body) -> Result<(StatusCode, Json<QueryCreated>), ApiError> {
     let json = api.read_text(body).await?;
@@ -57,16 +50,12 @@ pub(super) async fn submit_query(api: Authenticated, body: Body) -> Result<(Stat
 #[utoipa::path(
     get, path = "/api/v1/queries", tag = "queries",
     params(ListParameters),
-    responses(
-        (status = 200, description = "A page of queries by name", body = QueryPage),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "A page of queries by name", body = QueryPage)),
 )]
 pub(super) async fn list_queries(
     api: Authenticated,
-    parameters: Result<Query<ListParameters>, QueryRejection>,
+    Parameters(ListParameters { application, like, label, after, limit }): Parameters<ListParameters>,
 ) -> Result<Json<QueryPage>, ApiError> {
-    let Query(ListParameters { application, like, label, after, limit }) = parameters?;
     let limit = limit.unwrap_or(PAGE_LIMIT_DEFAULT);
     if !(1..=QUERIES_PAGE_MAX).contains(&limit) {
         return Err(ApiError::invalid(format!("limit is {limit}, expected 1 to {QUERIES_PAGE_MAX}"))
@@ -88,10 +77,7 @@ pub(super) async fn list_queries(
 #[utoipa::path(
     get, path = "/api/v1/queries/{name}", tag = "queries",
     params(("name" = String, Path, description = "Its name")),
-    responses(
-        (status = 200, description = "The query", body = types::Query),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "The query", body = types::Query)),
 )]
 pub(super) async fn show_query(api: Authenticated, Name(name): Name) -> Result<Json<types::Query>, ApiError> {
     let query = api.blocking(move |session| session.describe_query(&name)).await??;
@@ -107,10 +93,7 @@ pub(super) async fn show_query(api: Authenticated, Name(name): Name) -> Result<J
     patch, path = "/api/v1/queries/{name}", tag = "queries",
     params(("name" = String, Path, description = "Its name")),
     request_body = QueryPatch,
-    responses(
-        (status = 200, description = "The query has the values", body = QueryAltered),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "The query has the values", body = QueryAltered)),
 )]
 pub(super) async fn alter_query(
     api: Authenticated,
@@ -137,10 +120,7 @@ pub(super) async fn alter_query(
 #[utoipa::path(
     delete, path = "/api/v1/queries/{name}", tag = "queries",
     params(("name" = String, Path, description = "Its name")),
-    responses(
-        (status = 204, description = "Dropped"),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 204, description = "Dropped")),
 )]
 pub(super) async fn drop_query(api: Authenticated, Name(name): Name) -> Result<StatusCode, ApiError> {
     no_content(api.blocking(move |session| session.drop_query(&name)).await?)
@@ -152,10 +132,7 @@ pub(super) async fn drop_query(api: Authenticated, Name(name): Name) -> Result<S
 #[utoipa::path(
     post, path = "/api/v1/queries/{name}/pause", tag = "queries",
     params(("name" = String, Path, description = "Its name")),
-    responses(
-        (status = 204, description = "Paused"),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 204, description = "Paused")),
 )]
 pub(super) async fn pause_query(api: Authenticated, Name(name): Name) -> Result<StatusCode, ApiError> {
     no_content(api.blocking(move |session| session.pause(&name)).await?)
@@ -167,10 +144,7 @@ pub(super) async fn pause_query(api: Authenticated, Name(name): Name) -> Result<
 #[utoipa::path(
     post, path = "/api/v1/queries/{name}/resume", tag = "queries",
     params(("name" = String, Path, description = "Its name")),
-    responses(
-        (status = 204, description = "Running"),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 204, description = "Running")),
 )]
 pub(super) async fn resume_query(api: Authenticated, Name(name): Name) -> Result<StatusCode, ApiError> {
     no_content(api.blocking(move |session| session.resume(&name)).await?)

@@ -7,8 +7,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::Query;
-use axum::extract::rejection::QueryRejection;
 use axum::http::StatusCode;
 use axum::response::Sse;
 use axum::response::sse::{Event, KeepAlive};
@@ -21,9 +19,9 @@ use tokio::sync::broadcast::error::RecvError;
 
 use crate::service::{Access, Caller, LiveResult, LiveStream, Resource, ResourceKind};
 
-use super::call::{Authenticated, Name, Stop, WATCH_MAX};
+use super::call::{Authenticated, Name, Parameters, Stop, WATCH_MAX};
 use super::error::ApiError;
-use super::types::{ErrorAnswer, WatchParameters};
+use super::types::WatchParameters;
 
 /// Proxies cut connections that say nothing; a comment line is sent so often.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -37,17 +35,13 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 #[utoipa::path(
     get, path = "/api/v1/queries/{name}/results", tag = "queries",
     params(("name" = String, Path, description = "Its name"), WatchParameters),
-    responses(
-        (status = 200, description = "Events, from now on", body = String, content_type = "text/event-stream"),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "Events, from now on", body = String, content_type = "text/event-stream")),
 )]
 pub(super) async fn watch_results(
     api: Authenticated,
     Name(name): Name,
-    parameters: Result<Query<WatchParameters>, QueryRejection>,
+    Parameters(WatchParameters { limit }): Parameters<WatchParameters>,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let Query(WatchParameters { limit }) = parameters?;
     let permit = api.watch_permit()?;
     let login = api.watched_login(Some(name.clone()));
     let results = api.blocking(move |session| session.results(&name)).await??;
@@ -77,17 +71,13 @@ pub(super) async fn watch_results(
     post, path = "/api/v1/select", tag = "sql",
     params(WatchParameters),
     request_body(content = String, content_type = "text/plain", example = "SELECT device, value FROM readings"),
-    responses(
-        (status = 200, description = "Events, from now on", body = String, content_type = "text/event-stream"),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "Events, from now on", body = String, content_type = "text/event-stream")),
 )]
 pub(super) async fn watch_select(
     api: Authenticated,
-    parameters: Result<Query<WatchParameters>, QueryRejection>,
+    Parameters(WatchParameters { limit }): Parameters<WatchParameters>,
     body: Body,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, ApiError> {
-    let Query(WatchParameters { limit }) = parameters?;
     let permit = api.watch_permit()?;
     let sql = api.read_sql(body).await?;
     let login = api.watched_login(None);

@@ -13,10 +13,7 @@ use super::types::{ErrorAnswer, Secret, SecretList};
 /// Their names, when they got their values, and what names them. No value is ever shown.
 #[utoipa::path(
     get, path = "/api/v1/secrets", tag = "secrets",
-    responses(
-        (status = 200, description = "Secrets by name", body = SecretList),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "Secrets by name", body = SecretList)),
 )]
 pub(super) async fn list_secrets(api: Authenticated) -> Result<Json<SecretList>, ApiError> {
     let secrets = api.blocking(|session| session.secrets()).await??;
@@ -30,10 +27,7 @@ pub(super) async fn list_secrets(api: Authenticated) -> Result<Json<SecretList>,
     put, path = "/api/v1/secrets/{name}", tag = "secrets",
     params(("name" = String, Path, description = "Its name")),
     request_body(content = String, content_type = "text/plain"),
-    responses(
-        (status = 200, description = "The secret, without its value", body = Secret),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "The secret, without its value", body = Secret)),
 )]
 pub(super) async fn put_secret(api: Authenticated, Name(name): Name, body: Body) -> Result<Json<Secret>, ApiError> {
     let value = api.read_text(body).await?.to_owned();

@@ -23,7 +23,6 @@ use super::types::{ErrorAnswer, SqlAnswer};
             description = "Another site's page asks, or the caller may not run a statement",
         ),
         (status = 421, description = "The request is for another host", body = ErrorAnswer),
-        (status = "default", description = "An error", body = ErrorAnswer),
     ),
 )]
 pub(super) async fn run_script(api: Authenticated, body: Body) -> Result<(StatusCode, Json<SqlAnswer>), ApiError> {

@@ -10,10 +10,7 @@ use crate::service::ServiceError;
 /// What the server is doing
 #[utoipa::path(
     get, path = "/api/v1/status", tag = "server",
-    responses(
-        (status = 200, description = "Queries, counters, latencies, memory and connections", body = Status),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "Queries, counters, latencies, memory and connections", body = Status)),
 )]
 pub(super) async fn show_status(api: Authenticated) -> Result<Json<Status>, ApiError> {
     let status = api.looking(|session| session.status()).await??;

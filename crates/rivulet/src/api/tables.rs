@@ -11,10 +11,7 @@ use super::types::{ErrorAnswer, Table, TableList};
 /// List the reference tables
 #[utoipa::path(
     get, path = "/api/v1/tables", tag = "tables",
-    responses(
-        (status = 200, description = "Tables by name", body = TableList),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "Tables by name", body = TableList)),
 )]
 pub(super) async fn list_tables(api: Authenticated) -> Result<Json<TableList>, ApiError> {
     let tables = api.blocking(|session| session.tables()).await??;
@@ -27,10 +24,7 @@ pub(super) async fn list_tables(api: Authenticated) -> Result<Json<TableList>, A
 #[utoipa::path(
     post, path = "/api/v1/tables", tag = "tables",
     request_body(content = String, content_type = "text/plain"),
-    responses(
-        (status = 200, description = "The table", body = Table),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "The table", body = Table)),
 )]
 pub(super) async fn create_table(api: Authenticated, body: Body) -> Result<Json<Table>, ApiError> {
     let sql = api.read_sql(body).await?;
@@ -42,10 +36,7 @@ pub(super) async fn create_table(api: Authenticated, body: Body) -> Result<Json<
 #[utoipa::path(
     get, path = "/api/v1/tables/{name}", tag = "tables",
     params(("name" = String, Path, description = "Its name")),
-    responses(
-        (status = 200, description = "The table", body = Table),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "The table", body = Table)),
 )]
 pub(super) async fn show_table(api: Authenticated, Name(name): Name) -> Result<Json<Table>, ApiError> {
     let table = api.blocking(move |session| session.table(&name)).await??;

@@ -14,7 +14,6 @@ use crate::service::{AccountAnswer, LimitUse, TenantInfo};
 use super::accounts::{AccountChanged, named, unexpected};
 use super::call::{Authenticated, Name};
 use super::error::ApiError;
-use super::types::ErrorAnswer;
 
 /// Every tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -84,10 +83,7 @@ impl From<Vec<TenantInfo>> for TenantList {
 /// Each with its limits, and how much of them it uses.
 #[utoipa::path(
     get, path = "/api/v1/tenants", tag = "accounts",
-    responses(
-        (status = 200, description = "Tenants by name", body = TenantList),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "Tenants by name", body = TenantList)),
 )]
 pub(super) async fn list_tenants(api: Authenticated) -> Result<Json<TenantList>, ApiError> {
     match api.account(AccountStatement::ShowTenants).await? {
@@ -100,10 +96,7 @@ pub(super) async fn list_tenants(api: Authenticated) -> Result<Json<TenantList>,
 #[utoipa::path(
     post, path = "/api/v1/tenants", tag = "accounts",
     request_body = NewTenant,
-    responses(
-        (status = 201, description = "It was created", body = AccountChanged),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 201, description = "It was created", body = AccountChanged)),
 )]
 pub(super) async fn create_tenant(
     api: Authenticated,
@@ -122,10 +115,7 @@ pub(super) async fn create_tenant(
     patch, path = "/api/v1/tenants/{name}", tag = "accounts",
     params(("name" = String, Path, description = "Its name")),
     request_body = LimitChanges,
-    responses(
-        (status = 200, description = "They are set", body = AccountChanged),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 200, description = "They are set", body = AccountChanged)),
 )]
 pub(super) async fn alter_tenant(
     api: Authenticated,
@@ -143,10 +133,7 @@ pub(super) async fn alter_tenant(
 #[utoipa::path(
     delete, path = "/api/v1/tenants/{name}", tag = "accounts",
     params(("name" = String, Path, description = "Its name")),
-    responses(
-        (status = 204, description = "Dropped"),
-        (status = "default", description = "An error", body = ErrorAnswer),
-    ),
+    responses((status = 204, description = "Dropped")),
 )]
 pub(super) async fn drop_tenant(api: Authenticated, Name(name): Name) -> Result<StatusCode, ApiError> {
     api.account(AccountStatement::DropTenant { name: named(name), if_exists: false }).await?;
