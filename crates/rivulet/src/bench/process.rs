@@ -44,16 +44,14 @@ impl ServerProcess {
         broker: Option<SocketAddr>,
         settings: &[(&str, &str)],
     ) -> Result<Self, String> {
-        let http = TcpListener::bind("127.0.0.1:0")
-            .and_then(|listener| listener.local_addr())
-            .map_err(|error| format!("no free port for the server: {error}"))?;
+        let http = free_port()?;
         let folder = std::env::temp_dir().join(format!("rivulet-bench-{}-{}", std::process::id(), http.port()));
         let mut settings: Vec<(String, String)> =
             settings.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
         // What is given stands behind, and counts.
         let network = match broker {
             Some(broker) => ("RIVULET_MQTT_BROKER_URL".into(), format!("mqtt://{broker}")),
-            None => ("RIVULET_MQTT_EMBEDDED_ADDRESS".into(), "127.0.0.1:0".into()),
+            None => (EMBEDDED_ADDRESS.into(), "127.0.0.1:0".into()),
         };
         settings.insert(0, network);
         let command: Vec<String> = command.iter().map(|&part| part.to_owned()).collect();
@@ -177,6 +175,12 @@ impl ServerProcess {
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap_or_default();
         line.trim().trim_end_matches(" kB").trim().parse::<u64>().unwrap_or(0) * 1024
     }
+}
+
+/// An address on which a server can listen.
+pub(super) fn free_port() -> Result<SocketAddr, String> {
+    let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
+    listener.map_err(|error| format!("no free port for a server: {error}"))
 }
 
 /// Starts a server, and what passes on what it says.

@@ -9,7 +9,7 @@
 mod client;
 mod wild;
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::load::submit_lines;
 use super::many::Circumstances;
-use super::process::{EMBEDDED_ADDRESS, ServerProcess};
+use super::process::{EMBEDDED_ADDRESS, ServerProcess, free_port};
 use client::{Client, lines, now_us};
 use wild::{Deeds, Wild};
 
@@ -112,9 +112,7 @@ fn application(tenant: &str) -> String {
 }
 
 fn measure(options: &TenantOptions, progress: &mut impl FnMut(&str)) -> Result<[TenantRow; 2], String> {
-    let broker = TcpListener::bind("127.0.0.1:0")
-        .and_then(|listener| listener.local_addr())
-        .map_err(|error| format!("no free port for the broker: {error}"))?;
+    let broker = free_port()?;
     let address = broker.to_string();
     let mut settings = vec![(EMBEDDED_ADDRESS, address.as_str())];
     settings.extend(options.settings.iter().map(|(name, value)| (name.as_str(), value.as_str())));

@@ -8,20 +8,16 @@
 
 mod receiver;
 
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rivulet_bench::generator::handle::HandleError;
 use rivulet_bench::workload::{Workload, WorkloadOptions};
 use rivulet_connectors::mqtt::codec::Qos;
 use serde::Serialize;
 
 use super::load::{start_generator, submit};
-use super::process::ServerProcess;
+use super::process::{EMBEDDED_ADDRESS, ServerProcess, free_port};
 use super::report::Report;
 use receiver::{Answers, Receiver};
 
@@ -106,9 +102,10 @@ fn measure(
     for (time, answers) in times.into_iter().enumerate() {
         let is_beside_dead = time > 0 && matches!(answers, Answers::AtOnce);
         if is_beside_dead {
-            let (broker, address) = doomed_broker().map_err(|error| format!("no broker: {error}"))?;
-            server.post("/api/v1/sql", dead_receivers(&server.files(), address)?.as_bytes())?;
-            drop(broker.lock().take());
+            let broker_address = free_port()?.to_string();
+            let doomed = ServerProcess::start(&["serve"], None, &[(EMBEDDED_ADDRESS, broker_address.as_str())])?;
+            server.post("/api/v1/sql", dead_receivers(&server.files(), &broker_address)?.as_bytes())?;
+            drop(doomed);
             generator.wait_for_subscriptions(STEP_MAX).map_err(of_generator)?;
         }
         let one_receiver = match answers {
@@ -144,7 +141,7 @@ fn measure(
 }
 
 /// Applications that read every event, and a big query, each with a receiver of another kind that is not there.
-fn dead_receivers(files: &Path, broker: SocketAddr) -> Result<String, String> {
+fn dead_receivers(files: &Path, broker: &str) -> Result<String, String> {
     // A file in whose place a folder would have to be takes as little as a full disk.
     let file = files.join("taken");
     std::fs::create_dir_all(files).and_then(|()| std::fs::write(&file, "")).map_err(|error| error.to_string())?;
@@ -167,31 +164,4 @@ fn dead_receivers(files: &Path, broker: SocketAddr) -> Result<String, String> {
          CREATE QUERY dead_mqtt AS SELECT value FROM dead_in INTO dead_out;"
     );
     Ok(outputs.into_iter().map(application).chain([big_query]).collect())
-}
-
-/// The connections of a broker; `None` once it is gone.
-type Connections = Arc<Mutex<Option<Vec<TcpStream>>>>;
-
-/// A broker that takes connections, as `CREATE` wants it, until they are taken from it.
-fn doomed_broker() -> io::Result<(Connections, SocketAddr)> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let (address, connections) = (listener.local_addr()?, Arc::new(Mutex::new(Some(Vec::new()))));
-    let held = connections.clone();
-    let serve = move || {
-        while let Ok((mut stream, _)) = listener.accept() {
-            let mut packet = [0; 512];
-            let length = stream.read(&mut packet).unwrap_or(0);
-            let name = packet[..length].windows(4).position(|name| name == b"MQTT");
-            // Behind its name stands the version of the protocol: a CONNACK of version 5 has properties.
-            let accepted: &[u8] = match name.and_then(|at| packet.get(at + 4)) {
-                Some(5) => &[0x20, 3, 0, 0, 0],
-                _ => &[0x20, 2, 0, 0],
-            };
-            let _ = stream.write_all(accepted);
-            let Some(held) = &mut *held.lock() else { return };
-            held.push(stream);
-        }
-    };
-    std::thread::Builder::new().name("doomed broker".into()).spawn(serve)?;
-    Ok((connections, address))
 }

@@ -1,7 +1,6 @@
 //! The generator and the server of a step, connected as a door has it.
 
 use std::collections::BTreeSet;
-use std::net::{SocketAddr, TcpListener};
 
 use rivulet_bench::generator::handle::GeneratorHandle;
 use rivulet_bench::workload::Workload;
@@ -9,7 +8,7 @@ use serde_json::Value;
 
 use super::options::{Door, ManyOptions, Variant};
 use crate::bench::load::start_generator;
-use crate::bench::process::ServerProcess;
+use crate::bench::process::{EMBEDDED_ADDRESS, ServerProcess, free_port};
 
 /// Starts both.
 pub(super) fn start(
@@ -31,7 +30,7 @@ pub(super) fn start(
     }
     let door = free_port()?;
     let address = door.to_string();
-    let settings = [settings, &[("RIVULET_MQTT_EMBEDDED_ADDRESS", address.as_str())]].concat();
+    let settings = [settings, &[(EMBEDDED_ADDRESS, address.as_str())]].concat();
     let mut server = ServerProcess::start(command, None, &settings)?;
     let mut users: Vec<(String, String)> = publishers(workload).into_iter().map(|user| (user, "-".into())).collect();
     if variant.door == Door::Accounts {
@@ -60,9 +59,4 @@ fn token(server: &mut ServerProcess, script: &str) -> Result<String, String> {
     let last = answer["results"].as_array().and_then(|results| results.last());
     let token = last.and_then(|result| result["rows"][0][0].as_str());
     token.map(str::to_owned).ok_or_else(|| "the server has made no token".to_owned())
-}
-
-fn free_port() -> Result<SocketAddr, String> {
-    let listener = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr());
-    listener.map_err(|error| format!("no free port for the broker: {error}"))
 }
