@@ -7,11 +7,13 @@
 use std::io::{self, Read};
 use std::time::Instant;
 
+use clap::Args;
 use rivulet_sql::Durability;
 use serde::Serialize;
 
 use super::process::ServerProcess;
 use super::report::Report;
+use super::setting::setting;
 use crate::api::types::{BulkAnswer, BulkOutcome};
 use crate::http_client::{Client, ClientError};
 
@@ -23,14 +25,27 @@ const PIECE_BYTES: usize = 64 << 10;
 const STRIDE: u64 = 7_368_787;
 
 /// What is measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Args)]
 pub struct BulkOptions {
-    /// How many queries.
+    /// How many queries
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub queries: u64,
-    /// What of their input survives the end of the server; one server for each.
+    /// What of the input survives the end of the server: none, checkpoint, log. Several are measured one after the
+    /// other
+    #[arg(
+        long = "durability", value_delimiter = ',', value_name = "DURABILITIES", value_parser = durability,
+        default_value = "checkpoint"
+    )]
     pub durabilities: Vec<Durability>,
-    /// Environment variables of the server under measurement, and their values.
+    /// Configuration of the server that is measured, for example checkpoint.enabled=false
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     pub settings: Vec<(String, String)>,
+}
+
+/// Reads a durability by its name.
+pub(crate) fn durability(text: &str) -> Result<Durability, String> {
+    let found = Durability::ALL.into_iter().find(|durability| durability.name() == text);
+    found.ok_or_else(|| format!("there are {}", Durability::ALL.map(Durability::name).join(", ")))
 }
 
 /// What one submission took.

@@ -13,9 +13,12 @@ pub mod webhooks;
 mod load;
 mod process;
 pub mod report;
+mod setting;
 mod usage;
 
 pub use usage::Usage;
 
+pub(crate) use bulk::durability;
 pub(crate) use load::GENERATOR_USERS;
 pub use many::{Door, ManyOptions, ManyReport, Model, StepReport, Variant, run_many};
+pub(crate) use setting::setting;

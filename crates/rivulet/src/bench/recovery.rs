@@ -6,6 +6,7 @@
 
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use rivulet_bench::workload::{Workload, WorkloadOptions};
 use rivulet_connectors::mqtt::codec::Qos;
 use serde::Serialize;
@@ -14,6 +15,7 @@ use serde_json::Value;
 use super::load::{dropped, processed, register, start_generator, submit};
 use super::process::ServerProcess;
 use super::report::Report;
+use super::setting::setting;
 
 /// How long small queries get their events before they are saved, of which each has about one a second.
 const FILL: Duration = Duration::from_secs(5);
@@ -25,13 +27,16 @@ const STEP_MAX: Duration = Duration::from_secs(300);
 const LOOK_PERIOD: Duration = Duration::from_millis(10);
 
 /// What is measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Args)]
 pub struct RecoveryOptions {
-    /// How many small queries.
+    /// How many small queries; 0 for none
+    #[arg(long, default_value_t = 1_000_000)]
     pub queries: u32,
-    /// How many keys the window of the big query has.
+    /// How many keys the window of a big query has; 0 for no such query
+    #[arg(long, default_value_t = 10_000_000)]
     pub keys: u64,
-    /// Environment variables of the server under measurement, and their values.
+    /// Configuration of the server that is measured, for example checkpoint.folder=/mnt/other
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     pub settings: Vec<(String, String)>,
 }
 

@@ -13,12 +13,15 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use rivulet_bench::{LatencyHistogram, LatencySummary};
 use serde_json::{Value, json};
 
 use super::load::submit_lines;
 use super::many::Circumstances;
 use super::process::{EMBEDDED_ADDRESS, ServerProcess, free_port};
+use super::setting::setting;
+use crate::times::duration;
 use client::{Client, lines, now_us};
 use wild::{Deeds, Wild};
 
@@ -28,22 +31,34 @@ const REST_MAX: Duration = Duration::from_secs(60);
 /// How long events are sent before anything is measured.
 const WARM_UP: Duration = Duration::from_secs(2);
 
+/// Limits of the wild tenant.
+const LIMITS: &str = "queries => 100, applications => 5, big_queries => 1, workers => 1, streams => 5, \
+                      requests_per_second => 20, events_per_second => 1000, bytes_per_second => 100000, \
+                      bytes_out_per_second => 100000";
+
 /// What is measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Args)]
 pub struct TenantOptions {
-    /// Queries of the quiet tenant.
+    /// Queries of the quiet tenant
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub queries: u32,
-    /// Events a second of the quiet tenant, all queries together.
+    /// Events a second of the quiet tenant, all queries together
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub rate: u32,
-    /// How long events are sent each time.
+    /// How long events are sent each time
+    #[arg(long, default_value = "20s", value_parser = duration)]
     pub duration: Duration,
-    /// How often both are measured.
+    /// How often each is measured
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// Connections of the wild tenant that publish, and as many that send requests.
+    /// Connections of the wild tenant that publish, and as many that send requests
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub wild_connections: u32,
-    /// Limits of the wild tenant, as in `CREATE TENANT wild WITH (...)`; none for no limits.
+    /// Limits of the wild tenant, as in CREATE TENANT wild WITH (...); empty for none
+    #[arg(long, default_value = LIMITS)]
     pub limits: String,
-    /// Environment variables of the server under measurement, and their values.
+    /// Configuration of the server that is measured, for example workers=1
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     pub settings: Vec<(String, String)>,
 }
 

@@ -11,6 +11,7 @@ mod receiver;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use clap::Args;
 use rivulet_bench::generator::handle::HandleError;
 use rivulet_bench::workload::{Workload, WorkloadOptions};
 use rivulet_connectors::mqtt::codec::Qos;
@@ -19,6 +20,8 @@ use serde::Serialize;
 use super::load::{start_generator, submit};
 use super::process::{EMBEDDED_ADDRESS, ServerProcess, free_port};
 use super::report::Report;
+use super::setting::setting;
+use crate::times::duration;
 use receiver::{Answers, Receiver};
 
 /// How long anything may take; a receiver that did not answer is tried again after half a minute at most.
@@ -30,17 +33,22 @@ const LOOK_PERIOD: Duration = Duration::from_millis(10);
 const APPLICATION: &str = "temperature_limit";
 
 /// What is measured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Args)]
 pub struct WebhookOptions {
-    /// How many queries.
+    /// How many queries, each with a receiver of its own
+    #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     pub queries: u32,
-    /// Events a second for each query, in the mean.
+    /// Events a second for each query, in the mean
+    #[arg(long = "rate", value_name = "RATE", default_value_t = 0.1)]
     pub rate_per_query: f64,
-    /// How long events are sent each time.
+    /// How long events are sent each time
+    #[arg(long, default_value = "20s", value_parser = duration)]
     pub duration: Duration,
-    /// How long the slow receiver takes.
+    /// How long the slow receiver takes
+    #[arg(long, default_value = "5s", value_parser = duration)]
     pub slow: Duration,
-    /// Environment variables of the server under measurement, and their values.
+    /// Configuration of the server that is measured, for example workers=1
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     pub settings: Vec<(String, String)>,
 }
 

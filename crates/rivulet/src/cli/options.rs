@@ -2,12 +2,12 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use rivulet_connectors::tls::ClientTls;
 
 use crate::accounts::token::is_mistyped;
 use crate::http_client::{Client, SERVER_DEFAULT, TOKEN_VARIABLE};
+pub(super) use crate::times::duration;
 
 use super::error::CliError;
 use super::paint::colours;
@@ -125,38 +125,13 @@ pub(super) fn lifetime(text: &str) -> Result<u64, String> {
     }
 }
 
-/// A duration as people write it: `500ms`, `10s`, `2m`, `1h`; a bare number is seconds.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let seconds = match unit {
-        "ms" => 0.001,
-        "" | "s" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err(format!("'{unit}' is no unit of time; write 500ms, 10s, 2m or 1h")),
-    };
-    let number: f64 = number.parse().map_err(|_| "write a number and a unit, for example 10s".to_owned())?;
-    match Duration::try_from_secs_f64(number * seconds) {
-        Ok(duration) if !duration.is_zero() => Ok(duration),
-        _ => Err("a duration is more than nothing and less than for ever".into()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_read_as_people_write_them() {
-        assert_eq!(duration("10s"), Ok(Duration::from_secs(10)));
-        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        assert_eq!(duration("3"), Ok(Duration::from_secs(3)));
+    fn lifetimes_are_read_as_people_write_them() {
         assert_eq!((lifetime("90d"), lifetime("1h")), (Ok(90 * 86_400), Ok(3600)));
         assert!(lifetime("10ms").is_err() && lifetime("d").is_err() && lifetime("-1d").is_err());
-        for wrong in ["", "s", "0s", "1d", "-1s", "1e400s"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
     }
 }

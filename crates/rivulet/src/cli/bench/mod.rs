@@ -5,7 +5,6 @@ mod hibench;
 mod nexmark;
 mod recovery;
 mod report;
-mod setting;
 mod streams;
 mod tenants;
 mod webhooks;
@@ -24,20 +23,19 @@ use rivulet_bench::workload::Distribution;
 use rivulet_connectors::mqtt::codec::Qos;
 use rivulet_sql::Durability;
 
-use crate::bench::{Door, GENERATOR_USERS, ManyOptions, Model, Variant, many, run_many};
+use crate::bench::bulk::BulkOptions;
+use crate::bench::recovery::RecoveryOptions;
+use crate::bench::tenants::TenantOptions;
+use crate::bench::webhooks::WebhookOptions;
+use crate::bench::{Door, GENERATOR_USERS, ManyOptions, Model, Variant, durability, many, run_many, setting};
 
 use crate::cli::config::Overrides;
 use crate::cli::error::CliError;
 use crate::cli::options::{Global, duration};
 use crate::cli::serve::{self, Start};
 
-use bulk::BulkArguments;
 use hibench::HibenchArguments;
 use nexmark::NexmarkArguments;
-use recovery::RecoveryArguments;
-use setting::setting;
-use tenants::TenantArguments;
-use webhooks::WebhookArguments;
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
@@ -53,16 +51,16 @@ pub(in crate::cli) enum BenchCommand {
     Hibench(HibenchArguments),
     /// How long a server that was killed takes until it works again
     #[command(after_help = recovery::COLUMNS)]
-    Recovery(RecoveryArguments),
+    Recovery(RecoveryOptions),
     /// How many queries are created and changed in bulk a second
     #[command(after_help = bulk::COLUMNS)]
-    Bulk(BulkArguments),
+    Bulk(BulkOptions),
     /// What one slow receiver of webhooks costs all others
     #[command(after_help = webhooks::COLUMNS)]
-    Webhooks(WebhookArguments),
+    Webhooks(WebhookOptions),
     /// What a tenant that goes wild costs another one
     #[command(after_help = tenants::COLUMNS)]
-    Tenants(TenantArguments),
+    Tenants(TenantOptions),
     /// One script in a process of its own, which the other commands start
     #[command(hide = true)]
     Script,
@@ -147,7 +145,7 @@ pub(super) struct ManyArguments {
     seed: u64,
     /// What of inputs survives the end of the server: none, checkpoint, log; as configured by default. Several are
     /// compared
-    #[arg(long, value_delimiter = ',', value_name = "DURABILITIES", value_parser = bulk::durability)]
+    #[arg(long, value_delimiter = ',', value_name = "DURABILITIES", value_parser = durability)]
     durability: Vec<Durability>,
     /// The generator delivers events at this quality of service; at 1 the server acknowledges each, durable ones when
     /// they are on disk

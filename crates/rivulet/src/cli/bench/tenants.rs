@@ -1,16 +1,11 @@
 //! `rivulet bench tenants`: what a tenant that goes wild costs another one.
 
 use std::io::{self, Write};
-use std::time::Duration;
-
-use clap::Args;
 
 use crate::bench::tenants::{TenantOptions, TenantRow, run_tenants};
 use crate::cli::error::CliError;
-use crate::cli::options::{Global, duration};
+use crate::cli::options::Global;
 use crate::cli::output;
-
-use super::setting::setting;
 
 /// What the columns of the table are.
 pub(super) const COLUMNS: &str = "\
@@ -25,40 +20,7 @@ The columns of the table:
 Below it is the 99th percentile beside the wild tenant, as a multiple of that alone. All clients share the machine with the
 server.";
 
-/// Limits of the wild tenant.
-const LIMITS: &str = "queries => 100, applications => 5, big_queries => 1, workers => 1, streams => 5, \
-                      requests_per_second => 20, events_per_second => 1000, bytes_per_second => 100000, \
-                      bytes_out_per_second => 100000";
-
-/// Arguments of `rivulet bench tenants`.
-#[derive(Debug, Args)]
-pub(in crate::cli) struct TenantArguments {
-    /// Queries of the quiet tenant
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    queries: u32,
-    /// Events a second of the quiet tenant, all queries together
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    rate: u32,
-    /// How long events are sent each time
-    #[arg(long, default_value = "20s", value_parser = duration)]
-    duration: Duration,
-    /// How often each is measured
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
-    rounds: u32,
-    /// Connections of the wild tenant that publish, and as many that send requests
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    wild_connections: u32,
-    /// Limits of the wild tenant, as in CREATE TENANT wild WITH (...); empty for none
-    #[arg(long, default_value = LIMITS)]
-    limits: String,
-    /// Configuration of the server that is measured, for example workers=1
-    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
-    settings: Vec<(String, String)>,
-}
-
-pub(super) fn run(global: Global, arguments: TenantArguments) -> Result<(), CliError> {
-    let TenantArguments { queries, rate, duration, rounds, wild_connections, limits, settings } = arguments;
-    let options = TenantOptions { queries, rate, duration, rounds, wild_connections, limits, settings };
+pub(super) fn run(global: Global, options: TenantOptions) -> Result<(), CliError> {
     let report = run_tenants(&options, |line| eprintln!("{line}"));
     let text = match &report.rows {
         _ if global.json => format!("{}\n", report.to_json()),
