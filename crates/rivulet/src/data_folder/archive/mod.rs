@@ -70,31 +70,33 @@ pub fn receive<E: From<ArchiveError>>(
     file: &Path,
     receive: impl FnOnce(&mut dyn Write) -> Result<(), E>,
 ) -> Result<Contents, E> {
-    let partial = with_ending(file, "received");
-    let received = put(&partial, receive).and_then(|()| {
-        let contents = format::read(&partial, None)?;
-        fs::rename(&partial, file).and_then(|()| sync_parent(file)).map_err(failed("cannot write", file))?;
-        Ok(contents)
-    });
-    if received.is_err() {
-        // An earlier file of that name stays.
-        let _ = fs::remove_file(&partial);
-    }
-    received
+    completed(file, "received", |partial| {
+        put(partial, receive)?;
+        Ok(format::read(partial, None)?)
+    })
 }
 
 /// Makes `write` write to a file that gets its name only when it is complete, and on disk.
 fn put<T, E: From<ArchiveError>>(file: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T, E>) -> Result<T, E> {
-    let partial = with_ending(file, "partial");
-    let written = write_to(&partial, write).and_then(|done| {
+    completed(file, "partial", |partial| write_to(partial, write))
+}
+
+/// Gives `file` its name once `make` has made it with another `ending`. Otherwise an earlier file of that name stays.
+fn completed<T, E: From<ArchiveError>>(
+    file: &Path,
+    ending: &str,
+    make: impl FnOnce(&Path) -> Result<T, E>,
+) -> Result<T, E> {
+    let partial = with_ending(file, ending);
+    let made = make(&partial).and_then(|done| {
         fs::rename(&partial, file).and_then(|()| sync_parent(file)).map_err(failed("cannot write", file))?;
         Ok(done)
     });
-    if written.is_err() {
+    if made.is_err() {
         // A partial file is of no use.
         let _ = fs::remove_file(&partial);
     }
-    written
+    made
 }
 
 fn write_to<T, E: From<ArchiveError>>(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<T, E>) -> Result<T, E> {
