@@ -406,6 +406,11 @@ impl Log {
         true
     }
 
+    /// Whether three quarters of the room on disk are taken.
+    pub fn is_nearly_full(&self) -> bool {
+        self.shared.disk_bytes.load(Ordering::Relaxed) >= self.shared.settings.bytes_max / 4 * 3
+    }
+
     /// The counts of the log, and why nothing can be written at present, if so.
     pub fn stats(&self) -> LogStats {
         let (next, gathered_bytes) = (self.next(), self.shared.gathering.lock().frame.len() as u64);

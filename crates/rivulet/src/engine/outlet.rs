@@ -71,7 +71,7 @@ pub(super) struct Outlet {
 struct Stuck {
     since: Instant,
     since_us: i64,
-    /// The number of rows that were delivered or left out by then.
+    /// The number of rows that were delivered by then.
     settled: u64,
 }
 
@@ -190,9 +190,8 @@ impl Outlet {
             *stuck = None;
             return;
         }
-        let report = self.health.report();
         // What is left out after `retry_for` was taken by nobody.
-        let settled = report.rows;
+        let settled = self.health.report().rows;
         if stuck.is_none_or(|stuck| stuck.settled != settled) {
             *stuck = Some(Stuck { since: Instant::now(), since_us: SystemClock.now_us(), settled });
         }

@@ -18,7 +18,7 @@ use rivulet_connectors::mqtt::Received;
 use rivulet_dataflow::LogPosition;
 
 use super::applications::Applications;
-use super::event_log::EventLog;
+use super::event_log::{DISK_WAIT_MAX, EventLog, FULL_PAUSE, REST_MAX};
 use super::outlets::Outlets;
 use super::queries::Queries;
 use super::routing::Routing;
@@ -30,15 +30,8 @@ use crate::service::ServiceError;
 /// How often outputs are looked at, and the log for those that are behind.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
-/// How long one application reads before the next has its turn, and how long it waits for room.
+/// How long one application reads before the next has its turn.
 const TURN_MAX: Duration = Duration::from_millis(500);
-const ROOM_PAUSE: Duration = Duration::from_millis(1);
-
-/// The most events that are handed over at the end, while nothing is received.
-const REST_MAX: u64 = 4_096;
-
-/// How long the disk may take for the newest events.
-const DISK_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// The applications that stand still, or are behind.
 pub(super) struct Standstills {
@@ -150,7 +143,7 @@ impl Standstills {
         let middle = left_from + end.saturating_sub(left_from) / 2;
         let mut events = 0;
         self.event_log.read(left_from, middle, &mut |message, _| {
-            events += self.routing.count_targets(furthest, message) as u64;
+            events += self.routing.targets(furthest, message.topic).len() as u64;
             true
         })?;
         furthest.group.caught_up_to(middle);
@@ -175,22 +168,19 @@ impl Standstills {
         let Some((from, _)) = running.group.behind_from() else { return Ok(()) };
         let until = Instant::now() + TURN_MAX;
         let is_over = || self.is_stopped.load(Ordering::Acquire) || Instant::now() >= until;
-        let mut is_held_up = false;
         let next = self.event_log.read(from, self.event_log.next(), &mut |message, position| {
             while !self.routing.catch_up(running, message, position) {
                 if is_over() {
-                    is_held_up = true;
                     return false;
                 }
-                std::thread::sleep(ROOM_PAUSE);
+                std::thread::sleep(FULL_PAUSE);
             }
-            is_held_up = is_over();
-            !is_held_up
+            !is_over()
         })?;
         let read_to = next.max(running.group.behind_from().map_or(0, |(from, _)| from));
         running.group.caught_up_to(read_to);
         let end = self.event_log.next();
-        let is_near = !is_held_up && end.saturating_sub(read_to) <= REST_MAX;
+        let is_near = end.saturating_sub(read_to) <= REST_MAX;
         // Nobody is held up by a slow disk.
         if is_near && !is_over() && self.event_log.wait_durable(end.saturating_sub(1), DISK_WAIT_MAX) {
             running.group.expect_repeats(end + 2 * REST_MAX);

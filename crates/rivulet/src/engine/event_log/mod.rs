@@ -31,6 +31,7 @@ use crate::counted::counted;
 use crate::data_folder::LOG;
 use crate::service::{ErrorKind, LogStatus, ServiceError};
 use replay::{Advance, Change, Progress, Replay, message, say_loss};
+pub(super) use replay::{DISK_WAIT_MAX, FULL_PAUSE, REST_MAX};
 
 /// How long messages stay in the log in any case, because their senders may not have the acknowledgement yet. An
 /// acknowledgement follows within milliseconds.
@@ -48,7 +49,6 @@ const SETTLING_STEP_US: i64 = 1_000_000;
 /// The log of one server.
 pub(super) struct EventLog {
     log: Arc<Log>,
-    bytes_max: u64,
     clock: Arc<dyn Clock>,
     /// The recent ends of the log, with their times, oldest first.
     recent: Mutex<VecDeque<(i64, LogPosition)>>,
@@ -83,34 +83,16 @@ impl EventLog {
         // Only complete segments are deleted, so there must be several of them.
         let segment_bytes = settings.segment_bytes.min(settings.bytes_max / SEGMENTS_MIN);
         let opened = Log::open(&data_dir.join(LOG), LogSettings { segment_bytes, ..settings });
-        let (log, found) = opened.map_err(|error| unavailable(&error))?;
-        Ok(Self::new(log, config.log_bytes_max, found, clock, None))
+        let opened = opened.map_err(|error| unavailable(&error))?;
+        Ok(Self::new(opened, clock, None))
     }
 
-    fn new(
-        log: Log,
-        bytes_max: u64,
-        found: Found,
-        clock: Arc<dyn Clock>,
-        stepped: Option<Mutex<Option<Replay>>>,
-    ) -> Self {
+    fn new((log, found): (Log, Found), clock: Arc<dyn Clock>, stepped: Option<Mutex<Option<Replay>>>) -> Self {
         let progress = Arc::new(Progress { position: AtomicU64::new(found.first), ..Progress::default() });
         let (recent, replayed_to) = (Mutex::default(), Arc::default());
         let (thread, cut) = (Mutex::default(), Mutex::default());
         let forgotten = AtomicU64::new(0);
-        Self {
-            log: Arc::new(log),
-            bytes_max,
-            clock,
-            recent,
-            forgotten,
-            found,
-            cut,
-            progress,
-            thread,
-            replayed_to,
-            stepped,
-        }
+        Self { log: Arc::new(log), clock, recent, forgotten, found, cut, progress, thread, replayed_to, stepped }
     }
 
     /// A log without threads: its caller calls [`EventLog::commit`] and [`EventLog::replay_some`].
@@ -123,9 +105,8 @@ impl EventLog {
         settings: LogSettings,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, ServiceError> {
-        let bytes_max = settings.bytes_max;
-        let (log, found) = Log::stepped(disk, folder, settings).map_err(|error| unavailable(&error))?;
-        Ok(Self::new(log, bytes_max, found, clock, Some(Mutex::default())))
+        let opened = Log::stepped(disk, folder, settings).map_err(|error| unavailable(&error))?;
+        Ok(Self::new(opened, clock, Some(Mutex::default())))
     }
 
     /// Tries to write the waiting records of a stepped log. Returns whether none is left.
@@ -301,7 +282,7 @@ impl EventLog {
 
     /// Whether three quarters of the log are full.
     pub(super) fn is_nearly_full(&self) -> bool {
-        self.log.stats().disk_bytes >= self.bytes_max / 4 * 3
+        self.log.is_nearly_full()
     }
 
     /// Why events cannot be logged, or are not replayed, now.

@@ -26,28 +26,23 @@ impl Routing {
 
     /// Hands a message of the log to the queries of an application that is behind. Returns whether there was room.
     pub(in crate::engine) fn catch_up(&self, running: &Running, message: &Received<'_>, position: LogPosition) -> bool {
-        // In this order: which topics are shared does not change before the routes are looked at.
-        let shared = self.shared.lock();
-        let find = |targets: &Targets<'_>| targets_of(running, &shared, targets, message.topic);
-        let found = self.messaging.router().with_targets(find);
-        drop(shared);
-        hand_over(running, &found, message, position, false)
+        hand_over(running, &self.targets(running, message.topic), message, position, false)
     }
 
-    /// The number of queries of an application for which a message of the log is.
-    pub(in crate::engine) fn count_targets(&self, running: &Running, message: &Received<'_>) -> usize {
+    /// The queries of an application that read a topic, each with the input that it is for.
+    pub(in crate::engine) fn targets(&self, running: &Running, topic: &[u8]) -> Vec<(InputIndex, Slot)> {
+        // In this order: which topics are shared does not change before the routes are looked at.
         let shared = self.shared.lock();
-        let find = |targets: &Targets<'_>| targets_of(running, &shared, targets, message.topic).len();
-        self.messaging.router().with_targets(find)
+        self.messaging.router().with_targets(|targets| targets_of(running, &shared, targets, topic))
     }
 
     /// Calls `read` between two messages, with the end of the log, to hand over what is left of it. If it returns true,
-    /// that was all: the application gets events as they come from now on. Returns the same.
+    /// that was all: the application gets events as they come from now on.
     pub(in crate::engine) fn end_catch_up(
         &self,
         running: &Running,
         read: impl FnOnce(LogPosition, &mut dyn FnMut(&Received<'_>, LogPosition)) -> bool,
-    ) -> bool {
+    ) {
         let shared = self.shared.lock();
         self.messaging.router().between_messages(|end, targets| {
             let is_all = read(end, &mut |message, position| {
@@ -57,12 +52,10 @@ impl Routing {
             if is_all {
                 running.group.end_catch_up();
             }
-            is_all
-        })
+        });
     }
 }
 
-/// The queries of an application that read a topic: each with the input that it is for.
 fn targets_of(
     running: &Running,
     shared: &SharedInputs,
