@@ -72,6 +72,7 @@ mod replace;
 mod reserve;
 mod resting;
 mod running;
+mod saved_rows;
 mod secrets;
 mod shared_input;
 mod source_reader;

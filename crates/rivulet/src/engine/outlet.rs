@@ -6,7 +6,7 @@
 //!
 //! Checkpoints use [`TransactionalSink`](rivulet_dataflow::TransactionalSink): what a sink prepares is saved beside the
 //! state of the application, and given back to it after a restart. A sink that prepares nothing has to be drained; no
-//! rows come meanwhile, for a moment.
+//! rows come meanwhile, for a moment. Rows in front of a sink that cannot be opened are saved as they are.
 //!
 //! What must hold: no method waits for a device, except [`Outlet::capture`] and [`Outlet::finish`], for a bounded time.
 //! While a sink is not open or has no room, the tasks are not scheduled, so only rows that were in flight then wait
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Field, SchemaRef};
 use parking_lot::Mutex;
 use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::connector::{Condition, Direction, Health, SinkSpec};
@@ -24,6 +24,7 @@ use rivulet_dataflow::{Batch, Clock, QueryId, Sink, SinkError};
 use serde::{Deserialize, Serialize};
 
 use super::attempts::Attempts;
+use super::saved_rows;
 use crate::run::CONNECTORS;
 use crate::service::EndHealth;
 
@@ -44,8 +45,11 @@ pub(super) struct SavedOutlet {
     /// The name of the output; empty if it has none.
     pub(super) output: String,
     pub(super) connector: String,
-    /// What the connector has prepared, in a form of its own.
+    /// What the connector has prepared, in a form of its own; empty if it has prepared nothing.
     pub(super) prepared: String,
+    /// Rows that wait for a sink that is not open, batch by batch.
+    #[serde(default)]
+    pub(super) rows: Vec<String>,
 }
 
 /// An output that is not a topic.
@@ -119,7 +123,29 @@ impl Outlet {
     /// Takes what an earlier run has saved of this output out of `saved`.
     pub(super) fn resume(&self, saved: &mut Vec<SavedOutlet>) {
         let is_own = |one: &mut SavedOutlet| one.output == self.name && one.connector == self.spec.connector;
-        self.state.lock().prepared.extend(saved.extract_if(.., is_own).map(|one| one.prepared));
+        saved.extract_if(.., is_own).for_each(|one| self.put_back(one));
+    }
+
+    fn put_back(&self, saved: SavedOutlet) {
+        let mut state = self.state.lock();
+        state.prepared.extend(Some(saved.prepared).filter(|one| !one.is_empty()));
+        for rows in &saved.rows {
+            match saved_rows::decode(rows) {
+                Ok(batch) if self.is_for(&batch) => state.backlog.push(batch),
+                Ok(batch) => self.lose(batch.rows(), "a new version has other columns"),
+                Err(error) => tracing::error!("the {} has lost rows that waited: {error}", self.title),
+            }
+        }
+    }
+
+    /// Whether a batch has the columns that its sink expects.
+    fn is_for(&self, batch: &Batch) -> bool {
+        let (expected, found) = (self.spec.schema.fields(), batch.columns.schema());
+        let own = 2 * usize::from(self.has_owners()) + usize::from(self.has_addresses());
+        let is_same = |(one, other): (&Arc<Field>, &Arc<Field>)| {
+            one.name() == other.name() && one.data_type() == other.data_type()
+        };
+        found.fields().len() == expected.len() + own && expected.iter().zip(found.fields()).all(is_same)
     }
 
     /// Whether its rows go through this connector.
@@ -130,7 +156,7 @@ impl Outlet {
     /// Takes over what an earlier run has saved of an output that is there no more.
     pub(super) fn take_over(&self, left: SavedOutlet) {
         tracing::info!("the {} delivers what the output '{}' has left", self.title, left.output);
-        self.state.lock().prepared.push(left.prepared);
+        self.put_back(left);
     }
 
     #[cfg(test)]
@@ -293,24 +319,34 @@ impl Outlet {
         let goes_on = || self.hands_over() || (waits && !self.health.is_troubled());
         let captured = loop {
             match self.try_capture() {
-                Ok(Some(prepared)) => break Ok(prepared),
-                Err(problem) => break Err(problem),
+                Ok(Some(prepared)) => break Ok((prepared, Vec::new())),
+                Err(problem) => break self.waiting().ok_or(problem),
                 Ok(None) if !goes_on() || Instant::now() >= deadline => {
                     let problem = self.health.report().last_error;
-                    break Err(problem.unwrap_or_else(|| "rows are on their way".into()));
+                    break self.waiting().ok_or_else(|| problem.unwrap_or_else(|| "rows are on their way".into()));
                 }
                 Ok(None) => std::thread::sleep(LOOK_PERIOD),
             }
         };
         self.is_held.store(false, Ordering::Release);
-        let saved = |prepared: Vec<String>| {
-            let (output, connector) = (&self.name, &self.spec.connector);
-            let saved = prepared.into_iter().filter(|one| !one.is_empty());
-            let saved =
-                saved.map(|prepared| SavedOutlet { output: output.clone(), connector: connector.clone(), prepared });
-            saved.collect()
+        let saved = |(prepared, rows): (Vec<String>, Vec<String>)| {
+            let one = |prepared, rows| {
+                let (output, connector) = (self.name.clone(), self.spec.connector.clone());
+                SavedOutlet { output, connector, prepared, rows }
+            };
+            let prepared = prepared.into_iter().filter(|one| !one.is_empty()).map(|prepared| one(prepared, Vec::new()));
+            prepared.chain((!rows.is_empty()).then(|| one(String::new(), rows))).collect()
         };
         captured.map(saved).map_err(|problem| format!("the {} has not delivered its rows: {problem}", self.title))
+    }
+
+    /// What waits for a sink that is not open: what an earlier run has prepared, and rows. `None` if it is open.
+    fn waiting(&self) -> Option<(Vec<String>, Vec<String>)> {
+        let state = self.state.lock();
+        if matches!(state.stage, Stage::Open(_)) {
+            return None;
+        }
+        Some((state.prepared.clone(), state.backlog.iter().map(saved_rows::encode).collect::<Result<_, _>>().ok()?))
     }
 
     /// What is prepared; `None` if some rows are not prepared or delivered yet.

@@ -13,6 +13,7 @@ use rivulet_dataflow::StateError;
 use serde::{Deserialize, Serialize};
 
 use super::outlet::{LOOK_PERIOD, Outlet, SavedOutlet};
+use super::saved_rows;
 use super::threads::Threads;
 use crate::catalog::ApplicationNumber;
 use crate::run::CONNECTORS;
@@ -29,8 +30,8 @@ const FINISH_MAX: Duration = Duration::from_secs(3);
 /// How many outputs of earlier versions of an application go on delivering; beyond that the oldest gives up.
 const RETIRED_MAX: usize = 8;
 
-/// The version of the form in which a checkpoint has an application's outputs.
-const VERSION: u32 = 1;
+/// The version of the form in which a checkpoint has an application's outputs. Version 1 has no rows that wait.
+const VERSION: u32 = 2;
 
 /// What a checkpoint has of the outputs of an application.
 #[derive(Serialize, Deserialize)]
@@ -55,7 +56,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<SavedOutlet>, StateError> {
     let saved: Saved = serde_json::from_slice(bytes)
         .map_err(|error| StateError::Corrupt(format!("what is saved of outputs is not understood: {error}")))?;
     match saved.version {
-        VERSION => Ok(saved.outputs),
+        1..=VERSION => Ok(saved.outputs),
         found => Err(StateError::Version { operator: "the outputs of an application".into(), found, known: VERSION }),
     }
 }
@@ -204,12 +205,13 @@ fn deliver_left(number: ApplicationNumber, outlets: &[Arc<Outlet>], left: SavedO
     match (of_connector.next(), of_connector.next()) {
         (Some(only), None) => only.take_over(left),
         _ => {
-            let SavedOutlet { output, connector, prepared } = left;
+            let SavedOutlet { output, connector, prepared, rows } = left;
+            let rows: usize = rows.iter().filter_map(|one| Some(saved_rows::decode(one).ok()?.rows())).sum();
             tracing::error!(
                 application = number,
                 output,
                 connector,
-                rows = CONNECTORS.prepared_rows(&connector, &prepared),
+                rows = CONNECTORS.prepared_rows(&connector, &prepared) + rows,
                 "rows that wait are lost: the application has no such output any more, and none that must have taken \
                  its place"
             );
@@ -242,8 +244,8 @@ impl State {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::RecordBatch;
-    use arrow::datatypes::Schema;
+    use arrow::array::{RecordBatch, RecordBatchOptions};
+    use arrow::datatypes::{DataType, Field, Schema};
     use rivulet_connectors::connector::{ConnectorContext, SinkSpec};
     use rivulet_dataflow::Batch;
 
@@ -270,13 +272,13 @@ mod tests {
     }
 
     fn named(name: Option<&str>) -> Arc<Outlet> {
-        let schema = Arc::new(Schema::empty());
+        let (schema, one_row) = (Arc::new(Schema::empty()), RecordBatchOptions::new().with_row_count(Some(1)));
         let outlet = Arc::new(Outlet::new("hooks", name, spec(), true));
         outlet.write(Batch {
             slots: vec![0].into(),
             event_time_us: vec![0].into(),
             arrival_us: vec![0].into(),
-            columns: RecordBatch::new_empty(schema),
+            columns: RecordBatch::try_new_with_options(schema, vec![], &one_row).expect("a batch"),
             retracts: None,
             positions: None,
         });
@@ -288,15 +290,10 @@ mod tests {
         let (outlets, outlet) = (Outlets::default(), away());
         outlets.0.lock().running.insert(7, vec![outlet.clone()]);
         outlet.health.fail("nobody is there");
-        outlets.capture(7, true).expect("there is one").expect_err("its rows would be lost");
         outlets.0.lock().retire(7, None);
-        assert_eq!(outlets.capture(7, true), Some(Ok(Vec::new())));
+        outlets.capture(7, true).expect("there is one").expect("what it has");
         assert!(!outlet.is_finished(), "it is tried on");
         assert_eq!(outlets.capture(8, true), None);
-        let one = away();
-        one.health.retry("it is slow");
-        outlets.0.lock().retired.push((8, one, None));
-        outlets.capture(8, true).expect("there is one").expect_err("it may be there in a moment");
     }
 
     #[test]
@@ -305,6 +302,7 @@ mod tests {
             output: output.into(),
             connector: connector.into(),
             prepared: format!("rows of {output}"),
+            rows: Vec::new(),
         };
         let prepared = |names: &[&str], saved: Vec<SavedOutlet>| {
             let (mut saved, all) = (saved, names.iter().map(|name| named(Some(name))));
@@ -324,9 +322,28 @@ mod tests {
         let request = r#"{"url":"http://127.0.0.1:1/x","rows":3,"key":"k","body":"{}"}"#;
         let prepared = format!(r#"{{"version":1,"requests":[{request},{request}]}}"#);
         let outlet = Outlet::new("hooks", None, SinkSpec { connector: "http".into(), ..spec() }, true);
-        outlet.resume(&mut vec![SavedOutlet { output: String::new(), connector: "http".into(), prepared }]);
+        let saved = SavedOutlet { output: String::new(), connector: "http".into(), prepared, rows: Vec::new() };
+        outlet.resume(&mut vec![saved]);
         outlet.give_up("its application is dropped");
         assert_eq!(outlet.health.report().left_out, 6);
+    }
+
+    #[test]
+    fn rows_that_wait_for_a_sink_that_is_not_open_are_saved_and_go_on_waiting() {
+        let (outlets, outlet) = (Outlets::default(), away());
+        outlets.0.lock().running.insert(7, vec![outlet.clone()]);
+        outlet.health.retry("nobody is there");
+        let saved = outlets.capture(7, true).expect("there is one").expect("what it has");
+        assert_eq!((saved.len(), saved[0].rows.len()), (1, 1));
+        // In the next process, with its columns and with others.
+        for (fields, is_lost) in [(vec![], false), (vec![Field::new("other", DataType::Int64, true)], true)] {
+            let spec = SinkSpec { schema: Arc::new(Schema::new(fields)), ..spec() };
+            let next = Outlet::new("hooks", None, spec, true);
+            next.resume(&mut saved.clone());
+            assert_eq!((next.is_finished(), next.health.report().left_out), (is_lost, u64::from(is_lost)));
+            next.give_up("its application is dropped");
+            assert_eq!(next.health.report().left_out, 1, "they are counted");
+        }
     }
 
     #[test]
@@ -344,10 +361,14 @@ mod tests {
 
     #[test]
     fn what_is_saved_of_outputs_is_read_again_and_a_later_form_is_named() {
-        let one = SavedOutlet { output: "hook".into(), connector: "http".into(), prepared: "{\"a\":1}".into() };
-        assert_eq!(read(&saved(vec![one.clone()])).expect("it is read"), [one]);
+        let (output, connector) = ("hook".to_owned(), "http".to_owned());
+        let one = SavedOutlet { output, connector, prepared: "{\"a\":1}".into(), rows: vec!["rows".into()] };
+        assert_eq!(read(&saved(vec![one.clone()])).expect("it is read"), std::slice::from_ref(&one));
         assert!(saved(Vec::new()).is_empty());
-        assert!(matches!(read(br#"{"version":2,"outputs":[]}"#), Err(StateError::Version { found: 2, .. })));
+        let first = br#"{"version":1,"outputs":[{"output":"hook","connector":"http","prepared":"{\"a\":1}"}]}"#;
+        assert_eq!(read(first).expect("it is read"), [SavedOutlet { rows: Vec::new(), ..one }]);
+        assert!(matches!(read(br#"{"version":3,"outputs":[]}"#), Err(StateError::Version { found: 3, .. })));
+        assert!(matches!(read(br#"{"version":0,"outputs":[]}"#), Err(StateError::Version { found: 0, .. })));
         assert!(matches!(read(b"{"), Err(StateError::Corrupt(_))));
     }
 }

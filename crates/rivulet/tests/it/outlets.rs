@@ -415,7 +415,7 @@ fn an_output_with_another_name_delivers_what_waited_through_a_restart() {
 }
 
 /// The lines of all files in a folder that are whole.
-fn lines(folder: &Path) -> Vec<String> {
+pub(crate) fn lines(folder: &Path) -> Vec<String> {
     let files = fs::read_dir(folder).into_iter().flatten().map(|entry| entry.unwrap().path());
     let is_whole = |path: &std::path::PathBuf| !path.file_name().unwrap().to_str().unwrap().starts_with('.');
     let texts = files.filter(is_whole).map(|path| fs::read_to_string(path).unwrap());
@@ -615,7 +615,7 @@ fn after_a_kill_each_result_is_posted() {
 }
 
 /// Publishes with QoS 1, and waits for the acknowledgement: the event is in the log.
-fn acknowledged(broker: SocketAddr, topic: &str, payload: &str) {
+pub(crate) fn acknowledged(broker: SocketAddr, topic: &str, payload: &str) {
     let mut socket = TcpStream::connect(broker).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     socket.write_all(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00").unwrap();

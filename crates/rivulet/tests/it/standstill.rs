@@ -13,8 +13,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::checkpoints::on_demand;
-use super::outlets::Receiver;
-use super::server::{Publisher, wait_for};
+use super::outlets::{Receiver, acknowledged, lines};
+use super::server::{Publisher, Server, free_port, wait_for};
 use super::support::AsOperator;
 use super::tables::said;
 
@@ -314,5 +314,82 @@ fn whoever_falls_behind_again_and_again_gets_each_event_once() {
     }
     for rows in (0..8).map(|round| rows_of(&format!("late{round}"))) {
         assert!(rows.windows(2).all(|pair| pair[1] == pair[0] + 1), "without a gap: {rows:?}");
+    }
+}
+
+/// Rows that an output has and cannot write are saved with checkpoints: meanwhile others' events go through the log,
+/// more than it holds, and every row is written in the end, also after a kill.
+#[test]
+fn a_file_that_cannot_be_written_keeps_no_place_in_the_log_and_gets_its_rows() {
+    const OTHERS: usize = 4_096;
+    let written = ("results/' FORMAT JSON WITH (partition_by => 'room')", "n, 'r' AS room", "results/room=r", true);
+    let opened = ("results/all' FORMAT JSON WITH (append => true)", "n", "results", false);
+    for (file, columns, blocked, is_killed) in [written, opened] {
+        let folder = TempDir::new().unwrap();
+        // A file stands where a folder should be.
+        let blocked = folder.path().join(blocked);
+        std::fs::create_dir_all(blocked.parent().unwrap()).unwrap();
+        std::fs::write(&blocked, "").unwrap();
+        let mqtt = free_port();
+        let settings = [
+            ("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()),
+            ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned()),
+            ("RIVULET_DURABILITY_LOG_BYTES_MAX", "1 MiB".to_owned()),
+        ];
+        let start = || {
+            let server = Server::spawn(folder.path(), mqtt, &settings);
+            server.wait_until_ready();
+            server
+        };
+        let mut server = start();
+        let application = |name: &str, topic: &str, output: &str, columns: &str| {
+            server.sql_ok(&format!(
+                "CREATE APPLICATION {name} () INPUT t (n BIGINT) FROM 'mqtt:{topic}' FORMAT JSON
+                 WITH (durability => 'log') OUTPUT {output} AS SELECT {columns} FROM t;
+                 CREATE QUERY q_{name} FROM APPLICATION {name}"
+            ));
+        };
+        application("kept", "x", &format!("'file:{file}"), columns);
+        application("alarm", "y", "'mqtt:alarm' FORMAT JSON", "n");
+        let of = |server: &Server, name: &str| -> Value {
+            let status = server.status();
+            let all = status["applications"].as_array().expect("applications").clone();
+            all.into_iter().find(|one| one["name"] == name).unwrap_or_else(|| panic!("{name} in {status}"))
+        };
+        acknowledged(mqtt, "x", &number(0));
+        wait_for(LONG, "it stands still", || !of(&server, "kept")["health"][0]["stands_still_since_ms"].is_null());
+        let sends = std::thread::spawn(move || {
+            let mut publisher = Publisher::connect(mqtt);
+            for n in 0..OTHERS {
+                publisher.publish("y", &format!("{{\"n\":{n},\"text\":\"{:400}\"}}", ""));
+            }
+            publisher
+        });
+        wait_for(LONG, "the other gets all of its events", || of(&server, "alarm")["results"] == OTHERS);
+        drop(sends.join().expect("all were sent"));
+        let status = server.status();
+        assert!(status["log"]["first"].as_u64() > Some(OTHERS as u64 / 4), "the log is shortened: {}", status["log"]);
+        assert_eq!(status["checkpoints"]["last_error"], Value::Null);
+        let left_out = &of(&server, "kept")["health"][0]["rejected_rows"];
+        assert!(left_out == 0, "what waits is not lost: {left_out}");
+        // Nothing more is given up then.
+        let is_nearly_full = || server.status()["log"]["disk_bytes"].as_u64() >= Some((1 << 20) / 4 * 3);
+        wait_for(LONG, "room in the log", || !is_nearly_full());
+        (1..6).for_each(|n| acknowledged(mqtt, "x", &number(n)));
+        let given_up = of(&server, "kept")["refused"]["overflow"].as_u64().unwrap_or(0);
+        if is_killed {
+            assert_eq!(given_up, 0, "nothing of it was in the way");
+            wait_for(LONG, "a checkpoint has it", || server.status()["checkpoints"]["age_ms"].as_u64() < Some(500));
+            server.kill_9();
+            server = start();
+        }
+        std::fs::remove_file(&blocked).unwrap();
+        std::fs::create_dir(&blocked).unwrap();
+        let rows: Vec<String> = (given_up as usize..6).map(number).collect();
+        let of_kept = || of(&server, "kept")["health"][0]["rows"].as_u64();
+        wait_for(LONG, "all rows are written", || of_kept() == Some(rows.len() as u64));
+        server.signal("-TERM");
+        server.wait_for_end();
+        assert_eq!(lines(&blocked), rows, "{file}: each once");
     }
 }

@@ -230,14 +230,16 @@ impl Sink for FolderSink {
         if batch.is_empty() {
             return Ok(());
         }
-        self.health.hand(batch.rows());
         match &mut self.partitioning {
-            None => self.write_to("", batch),
+            None => self.write_to("", batch)?,
             Some(partitioning) => {
                 let parts = partitioning.split(batch);
-                parts.iter().try_for_each(|(folder, part)| self.write_to(folder, part))
+                parts.iter().try_for_each(|(folder, part)| self.write_to(folder, part))?;
             }
         }
+        // A batch that fails is given once more, and is not to be counted twice.
+        self.health.hand(batch.rows());
+        Ok(())
     }
 
     fn flush(&mut self) -> Result<(), SinkError> {
