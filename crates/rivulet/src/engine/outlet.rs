@@ -91,6 +91,8 @@ struct State {
     committing: Option<u64>,
     /// Whether the sink has prepared anything since that epoch.
     has_prepared: bool,
+    /// What the open sink has prepared last, and how many rows its receiver had taken by then.
+    prepared_last: (String, u64),
     /// No row follows, and the rows so far become final without a checkpoint.
     is_last: bool,
 }
@@ -279,6 +281,7 @@ impl Outlet {
                 Ok(sink) => {
                     state.stage = Stage::Open(sink);
                     state.prepared.clear();
+                    state.prepared_last = (String::new(), outlet.health.report().rows);
                     state.attempts.succeed();
                 }
                 Err(error) => outlet.put_off(&mut state, &error.to_string()),
@@ -297,6 +300,16 @@ impl Outlet {
 
     /// The sink has failed: it is opened anew. Rows that it was given and has not delivered are lost, and counted.
     fn close(&self, state: &mut State, error: &SinkError) {
+        // Rows in files become final with a checkpoint. The next sink makes those final that one may have; others that
+        // were taken are lost like those that wait.
+        let is_final_later = self.has_checkpoints && !self.has_owners();
+        if let Stage::Open(sink) = &mut state.stage
+            && sink.transactional().is_some_and(|_| is_final_later)
+        {
+            let (prepared, rows) = std::mem::take(&mut state.prepared_last);
+            self.health.hand(usize::try_from(self.health.report().rows.saturating_sub(rows)).unwrap_or(0));
+            state.prepared.extend(Some(prepared).filter(|one| !one.is_empty()));
+        }
         let waiting = self.waiting_rows();
         if waiting > 0 {
             self.lose(waiting, &error.0);
@@ -370,6 +383,9 @@ impl Outlet {
         match prepared {
             Ok(prepared) => {
                 state.has_prepared |= prepared.is_some();
+                if let Some(prepared) = &prepared {
+                    state.prepared_last = (prepared.clone(), self.health.report().rows);
+                }
                 Ok(prepared.map(|one| vec![one]))
             }
             Err(error) => {

@@ -463,6 +463,36 @@ fn results_go_into_files() {
 }
 
 #[test]
+fn what_a_checkpoint_has_of_a_file_arrives_though_its_sink_fails_afterwards() {
+    let folder = TempDir::new().unwrap();
+    let results = folder.path().join("results");
+    let engine = opened(on_demand(folder.path()));
+    let output = format!("'file:{}/' FORMAT JSON WITH (partition_by => 'room')", results.display());
+    said(&engine, &logged(&output).replace("SELECT n", "SELECT n, $room AS room"));
+    for room in ["a", "b"] {
+        said(&engine, &format!("CREATE QUERY {room} FROM APPLICATION hooks WITH (room => '{room}')"));
+    }
+    let health = || engine.status().applications[0].health[0].clone();
+    publish(&engine, &[("in/a", r#"{"n": 1}"#)]);
+    wait("it is processed", || engine.status().applications[0].results == 1);
+    said(&engine, "CHECKPOINT");
+    publish(&engine, &[("in/a", r#"{"n": 2}"#)]);
+    wait("it is written", || health().rows + health().waiting_rows == 2);
+    // No folder can be made there.
+    fs::write(results.join("room=b"), "").unwrap();
+    publish(&engine, &[("in/b", r#"{"n": 3}"#)]);
+    wait("the sink fails", || health().condition != Condition::Ok);
+    said(&engine, "CHECKPOINT");
+    assert_eq!(health().rejected_rows, 1, "what no checkpoint has is counted");
+    fs::remove_file(results.join("room=b")).unwrap();
+    wait("the sink works again", || health().condition == Condition::Ok);
+    assert_eq!((health().rejected_rows, health().waiting_rows), (1, 0));
+    engine.shutdown();
+    assert_eq!(lines(&results.join("room=a")), [r#"{"n":1}"#], "what the checkpoint has");
+    assert_eq!(lines(&results.join("room=b")), [r#"{"n":3}"#], "what waited");
+}
+
+#[test]
 fn results_are_appended_to_a_file() {
     let folder = TempDir::new().unwrap();
     let engine = open(folder.path());
