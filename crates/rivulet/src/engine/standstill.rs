@@ -70,6 +70,11 @@ impl Standstills {
             }
         }
         known.retain(|number, running| self.stays(*number, running, &standing));
+        drop(known);
+        let are_to_end = || self.queries.state.try_lock().is_some_and(|queries| queries.has_absences_to_end());
+        if !self.event_log.is_replaying() && are_to_end() {
+            self.queries.end_absences();
+        }
     }
 
     fn stand_still(&self, running: &Running) {

@@ -9,6 +9,7 @@ mod api;
 mod lifecycle_log;
 mod live_rows;
 mod backup;
+mod behind;
 mod bench;
 mod book;
 mod big_queries;

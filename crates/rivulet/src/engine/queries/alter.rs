@@ -309,7 +309,7 @@ impl Queries {
         }
         let running = &altered.checked.running;
         check_not_replaced(running)?;
-        self.check_replayed(running)?;
+        self.check_replayed(state, running)?;
         let effects = altered.checked.queries.iter().zip(&altered.effects);
         let queries: Vec<(QueryId, &Effect)> =
             effects.filter_map(|(&place, effect)| Some((wanted[place].id, effect.as_deref()?))).collect();

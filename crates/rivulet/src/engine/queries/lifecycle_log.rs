@@ -184,6 +184,17 @@ impl Loading<'_> {
     }
 }
 
+impl State {
+    fn has_absences_of(&self, application: ApplicationNumber) -> bool {
+        self.absences.iter().any(|(running, _)| running.number == application)
+    }
+
+    /// Whether paused queries of an application that was behind when a replay ended have all that is for them.
+    pub(in crate::engine) fn has_absences_to_end(&self) -> bool {
+        self.absences.iter().any(|(running, _)| !running.group.is_behind())
+    }
+}
+
 impl Queries {
     /// What happened to queries after the position from which on the log is replayed.
     pub(in crate::engine) fn lifecycle_log(&self, replayed_from: LogPosition) -> Result<LifecycleLog, ServiceError> {
@@ -259,6 +270,7 @@ impl Queries {
     }
 
     /// The log is replayed: paused queries stop getting events. Events that come meanwhile are not for them either.
+    /// Those of applications that are behind still get what came before they were paused, and stop with a later call.
     pub(in crate::engine) fn end_absences(&self) {
         // Waits without the lock. No query is paused or resumed before the replay is over, but one may be dropped.
         let paused = |state: &State, query: QueryId| {
@@ -268,6 +280,7 @@ impl Queries {
         let applications: BTreeMap<ApplicationNumber, Arc<Running>> = {
             let state = self.state.lock();
             let running = state.replayed_paused.iter().filter_map(|&query| paused(&state, query));
+            let running = running.filter(|(running, _)| !running.group.is_behind());
             running.map(|(running, _)| (running.number, running)).collect()
         };
         let let_pass = |running: &Arc<Running>| self.routing.let_pass(running, Duration::MAX, REPLAY_PATIENCE);
@@ -275,13 +288,19 @@ impl Queries {
         let mut state = self.state.lock();
         // Changes of queries that were started while the last events were handed over.
         self.make_changes_left(&mut state);
+        // None falls behind as long as the state is locked.
+        let (behind, ended): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut state.absences).into_iter().partition(|(running, _)| running.group.is_behind());
+        state.absences = behind;
         for query in std::mem::take(&mut state.replayed_paused) {
-            if let Some((running, slot)) = paused(&state, query) {
-                self.routing.remove_routes(&running, &[slot]);
+            let Some((running, slot)) = paused(&state, query) else { continue };
+            match state.has_absences_of(running.number) {
+                true => _ = state.replayed_paused.insert(query),
+                false => _ = self.routing.remove_routes(&running, &[slot]),
             }
         }
         let end = self.event_log.end();
-        for (running, mut absences) in std::mem::take(&mut state.absences) {
+        for (running, mut absences) in ended {
             absences.end_at(end);
             running.group.set_absences(&Arc::new(absences));
         }
@@ -300,9 +319,10 @@ impl Queries {
     }
 
     /// Whether queries of an application may be paused or resumed now.
-    pub(super) fn check_replayed(&self, running: &Running) -> Result<(), ServiceError> {
+    pub(super) fn check_replayed(&self, state: &State, running: &Running) -> Result<(), ServiceError> {
         check_not_behind(running)?;
-        if !self.event_log.is_replaying() || !running.reads_log() {
+        let is_replaying = self.event_log.is_replaying() || state.has_absences_of(running.number);
+        if !is_replaying || !running.reads_log() {
             return Ok(());
         }
         Err(ServiceError::new(ErrorKind::Unavailable, "the log of events is being replayed since the start")

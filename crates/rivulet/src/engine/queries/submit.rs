@@ -269,7 +269,7 @@ impl Queries {
         if entry.life.is_paused() == is_paused {
             return Ok(());
         }
-        self.check_replayed(&running)?;
+        self.check_replayed(&state, &running)?;
         // Events that it shares with other queries, by its slot or its topic, reach it from there.
         let shares =
             is_paused && running.reads_log() && (running.group.is_shared(slot) || self.routing.shares(&running, slot));
