@@ -158,7 +158,9 @@ fn dead_receivers(files: &Path, broker: &str) -> Result<String, String> {
         ("http", "checkpoint", "http://127.0.0.1:9/x".to_owned()),
         ("logged", "log", "http://127.0.0.1:9/x".to_owned()),
         ("kafka", "checkpoint", "kafka:127.0.0.1:9/x".to_owned()),
+        ("logged_kafka", "log", "kafka:127.0.0.1:9/x".to_owned()),
         ("file", "checkpoint", format!("file:{}/x/", file.display())),
+        ("logged_file", "log", format!("file:{}/x/", file.display())),
     ];
     let application = |(name, durability, to): (&str, &str, String)| {
         format!(
