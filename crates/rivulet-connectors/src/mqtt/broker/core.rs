@@ -543,8 +543,4 @@ impl Core {
 }
 
 #[cfg(test)]
-mod restore_tests;
-#[cfg(test)]
-mod tenant_tests;
-#[cfg(test)]
 mod tests;

@@ -1,5 +1,8 @@
 //! The broker's state without sockets: sessions, windows, wills, bounds.
 
+mod restore;
+mod tenants;
+
 use std::sync::atomic::AtomicBool;
 
 use super::super::super::codec::{PacketKind, Publish, split_frame};

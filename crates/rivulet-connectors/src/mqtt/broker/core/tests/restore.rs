@@ -6,13 +6,13 @@ use std::net::IpAddr;
 use proptest::prelude::*;
 use rivulet_dataflow::ManualClock;
 
-use super::super::super::codec::Publish;
-use super::super::incoming::Arrival;
-use super::super::journal::tests::MemoryJournal;
-use super::super::journal::{Journal, Lasting, MessageNumber, Record, SessionNumber, UnderWay};
-use super::super::message::{Identifiers, Manner, OfGroup};
-use super::tests::{MaySubscribe, connect_from, core, publish_to, sent, subscribe_with};
-use super::*;
+use super::super::super::super::codec::Publish;
+use super::super::super::incoming::Arrival;
+use super::super::super::journal::tests::MemoryJournal;
+use super::super::super::journal::{Journal, Lasting, MessageNumber, Record, SessionNumber, UnderWay};
+use super::super::super::message::{Identifiers, Manner, OfGroup};
+use super::super::*;
+use super::{MaySubscribe, connect_from, core, publish_to, sent, subscribe_with};
 
 const CLIENTS: [&str; 3] = ["a", "b", "c"];
 const TOPICS: [&str; 3] = ["t/1", "t/2", "u"];

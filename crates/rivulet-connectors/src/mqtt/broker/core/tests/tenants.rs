@@ -1,8 +1,8 @@
 //! What one tenant holds takes nothing from others.
 
-use super::super::rights::{ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted};
-use super::tests::{connect_from, core, publish_to, sent, subscribe};
-use super::*;
+use super::super::super::rights::{ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted};
+use super::super::*;
+use super::{connect_from, core, publish_to, sent, subscribe};
 
 /// Knows two tenants.
 #[derive(Debug)]
