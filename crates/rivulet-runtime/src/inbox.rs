@@ -287,6 +287,28 @@ impl Queue {
         }
     }
 
+    /// Drops the waiting events that are in the log, and counts them.
+    pub(crate) fn drop_logged(&mut self, chunk_rows: usize) {
+        let (chunks, before) = (std::mem::take(&mut self.chunks), self.rows);
+        (self.rows, self.bytes) = (0, 0);
+        for chunk in chunks {
+            let has_logged = chunk.oldest_position().is_some();
+            match chunk {
+                // Rows that were decoded together came by one input.
+                Chunk::Rows(rows) if !has_logged => self.append_rows(rows),
+                Chunk::Rows(_) => {}
+                Chunk::Raw(arena) => {
+                    for row in (0..arena.rows()).filter(|&row| arena.position(row) == 0) {
+                        self.append(arena.event(row), chunk_rows);
+                        // The event was counted when it came.
+                        self.pushed -= 1;
+                    }
+                }
+            }
+        }
+        self.dropped += (before - self.rows) as u64;
+    }
+
     /// Keeps the memory of a processed arena.
     pub(crate) fn keep(&mut self, done: Option<Chunk>) {
         let Some(Chunk::Raw(mut done)) = done else { return };
@@ -455,6 +477,19 @@ mod tests {
         fill(&newest, 10);
         assert_eq!(newest.lock().dropped(), 2);
         assert_eq!(take_all(&newest).concat(), [0, 1, 2, 3, 4, 5, 6, 7]);
+    }
+
+    #[test]
+    fn only_events_of_the_log_are_given_up() {
+        let inbox = inbox(Overflow::Block);
+        for slot in 0..7 {
+            let position = if slot % 3 == 0 { 0 } else { 10 + LogPosition::from(slot) };
+            assert_eq!(inbox.push(&mut inbox.lock(), event(slot, position, b"x"), false).push, Push::Taken);
+        }
+        inbox.lock().drop_logged(inbox.chunk_rows());
+        assert_eq!((inbox.lock().dropped(), inbox.lock().waiting(), inbox.lock().oldest_position()), (4, (3, 3), None));
+        assert_eq!((inbox.lock().pushed(), inbox.lock().left(), inbox.pending()), (7, 4, 3));
+        assert_eq!(take_all(&inbox), [[0, 3, 6]]);
     }
 
     #[test]

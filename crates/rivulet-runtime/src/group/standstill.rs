@@ -75,10 +75,10 @@ impl Group {
         self.pool.retry_blocked();
     }
 
-    /// Gives up the events that wait in memory, which are the oldest that the log keeps for the group, and counts
-    /// `events` that were left in the log and are given up too.
+    /// Gives up the events of the log that wait in memory, which are the oldest that the log keeps for the group, and
+    /// counts `events` that were left in the log and are given up too.
     pub fn give_up_waiting(&self, events: u64) {
-        self.all_tasks().for_each(|(_, task)| task.inbox().lock().drop_oldest(usize::MAX, usize::MAX));
+        self.all_tasks().for_each(|(_, task)| task.inbox().lock().drop_logged(task.inbox().chunk_rows()));
         self.settings.standstill.given_up.fetch_add(events, Ordering::Relaxed);
     }
 
