@@ -233,10 +233,15 @@ fn a_full_log_costs_the_dead_receiver_its_oldest_events_and_nobody_else_any() {
     drop(sends.join().expect("all were sent"));
     assert!(overflowed(&engine) > 0, "they are counted");
     receiver.refuses.store(false, Ordering::Release);
-    let told = || format!("the rest has arrived: {} and {} given up", receiver.count(), overflowed(&engine));
-    let begun = std::time::Instant::now();
-    while receiver.count() as u64 + overflowed(&engine) < 4_096 {
-        assert!(begun.elapsed() < LONG, "{}", told());
+    // However slow the machine is, each of them comes some time after the one before.
+    let settled = || receiver.count() as u64 + overflowed(&engine);
+    let (mut before, mut since) = (settled(), std::time::Instant::now());
+    while settled() < 4_096 {
+        if settled() > before {
+            (before, since) = (settled(), std::time::Instant::now());
+        }
+        let told = || format!("{} have arrived, and {} were given up", receiver.count(), overflowed(&engine));
+        assert!(since.elapsed() < LONG, "{}", told());
         std::thread::sleep(Duration::from_millis(20));
     }
     let arrived = arrived(&receiver);
