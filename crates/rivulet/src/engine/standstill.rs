@@ -147,13 +147,14 @@ impl Standstills {
         }
         let middle = left_from + end.saturating_sub(left_from) / 2;
         let mut events = 0;
-        self.event_log.read(left_from, middle, &mut |message, _| {
+        // What is not on disk yet cannot be counted, and is not given up.
+        let read_to = self.event_log.read(left_from, middle, &mut |message, _| {
             events += self.routing.targets(furthest, message.topic).len() as u64;
             true
         })?;
-        furthest.group.caught_up_to(middle);
+        furthest.group.caught_up_to(read_to);
         furthest.group.give_up_waiting(events);
-        self.given_up_to.store(middle, Ordering::Release);
+        self.given_up_to.store(read_to, Ordering::Release);
         let name = furthest.full_name().in_log();
         tracing::error!(
             application = name,
