@@ -540,6 +540,11 @@ impl Group {
         self.all_tasks().map(|(_, task)| task.waiting()).fold((0, 0), |sum, task| (sum.0 + task.0, sum.1 + task.1))
     }
 
+    /// The number of waiting events that are in no log: they end with the process.
+    pub fn unlogged(&self) -> usize {
+        self.all_tasks().map(|(_, task)| task.inbox().lock().unlogged()).sum()
+    }
+
     /// The number of slots in use. Equal queries may share one.
     pub fn queries(&self) -> usize {
         self.all_tasks().map(|(_, task)| task.queries()).sum()

@@ -404,6 +404,16 @@ impl Queue {
         self.chunks.iter().filter_map(Chunk::oldest_position).min()
     }
 
+    /// The number of waiting events that are not in the log.
+    pub(crate) fn unlogged(&self) -> usize {
+        let of = |chunk: &Chunk| match chunk {
+            Chunk::Raw(arena) => (0..arena.rows()).filter(|&row| arena.position(row) == 0).count(),
+            Chunk::Rows(rows) if chunk.oldest_position().is_none() => rows.len(),
+            Chunk::Rows(_) => 0,
+        };
+        self.chunks.iter().map(of).sum()
+    }
+
     /// The number of all events ever accepted.
     pub(crate) fn pushed(&self) -> u64 {
         self.pushed

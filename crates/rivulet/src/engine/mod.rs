@@ -102,6 +102,7 @@ use rivulet_runtime::{InboxLimits, Spill, Workers};
 use crate::accounts::{self, Accounts, AuditLog};
 use crate::catalog::Catalog;
 use crate::config::{AuditConfig, Config, Listener};
+use crate::counted::counted;
 use crate::data_folder::archive::Copies;
 use crate::data_folder::{CHECKPOINTS, LOG};
 use crate::secrets::Secrets;
@@ -579,7 +580,7 @@ impl Engine {
     /// nothing.
     ///
     /// # Errors
-    /// Which rows of big queries are lost.
+    /// Which rows of big queries, and which events, are lost.
     fn stop(&self) -> Result<(), ServiceError> {
         if self.is_stopped.swap(true, Ordering::AcqRel) {
             return Ok(());
@@ -588,14 +589,15 @@ impl Engine {
         self.messaging.close_input();
         self.routing.sources().stop();
         self.event_log.end_replay();
-        let lost = self.big_queries.stop(|| self.coordinator.save_big_queries_at_the_end());
-        let waiting = self.workers.stop();
-        if waiting > 0 {
-            tracing::error!(
-                events = waiting,
-                "events were taken in that nobody processed: the time for stopping was over"
-            );
-        }
+        let mut lost = self.big_queries.stop(|| self.coordinator.save_big_queries_at_the_end());
+        self.workers.stop();
+        // Those of the log are replayed after the start.
+        let waiting = self.workers.groups().into_iter().filter_map(|group| {
+            let events = group.unlogged() as u64;
+            let name = group.name().to_owned();
+            (events > 0).then(|| format!("{} that wait for the application '{name}'", counted(events, "event")))
+        });
+        lost.extend(waiting);
         self.messaging.stop();
         self.outlets.finish();
         // All results are sent. From here on nothing changes, and no periodic work runs.
@@ -609,8 +611,10 @@ impl Engine {
             return Ok(());
         }
         let message = format!("rows were lost when the server stopped: {}", lost.join("; "));
-        Err(ServiceError::new(ErrorKind::Unavailable, message)
-            .with_hint("stop the server when the sinks of its big queries work: `rivulet status` says so"))
+        Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint(
+            "stop the server when all sinks and outputs work, as `rivulet status` says; of inputs with durability => \
+                 'log' nothing is lost",
+        ))
     }
 }
 

@@ -240,7 +240,14 @@ fn a_full_log_costs_the_dead_receiver_its_oldest_events_and_nobody_else_any() {
         if settled() > before {
             (before, since) = (settled(), std::time::Instant::now());
         }
-        let told = || format!("{} have arrived, and {} were given up", receiver.count(), overflowed(&engine));
+        let told = || {
+            let gaps: Vec<(usize, usize)> = arrived(&receiver)
+                .windows(2)
+                .filter(|pair| pair[1] != pair[0] + 1)
+                .map(|pair| (pair[0], pair[1]))
+                .collect();
+            format!("{} have arrived, {} were given up; gaps: {gaps:?}", receiver.count(), overflowed(&engine))
+        };
         assert!(since.elapsed() < LONG, "{}", told());
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -248,6 +255,21 @@ fn a_full_log_costs_the_dead_receiver_its_oldest_events_and_nobody_else_any() {
     assert!(arrived.windows(2).all(|pair| pair[0] < pair[1]) && arrived.last() == Some(&4_095), "the newest are kept");
     assert_eq!(arrived.len() as u64 + overflowed(&engine), 4_096, "no more is given up than is counted");
     assert!(arrived.len() > 500, "{}: what the log has room for stays", arrived.len());
+}
+
+#[test]
+fn a_stop_says_which_events_end_with_the_process_because_an_output_cannot_deliver() {
+    for (durability, is_lost) in [("checkpoint", true), ("log", false)] {
+        let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+        receiver.refuses.store(true, Ordering::Release);
+        let engine = opened(folder.path());
+        declare(&engine, &receiver, durability);
+        publish_and_see_alarms(&engine, 0..3_000);
+        let told = rivulet::service::Service::shutdown(&*engine);
+        let words = told.as_ref().err().map_or("", |error| &error.message);
+        let is_told = words.starts_with("rows were lost") && words.contains("that wait for the application 'hook'");
+        assert_eq!((told.is_err(), is_told), (is_lost, is_lost), "{durability}: {words}");
+    }
 }
 
 /// The receiver comes and goes while events come, by a topic of one query and by one that many read: however often the
