@@ -497,8 +497,10 @@ mod tests {
             assert_eq!(inbox.push(&mut inbox.lock(), event(slot, position, b"x"), false).push, Push::Taken);
         }
         inbox.lock().drop_logged(inbox.chunk_rows());
-        assert_eq!((inbox.lock().dropped(), inbox.lock().waiting(), inbox.lock().oldest_position()), (4, (3, 3), None));
-        assert_eq!((inbox.lock().pushed(), inbox.lock().left(), inbox.pending()), (7, 4, 3));
+        let queue = inbox.lock();
+        assert_eq!((queue.dropped(), queue.waiting(), queue.oldest_position()), (4, (3, 3), None));
+        assert_eq!((queue.pushed(), queue.left(), inbox.pending()), (7, 4, 3));
+        drop(queue);
         assert_eq!(take_all(&inbox), [[0, 3, 6]]);
     }
 
