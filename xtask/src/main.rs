@@ -191,9 +191,13 @@ fn book() -> Result<(), String> {
 }
 
 fn bench(rest: &[&str]) -> Result<(), String> {
-    let arguments = ["run", "--release", "--package", "rivulet", "--", "bench", "many"];
+    let arguments = ["run", "--release", "--package", "rivulet"];
+    // What is measured is the program that users have, but for a comparison with what it does not have.
+    let compares = rest.iter().any(|argument| argument.starts_with("--model"));
+    let baselines: &[&str] = if compares { &["--features", "baselines"] } else { &[] };
     let one_step = ["--queries", "100000", "--duration", "20s"];
-    cargo(&[&arguments[..], if rest.is_empty() { &one_step } else { rest }].concat(), &[])
+    let rest = if rest.is_empty() { &one_step } else { rest };
+    cargo(&[&arguments[..], baselines, &["--", "bench", "many"], rest].concat(), &[])
 }
 
 fn sim(rest: &[&str]) -> Result<(), String> {

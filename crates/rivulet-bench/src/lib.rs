@@ -16,7 +16,8 @@
 //! - [`sources`]: the generators as sources of big queries: `nexmark:`, `hibench:`, `sensors:`;
 //! - [`nexmark`]: the queries of the NEXMark benchmark;
 //! - [`hibench`]: the streaming workloads of HiBench;
-//! - [`latency`]: a histogram.
+//! - [`latency`]: a histogram;
+//! - [`policies`]: what other engines run next.
 
 pub mod streams;
 pub mod applications;
@@ -29,6 +30,7 @@ pub mod sources;
 pub mod nexmark;
 pub mod hibench;
 pub mod latency;
+pub mod policies;
 pub mod random;
 mod clients;
 mod digits;

@@ -36,8 +36,6 @@ pub(crate) struct Pool {
     pub(crate) labels: Labels,
     /// Timers are held at this time while later events are still to be replayed; `i64::MAX` otherwise.
     pub(crate) held_at_us: AtomicI64,
-    /// Starts the worker of a new task, where each task has its own. Returns whether the worker runs.
-    pub(crate) start_worker: Box<dyn Fn(usize) -> bool + Send + Sync>,
 }
 
 /// Asks threads to return memory. In an allocator with a heap for each thread, memory that one thread has allocated and
@@ -113,7 +111,6 @@ impl Pool {
             relief: Relief::default(),
             labels: Labels::default(),
             held_at_us: AtomicI64::new(i64::MAX),
-            start_worker: Box::new(|_| false),
         }
     }
 
@@ -205,11 +202,6 @@ impl Pool {
 
     /// The worker for a new task: at random one of the two least loaded.
     pub(crate) fn place(&self) -> usize {
-        if self.policy.has_worker_for_each_task() {
-            let worker = self.scheduler.add_worker();
-            // Where no thread can be had any more, the first one does the work.
-            return if (self.start_worker)(worker) { worker } else { 0 };
-        }
         let mut least: [Option<(usize, usize, usize)>; 2] = [None, None];
         for (worker, load) in &self.workers {
             let rank = (load.load.load(Ordering::Relaxed), load.placed.load(Ordering::Relaxed), worker);
@@ -248,8 +240,6 @@ impl Scheduler for Nobody {
     fn add_worker(&self) -> usize {
         0
     }
-
-    fn remove_worker(&self, _worker: usize) {}
 
     fn wake_all(&self) {}
 

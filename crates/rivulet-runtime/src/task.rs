@@ -505,9 +505,6 @@ impl Runnable for Task {
 impl Drop for Task {
     fn drop(&mut self) {
         self.pool.deadlines.forget(self.deadline);
-        if self.pool.policy.has_worker_for_each_task() {
-            self.pool.scheduler.remove_worker(self.worker());
-        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::balance::{self, Step, TaskLoad};
 use crate::labels::Labels;
 use crate::numa::Stands;
 use crate::pool::{Deadlines, Pool, Relief, WorkerLoad};
-use crate::scheduler::{Budget, Closing, Policy, Runnable, SchedulerSetup, Stepped, ThreadLimit};
+use crate::scheduler::{Budget, Closing, Policy, Runnable, SchedulerSetup, Stepped};
 use crate::spill::{SWEEPS, Spill};
 use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Numa, Task, Topology};
 
@@ -35,13 +35,10 @@ const BALANCER_PERIOD: Duration = Duration::from_millis(100);
 /// With this many spilled queries it is worth a few milliseconds of every worker to return their memory.
 const RELIEF_QUERIES_MIN: usize = 1_000;
 
-/// The stack of a worker with a single task: there may be very many such workers.
-const SMALL_STACK: usize = 256 << 10;
-
 /// The number of threads and how they work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerSettings {
-    /// Worker threads, at least one. Ignored where each task has a worker of its own.
+    /// Worker threads, at least one.
     pub threads: usize,
     /// Which task runs next, and where.
     pub policy: &'static Policy,
@@ -85,10 +82,6 @@ struct Shared {
     pool: Arc<Pool>,
     groups: Mutex<Groups>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-    /// The limit of workers, where each task has its own.
-    thread_limit: Option<ThreadLimit>,
-    /// The number of workers started.
-    started: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -127,25 +120,20 @@ impl Workers {
     /// The system gives no threads.
     pub fn start_on(settings: WorkerSettings, clock: Arc<dyn Clock>, topology: Topology) -> std::io::Result<Self> {
         let threads = settings.threads.max(1);
-        let has_worker_for_each_task = settings.policy.has_worker_for_each_task();
-        let stands = match has_worker_for_each_task {
-            // Threads are started with tasks, on any node.
-            true => Stands::new(topology.clone(), Numa::Off, topology.cores()),
-            false => Stands::new(topology, settings.numa, threads),
-        };
+        let stands = Stands::new(topology, settings.numa, threads);
         let nodes = (0..threads).filter_map(|worker| stands.node(worker)).collect();
         let shared = Arc::new_cyclic(|shared: &Weak<Shared>| {
-            let shared = shared.clone();
-            let start_worker = move |worker| {
-                let started = shared.upgrade().map(|shared| shared.start_worker(worker));
-                if let Some(Err(error)) = &started {
-                    tracing::warn!("a task shares a worker with others, for no thread can be started: {error}");
-                }
-                matches!(started, Some(Ok(())))
+            let (shared, closing) = (shared.clone(), Arc::<Closing>::default());
+            let setup = SchedulerSetup {
+                closing: closing.clone(),
+                nodes,
+                time_slice: settings.time_slice,
+                run: Arc::new(move |task, budget| {
+                    if let Some(shared) = shared.upgrade() {
+                        shared.run(task, budget);
+                    }
+                }),
             };
-            let closing = Arc::<Closing>::default();
-            let time_slice = settings.time_slice;
-            let setup = SchedulerSetup { closing: closing.clone(), nodes, time_slice };
             Shared {
                 settings,
                 pool: Arc::new(Pool {
@@ -163,20 +151,15 @@ impl Workers {
                     relief: Relief::default(),
                     labels: Labels::default(),
                     held_at_us: AtomicI64::new(i64::MAX),
-                    start_worker: Box::new(start_worker),
                 }),
                 groups: Mutex::default(),
                 threads: Mutex::default(),
-                thread_limit: settings.policy.thread_limit().map(|limit| limit()),
-                started: AtomicUsize::new(0),
             }
         });
         let workers = Self { shared: shared.clone(), stepped: None };
-        if !has_worker_for_each_task {
-            for _ in 0..threads {
-                shared.pool.workers.push(WorkerLoad::default());
-                shared.start_worker(shared.pool.scheduler.add_worker())?;
-            }
+        for _ in 0..threads {
+            shared.pool.workers.push(WorkerLoad::default());
+            shared.start_worker(shared.pool.scheduler.add_worker())?;
         }
         let named = |name: &str| std::thread::Builder::new().name(name.into());
         let (timed, balanced) = (shared.clone(), shared.clone());
@@ -197,8 +180,6 @@ impl Workers {
             pool: Arc::new(Pool::scheduled_by(Box::new(stepped.clone()), clock)),
             groups: Mutex::default(),
             threads: Mutex::default(),
-            thread_limit: None,
-            started: AtomicUsize::new(0),
         };
         Self { shared: Arc::new(shared), stepped: Some(stepped) }
     }
@@ -293,7 +274,7 @@ impl Workers {
     /// The state of each worker; empty where tasks belong to no worker.
     pub fn status(&self) -> Vec<WorkerStatus> {
         let pool = &self.shared.pool;
-        if !pool.policy.is_owned() {
+        if !pool.policy.is_balanced() {
             return Vec::new();
         }
         let mut status: Vec<WorkerStatus> = pool
@@ -350,24 +331,9 @@ impl Drop for Workers {
 
 impl Shared {
     fn start_worker(self: &Arc<Self>, worker: usize) -> std::io::Result<()> {
-        let mut builder = std::thread::Builder::new().name(format!("rivulet-worker-{worker}"));
-        if let Some(limit) = self.thread_limit {
-            if self.started.load(Ordering::Relaxed) >= limit.threads_max {
-                return Err(std::io::Error::other(format!("{} of them are enough for this system", limit.threads_max)));
-            }
-            builder = builder.stack_size(SMALL_STACK);
-        }
         let shared = self.clone();
-        self.started.fetch_add(1, Ordering::Relaxed);
-        let thread = builder.spawn(move || {
-            shared.work(worker);
-            shared.started.fetch_sub(1, Ordering::Relaxed);
-        });
-        if thread.is_err() {
-            self.started.fetch_sub(1, Ordering::Relaxed);
-        }
-        let thread = thread?;
-        self.threads.lock().push(thread);
+        let thread = std::thread::Builder::new().name(format!("rivulet-worker-{worker}"));
+        self.threads.lock().push(thread.spawn(move || shared.work(worker))?);
         Ok(())
     }
 
@@ -386,23 +352,21 @@ impl Shared {
         loop {
             self.pool.relief.follow(&mut relieved);
             match scheduler.next(worker) {
-                Some((task, budget)) => {
-                    let outcome = catch_unwind(AssertUnwindSafe(|| task.run(budget))).unwrap_or_else(|_| {
-                        tracing::error!(
-                            application = task.name(),
-                            "an activation was cut short by a defect in the engine"
-                        );
-                        Activation::Ran(0)
-                    });
-                    self.goes_on(task, outcome);
-                }
-                // This worker was removed.
-                None if !closing.has_begun() => return,
+                Some((task, budget)) => self.run(task, budget),
                 None if closing.is_over() || self.pool.scheduled.load(Ordering::Acquire) == 0 => return,
                 // A task waits for room in its sink, or runs and may have to run again.
                 None => std::thread::sleep(TIMER_PERIOD / 10),
             }
         }
+    }
+
+    /// Runs a task that the scheduler has handed out.
+    fn run(&self, task: Arc<dyn Runnable>, budget: Budget) {
+        let outcome = catch_unwind(AssertUnwindSafe(|| task.run(budget))).unwrap_or_else(|_| {
+            tracing::error!(application = task.name(), "an activation was cut short by a defect in the engine");
+            Activation::Ran(0)
+        });
+        self.goes_on(task, outcome);
     }
 
     /// Decides what happens to a task after a run.

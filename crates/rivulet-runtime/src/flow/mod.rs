@@ -95,6 +95,7 @@ impl Flow {
         let tasks_count: usize = stages.iter().map(|stage| stage.instances).sum();
         let sources_of = sources_of(&stages, &dataflow);
         let companies = companies(&stages, &dataflow, &sources_of);
+        let depths = depths(&stages);
         // Each source that is read, with its tasks.
         let reading = stages.iter().rev().filter_map(|stage| Some((stage.source(&dataflow)?, stage.instances)));
         let alignment = Alignment::new(reading.clone().map(|(_, tasks)| tasks));
@@ -133,6 +134,7 @@ impl Flow {
                         stage: index,
                         instance,
                         worker,
+                        depth: depths[index],
                         channels: stage.channels(instance, &stages),
                         partitions: of_source.get_mut(instance).map(std::mem::take),
                         aligned: if of_source.is_empty() { None } else { aligned.next() },
@@ -379,6 +381,15 @@ fn sources_of(stages: &[Stage], dataflow: &Dataflow) -> Vec<Arc<[usize]>> {
         all.push(read.into_iter().collect());
     }
     all
+}
+
+/// For each stage the number of stages before it, on the longest way from a source.
+fn depths(stages: &[Stage]) -> Vec<usize> {
+    let mut depths: Vec<usize> = Vec::with_capacity(stages.len());
+    for stage in stages {
+        depths.push(stage.inputs.iter().map(|input| depths[input.from] + 1).max().unwrap_or(0));
+    }
+    depths
 }
 
 /// For each source the number of its company: sources have the same number if their rows meet in a stage that keeps

@@ -5,9 +5,9 @@
 //! [`Standing`] says so. So what a scheduler keeps is bounded by the number of tasks. No scheduler locks an inbox or
 //! scans all tasks: the caller reports how much waits.
 //!
-//! What a policy needs of the workers is in its [`Policy`]; no other code asks which policy is in use. A policy that
-//! can be configured is one file here and an entry in [`Policy::ALL`]. A policy for comparison is made where it is
-//! used.
+//! What a policy needs of the workers is in its [`Policy`], and what it knows of a task is its [`Rank`]; no other code
+//! asks which policy is in use. A policy that can be configured is one file here and an entry in [`Policy::ALL`]. A
+//! policy for comparison is made outside of the runtime.
 
 mod standing;
 mod runnable;
@@ -20,8 +20,8 @@ mod stepped;
 use std::str::FromStr;
 
 pub use owned::Owned;
-pub use policy::{Belonging, Closing, Policy, Scheduler, SchedulerSetup, ThreadLimit};
-pub use runnable::{Activation, Budget, Runnable, level};
+pub use policy::{Belonging, Closing, Policy, Scheduler, SchedulerSetup};
+pub use runnable::{Activation, Budget, Rank, Runnable, level};
 pub use shared::{Shared, Waiting};
 pub use standing::Standing;
 pub(crate) use stepped::{STEPPED, Stepped};
@@ -95,8 +95,12 @@ mod tests {
 
     fn schedulers() -> impl Iterator<Item = (&'static Policy, Box<dyn Scheduler>)> {
         Policy::ALL.into_iter().chain([&STEPPED]).map(|policy| {
-            let time_slice = Duration::from_millis(7);
-            let scheduler = (policy.make)(SchedulerSetup { closing: Arc::default(), nodes: Vec::new(), time_slice });
+            let scheduler = (policy.make)(SchedulerSetup {
+                closing: Arc::default(),
+                nodes: Vec::new(),
+                time_slice: Duration::from_millis(7),
+                run: Arc::new(|_, _| ()),
+            });
             assert_eq!(scheduler.add_worker(), 0, "{policy:?}");
             (policy, scheduler)
         })

@@ -57,7 +57,6 @@ struct Queue {
 struct State {
     tasks: VecDeque<Arc<dyn Runnable>>,
     is_asleep: bool,
-    is_removed: bool,
 }
 
 impl State {
@@ -70,7 +69,7 @@ impl State {
 
 impl Owned {
     /// A scheduler without workers yet. `helps` says whether idle workers take tasks of others.
-    pub fn new(helps: bool, SchedulerSetup { closing, nodes, time_slice }: SchedulerSetup) -> Self {
+    pub fn new(helps: bool, SchedulerSetup { closing, nodes, time_slice, .. }: SchedulerSetup) -> Self {
         Self { queues: boxcar::Vec::new(), helps, nodes, asleep: AtomicUsize::new(0), time_slice, closing }
     }
 
@@ -136,7 +135,7 @@ impl Scheduler for Owned {
             if !state.tasks.is_empty() {
                 continue;
             }
-            if state.is_removed || self.closing.has_begun() {
+            if self.closing.has_begun() {
                 return None;
             }
             state.is_asleep = true;
@@ -153,12 +152,6 @@ impl Scheduler for Owned {
 
     fn add_worker(&self) -> usize {
         self.queues.push(Queue::default())
-    }
-
-    fn remove_worker(&self, worker: usize) {
-        let queue = &self.queues[worker];
-        queue.state.lock().is_removed = true;
-        queue.came.notify_one();
     }
 
     fn wake_all(&self) {

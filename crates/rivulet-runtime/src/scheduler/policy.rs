@@ -32,18 +32,6 @@ pub enum Belonging {
     Nobody,
     /// To a worker that has several tasks; the balancer evens out the load between workers.
     Balanced,
-    /// To a worker that has only this task: workers are added and removed with tasks. The function gives the most
-    /// workers there may be; it is called once, at the start.
-    Own(fn() -> ThreadLimit),
-}
-
-/// How many threads may be started, and what limits them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ThreadLimit {
-    /// The most threads in all.
-    pub threads_max: usize,
-    /// The setting of the system that limits them, for messages.
-    pub bounded_by: &'static str,
 }
 
 /// What a scheduler is made with.
@@ -54,30 +42,15 @@ pub struct SchedulerSetup {
     pub nodes: Vec<usize>,
     /// How long a worker stays with a task while others wait.
     pub time_slice: Duration,
+    /// Runs a task as a worker does that was handed it, for a policy with threads of its own. Such a policy hands its
+    /// tasks to nobody else; it starts its threads as tasks come and ends them in [`Scheduler::clear`].
+    pub run: Arc<dyn Fn(Arc<dyn Runnable>, Budget) + Send + Sync>,
 }
 
 impl Policy {
-    /// Whether a task belongs to one worker.
-    pub(crate) fn is_owned(&self) -> bool {
-        !matches!(self.belonging, Belonging::Nobody)
-    }
-
-    /// Whether the balancer evens out load: each task belongs to a worker, and a worker may have several.
+    /// Whether a task belongs to one worker, and the balancer evens out the load between workers.
     pub(crate) fn is_balanced(&self) -> bool {
         matches!(self.belonging, Belonging::Balanced)
-    }
-
-    /// The limit of workers, where each task has its own.
-    pub(crate) fn thread_limit(&self) -> Option<fn() -> ThreadLimit> {
-        match self.belonging {
-            Belonging::Own(limit) => Some(limit),
-            Belonging::Nobody | Belonging::Balanced => None,
-        }
-    }
-
-    /// Whether each task has a worker of its own.
-    pub fn has_worker_for_each_task(&self) -> bool {
-        self.thread_limit().is_some()
     }
 }
 
@@ -103,7 +76,7 @@ pub trait Scheduler: Send + Sync {
     fn ready(&self, task: Arc<dyn Runnable>, pending: usize);
 
     /// The next task for a worker, and its budget; waits until there is one. `None` if there is none and the process is
-    /// stopping, or this worker was removed.
+    /// stopping.
     fn next(&self, worker: usize) -> Option<(Arc<dyn Runnable>, Budget)>;
 
     /// The number of tasks that wait for a worker.
@@ -111,9 +84,6 @@ pub trait Scheduler: Send + Sync {
 
     /// Adds a worker and returns its number. Workers are numbered from 0.
     fn add_worker(&self) -> usize;
-
-    /// Removes a worker that is not needed any more: no task will become ready for it.
-    fn remove_worker(&self, worker: usize);
 
     /// Wakes every worker, after [`Closing`] has begun.
     fn wake_all(&self);

@@ -23,6 +23,30 @@ pub trait Runnable: Send + Sync {
 
     /// Whether the task could do anything now. Asked after it has run; later work schedules the task.
     fn has_work(&self) -> bool;
+
+    /// Where the task stands in its dataflow and what its rows cost, for policies that ask; takes no lock. Tasks of
+    /// groups have all the same rank.
+    fn rank(&self) -> Rank {
+        Rank::default()
+    }
+}
+
+/// Where a task stands in its dataflow, and what its rows have cost so far.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rank {
+    /// The number of stages before it, on the longest way from a source.
+    pub depth: usize,
+    /// Time for each row that it took, in nanoseconds.
+    pub ns_per_row: f64,
+    /// How many rows it gave for each that it took.
+    pub selectivity: f64,
+}
+
+impl Default for Rank {
+    /// Of a task of which nothing is known: it changes no number of rows.
+    fn default() -> Self {
+        Self { depth: 0, ns_per_row: 1.0, selectivity: 1.0 }
+    }
 }
 
 /// How much a task may do before it returns its worker. It is checked between two batches, so a task processes at least

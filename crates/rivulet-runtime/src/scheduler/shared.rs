@@ -76,9 +76,6 @@ impl<W: Waiting> Scheduler for Shared<W> {
         self.workers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Workers without tasks of their own are not removed.
-    fn remove_worker(&self, _worker: usize) {}
-
     fn wake_all(&self) {
         // Notifying under the lock: a worker that has just looked at the queue is already asleep.
         let _state = self.state.lock();

@@ -50,7 +50,7 @@ impl Standing {
     ///
     /// The memory order is that of [`Standing::release`] and of the check for work behind it. So either the worker sees
     /// the work, or the caller sees that the task is idle.
-    pub(crate) fn claim(&self) -> bool {
+    pub fn claim(&self) -> bool {
         self.state.compare_exchange(IDLE, DUE, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 

@@ -50,8 +50,6 @@ impl Scheduler for Arc<Stepped> {
         0
     }
 
-    fn remove_worker(&self, _worker: usize) {}
-
     fn wake_all(&self) {}
 
     fn clear(&self) {

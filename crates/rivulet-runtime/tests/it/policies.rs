@@ -1,13 +1,15 @@
 //! Every policy processes everything, in order; also one that is made outside of the runtime.
 
 use std::collections::{HashSet, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use parking_lot::Mutex;
 use rivulet_dataflow::{Inbox, Push};
-use rivulet_runtime::scheduler::{Owned, Shared, Waiting};
-use rivulet_runtime::{Belonging, Policy, Runnable, ThreadLimit, WorkerSettings, Workers};
+use rivulet_runtime::scheduler::{Closing, SchedulerSetup, Shared, Waiting};
+use rivulet_runtime::{Belonging, Budget, Policy, Runnable, Scheduler, WorkerSettings, Workers};
 
 use crate::flows::{Collected, Repeats, RunningClock, TIMES, Then, finish, numbers, repeating};
 use crate::support::{Bench, homes};
@@ -21,14 +23,68 @@ static STACK: Policy = Policy {
     make: |setup| Box::new(Shared::<Stack>::new(setup)),
 };
 
-/// A thread for each task, as long as there are less than so many.
-static FEW_THREADS: Policy = Policy {
-    name: "few threads",
-    help: "a thread for each of the first tasks",
-    belonging: Belonging::Own(|| ThreadLimit { threads_max: 15, bounded_by: "the test" }),
+/// A thread of the policy runs every task; the workers have nothing to do.
+static ELSEWHERE: Policy = Policy {
+    name: "elsewhere",
+    help: "a thread of its own",
+    belonging: Belonging::Nobody,
     follows_pending: false,
-    make: |setup| Box::new(Owned::new(false, setup)),
+    make: |setup| Box::new(Elsewhere::new(setup)),
 };
+
+struct Elsewhere {
+    tasks: Mutex<Option<mpsc::Sender<Arc<dyn Runnable>>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+    closing: Arc<Closing>,
+}
+
+impl Elsewhere {
+    fn new(SchedulerSetup { closing, time_slice, run, .. }: SchedulerSetup) -> Self {
+        let (tasks, came) = mpsc::channel::<Arc<dyn Runnable>>();
+        let own = closing.clone();
+        let thread = std::thread::spawn(move || {
+            for task in came {
+                task.standing().leave();
+                if !own.is_over() {
+                    run(task, Budget::of_time(time_slice));
+                }
+            }
+        });
+        Self { tasks: Mutex::new(Some(tasks)), thread: Mutex::new(Some(thread)), closing }
+    }
+}
+
+impl Scheduler for Elsewhere {
+    fn ready(&self, task: Arc<dyn Runnable>, _pending: usize) {
+        if let Some(tasks) = self.tasks.lock().as_ref().filter(|_| task.standing().enter()) {
+            tasks.send(task).unwrap();
+        }
+    }
+
+    fn next(&self, _worker: usize) -> Option<(Arc<dyn Runnable>, Budget)> {
+        while !self.closing.has_begun() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        None
+    }
+
+    fn waiting(&self) -> usize {
+        0
+    }
+
+    fn add_worker(&self) -> usize {
+        0
+    }
+
+    fn wake_all(&self) {}
+
+    fn clear(&self) {
+        drop(self.tasks.lock().take());
+        if let Some(thread) = self.thread.lock().take() {
+            thread.join().unwrap();
+        }
+    }
+}
 
 #[derive(Default)]
 struct Stack(Vec<Arc<dyn Runnable>>);
@@ -99,7 +155,7 @@ fn what_lies_in_the_stage_of_a_big_query_counts_as_waiting() {
 }
 
 fn policies() -> impl Iterator<Item = &'static Policy> {
-    Policy::ALL.into_iter().chain([&STACK, &FEW_THREADS])
+    Policy::ALL.into_iter().chain([&STACK, &ELSEWHERE])
 }
 
 #[test]

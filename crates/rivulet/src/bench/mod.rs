@@ -2,6 +2,7 @@
 //! its own, driven over its ordinary interfaces by a generator in another. Big queries are measured each in a process
 //! of its own.
 
+mod policies;
 pub mod many;
 pub mod bulk;
 pub mod nexmark;

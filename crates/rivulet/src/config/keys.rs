@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 
+use rivulet_bench::policies::NAMES;
 use rivulet_connectors::http_server::is_host_list;
 use rivulet_runtime::Policy;
 use toml::Spanned;
@@ -281,7 +282,8 @@ const RELOADED: &[&str] = &[
 ];
 
 /// What to do about keys and values that made the server work as those do that it is compared with.
-pub(super) const COMPARED: &str = "remove it: `rivulet bench many --model` compares with engines that work so";
+pub(super) const COMPARED: &str =
+    "remove it: `rivulet bench many --model` and `rivulet bench nexmark --policy` compare with engines that work so";
 
 /// Keys of earlier versions, and what to do about each.
 pub(super) const REMOVED: &[(&str, &str)] = &[
@@ -291,9 +293,11 @@ pub(super) const REMOVED: &[(&str, &str)] = &[
     ("scheduler.share_code", COMPARED),
 ];
 
-/// Whether a value in quotes, as an error shows it, is a policy that could be configured in earlier versions.
+/// Whether a value in quotes, as an error shows it, is a policy of another engine; earlier versions could be configured
+/// with some of these.
 pub(super) fn is_policy_for_comparison(found: &str) -> bool {
-    ["pool", "dedicated"].contains(&found.trim_matches('"'))
+    let name = found.trim_matches('"');
+    NAMES.contains(&name) || name == "dedicated"
 }
 
 /// The environment variable of a key: `RIVULET_` and the key in capitals with `_` for each dot. Where that reads badly,

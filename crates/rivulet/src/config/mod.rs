@@ -101,8 +101,8 @@ pub struct Config {
     pub broker: Option<BrokerConfig>,
     /// Threads that run tasks, and how.
     pub workers: WorkerSettings,
-    /// What it does otherwise, for comparison.
-    pub baseline: Baseline,
+    /// Most events of one batch; `None` for the usual bound. No key sets it: a trial and a measurement do.
+    pub batch_rows_max: Option<usize>,
     /// Most events waiting in front of a task.
     pub inbox_rows_max: usize,
     /// Most bytes waiting in front of a task.
@@ -198,17 +198,6 @@ pub struct AuditConfig {
     pub files_max: usize,
     /// Whether changes are refused while it cannot be written.
     pub required: bool,
-}
-
-/// What engines do that Rivulet is compared with. No key sets it, but `rivulet bench many --model` does.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Baseline {
-    /// Most queries of one task; `None` for no bound.
-    pub task_queries_max: Option<usize>,
-    /// Most events of one batch; `None` for the usual bound.
-    pub batch_rows_max: Option<usize>,
-    /// Whether each task of an application has a plan of its own.
-    pub has_own_code: bool,
 }
 
 /// What the REST API keeps to.
@@ -747,7 +736,7 @@ impl Values {
                 pins: self.switch("scheduler.pin_workers"),
                 numa: if self.text("scheduler.numa").as_deref() == Some("off") { Numa::Off } else { Numa::Auto },
             },
-            baseline: Baseline::default(),
+            batch_rows_max: None,
             inbox_rows_max: self.number("inbox.rows_max"),
             inbox_bytes_max: self.number("inbox.bytes_max"),
             tenant_limits: self.tenant_limits(),

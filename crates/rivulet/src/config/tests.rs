@@ -142,6 +142,7 @@ fn mistakes_are_named_with_their_place() {
         Fixture::new("[mqtt]\nbroker.url = \"mqtt://h\"\nbroker.connections = \"per-query\""),
         Fixture::new("[scheduler]\nshare_code = false"),
         Fixture::new("scheduler.policy = \"pool\""),
+        Fixture::new("scheduler.policy = \"least-latency\""),
         Fixture::new("").environment("RIVULET_SCHEDULER__TASK_QUERIES_MAX", "1"),
         Fixture::new("").environment("RIVULET_SCHEDULER_POLICY", "dedicated"),
         Fixture::new("").flag("scheduler.batch_rows_max", "0"),

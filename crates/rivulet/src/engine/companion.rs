@@ -1,7 +1,10 @@
 //! What accompanies queries outside of the engine.
 
 use rivulet_dataflow::QueryId;
+use rivulet_operators::application::Application;
+use rivulet_runtime::GroupParts;
 
+use super::languages::Languages;
 use crate::service::ServiceError;
 
 /// What accompanies queries outside of the engine. Engines that Rivulet is compared with have it: threads and
@@ -19,4 +22,10 @@ pub trait Companion: Send + Sync {
 
     /// Queries stop reading.
     fn end(&self, queries: &[QueryId]);
+
+    /// Changes how the group of an application works, which shares nothing with other groups. Code is loaded by these
+    /// languages.
+    fn regroup(&self, _languages: &Languages, _application: &Application, parts: GroupParts) -> GroupParts {
+        parts
+    }
 }

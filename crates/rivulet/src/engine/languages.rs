@@ -36,7 +36,7 @@ impl Languages {
     }
 
     /// Makes an application from its code.
-    pub(super) fn load(&self, kind: &str, bytes: &[u8], tables: &Tables) -> Result<Application, ServiceError> {
+    pub(crate) fn load(&self, kind: &str, bytes: &[u8], tables: &Tables) -> Result<Application, ServiceError> {
         let Some(loader) = self.loaders.get(kind) else {
             let kinds = self.loaders.keys().copied().collect::<Vec<_>>().join(", ");
             return Err(ServiceError::invalid(format!("no code of the kind '{kind}' is known"))

@@ -370,6 +370,7 @@ impl Engine {
         let preparation = Preparation {
             config: config.clone(),
             languages,
+            companion: companion.clone(),
             messaging: messaging.clone(),
             catalog: catalog.clone(),
             taps: taps.clone(),

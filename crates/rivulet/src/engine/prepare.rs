@@ -13,10 +13,11 @@ use rivulet_connectors::feed::FeedLayout;
 use rivulet_connectors::formats::{Format, FormatError, InputFormat, Times, several_inputs};
 use rivulet_connectors::mqtt::PublishOptions;
 use rivulet_dataflow::{Cut, Decoder};
-use rivulet_operators::application::{self, Application, Durability, FormatSpec, Input, Output, Tables};
+use rivulet_operators::application::{self, Application, Durability, FormatSpec, Input, Output};
 use rivulet_runtime::{GroupParts, InboxLimits, Overflow, TaskParts};
 
 use super::addresses::SinkAddress;
+use super::companion::Companion;
 use super::languages::Languages;
 use super::messaging::Messaging;
 use super::outlet::Outlet;
@@ -36,6 +37,7 @@ use crate::service::{ErrorKind, ServiceError, Tenant};
 pub(super) struct Preparation {
     pub(super) config: Arc<Config>,
     pub(super) languages: Languages,
+    pub(super) companion: Option<Arc<dyn Companion>>,
     pub(super) messaging: Arc<Messaging>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) taps: Arc<Taps>,
@@ -114,13 +116,9 @@ impl Preparation {
         let event_time = application.inputs[0].event_time.filter(|_| application.inputs.len() == 1);
         let (dataflow, output_schema) = (application.dataflow.clone(), application.outputs[0].schema.clone());
         let (row_schema, of_task) = (application.row_schema.clone(), outputs.clone());
-        let tables =
-            application.tables.iter().map(|one| (one.table.name().to_owned(), Ok(one.table.clone()))).collect();
-        let baseline = &self.config.baseline;
-        let own_code = (baseline.has_own_code)
-            .then(|| (self.languages.clone(), application.kind, application.bytes.clone(), tables));
+        let batch_rows_max = self.config.batch_rows_max;
         // Measurements that compare with engines that share nothing do not share decoding either.
-        let shares = !baseline.has_own_code && baseline.batch_rows_max.is_none() && baseline.task_queries_max.is_none();
+        let shares = self.companion.is_none() && batch_rows_max.is_none();
         let is_logged = self.is_logged(&application.inputs[0]);
         let shape = (shares && inputs.len() == 1).then(|| {
             let (inputs, row_schema) = (inputs.clone(), row_schema.clone());
@@ -133,16 +131,13 @@ impl Preparation {
         });
         let publisher = self.messaging.publishers_of_tasks();
         let make = move || {
-            let replanned = own_code.as_ref().and_then(|(languages, kind, code, tables): &(_, _, _, Tables)| {
-                languages.load(kind, code, tables).ok()
-            });
             let made = "one was made before";
             let encoder =
                 |(format, times): &(Format, Times)| format.encoder_of(output_schema.clone(), times).expect(made);
             let encoders = output_formats.iter().map(encoder).collect();
             TaskParts {
                 decoder: decoder(&inputs, &row_schema).expect(made),
-                chain: replanned.as_ref().map_or(&dataflow, |application| &application.dataflow).chain(),
+                chain: dataflow.chain(),
                 sink: Box::new(TaskSink::new(of_task.clone(), publisher(), encoders)),
             }
         };
@@ -161,8 +156,8 @@ impl Preparation {
             },
             topic_inputs,
             event_time_column: event_time,
-            task_queries_max: baseline.task_queries_max,
-            batch_rows_max: baseline.batch_rows_max,
+            task_queries_max: None,
+            batch_rows_max,
             equal_by: shares.then(|| application.deciding_parameters.clone()),
             cut: match application.inputs.iter().any(|input| self.is_logged(input)) {
                 true => Cut::Never(
@@ -172,6 +167,10 @@ impl Preparation {
             },
             passes_on: false,
             is_checkpointed,
+        };
+        let parts = match &self.companion {
+            Some(companion) => companion.regroup(&self.languages, &application, parts),
+            None => parts,
         };
         let warnings = self.warnings_of(&application);
         let shown = self.languages.shown(application.kind, &application.bytes);

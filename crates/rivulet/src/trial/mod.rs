@@ -31,7 +31,7 @@ use rivulet_storage::Store;
 use rivulet_storage::log::LogSettings;
 
 use crate::catalog::Catalog;
-use crate::config::{self, Baseline, Config, FilesConfig, Sources};
+use crate::config::{self, Config, FilesConfig, Sources};
 use crate::engine::stepped::Environment;
 use crate::engine::{Engine, check_outputs};
 use crate::run::CONNECTORS;
@@ -414,7 +414,7 @@ fn config() -> Result<Config, ServiceError> {
         // A script that a user runs has the rights of that user.
         files: FilesConfig { allow: vec![PathBuf::from("/")], ..loaded.config.files },
         // One event at a time, and no shared work between queries, so that it is known what becomes of each event.
-        baseline: Baseline { batch_rows_max: Some(1), ..Baseline::default() },
+        batch_rows_max: Some(1),
         table_bytes_max: TABLE_BYTES_MAX,
         memory_bytes_max: None,
         spill_after: None,

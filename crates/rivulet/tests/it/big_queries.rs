@@ -458,16 +458,25 @@ fn lists_say_how_much_more_there_is() {
 }
 
 #[test]
-fn a_thread_for_each_task_is_no_policy_for_big_queries() {
-    let folder = TempDir::new().expect("a folder");
-    let mut config = configuration(folder.path());
-    config.workers.policy = &rivulet::bench::many::DEDICATED;
-    let engine = Engine::open(config).expect("an engine");
-    said(&engine, "CREATE SOURCE readings FROM 'sensors:'");
-    said(&engine, "CREATE SINK nowhere TO 'blackhole:'");
-    let error = refused(&engine, "CREATE QUERY all AS SELECT * FROM readings INTO nowhere");
-    assert!(error.message.contains("'dedicated'") && error.hint.is_some(), "{error:?}");
-    assert_eq!(refused(&engine, "DESCRIBE QUERY all").kind, ErrorKind::NotFound);
+fn a_big_query_runs_by_every_policy_beside_applications() {
+    for policy in rivulet_bench::policies::ALL.into_iter().chain(["congestion".parse().expect("a policy")]) {
+        let folder = TempDir::new().expect("a folder");
+        let mut config = configuration(folder.path());
+        config.workers.policy = policy;
+        let engine = Engine::open(config).expect("an engine");
+        engine.create_application(COPY).expect("an application");
+        said(&engine, "CREATE QUERY copied FROM APPLICATION copy WITH (id => 'a')");
+        declare(&engine, folder.path());
+        append(folder.path(), &(reading(1, "a") + &reading(2, "a") + &reading(11, "b")));
+        wait_until("the rows are read", || property(&engine, "per_device", "rows read") == "3");
+        said(&engine, "PAUSE QUERY per_device");
+        append(folder.path(), &(reading(12, "b") + &reading(21, "a")));
+        said(&engine, "RESUME QUERY per_device");
+        wait_until("two windows close", || property(&engine, "per_device", "rows acknowledged by the sink") == "2");
+        said(&engine, "DROP QUERY per_device");
+        let written = fs::read_to_string(folder.path().join("out.jsonl")).expect("the file");
+        assert_eq!(written.matches("\"readings\":2").count(), 2, "{policy:?}: {written}");
+    }
 }
 
 #[test]

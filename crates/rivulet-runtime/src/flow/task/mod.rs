@@ -26,7 +26,7 @@ use super::peer::Peer;
 use super::reader::{Partition, Read, Reader};
 use super::state::{FlowState, Phase};
 use crate::pool::{DeadlineId, Pool};
-use crate::scheduler::{Budget, Runnable, Standing};
+use crate::scheduler::{Budget, Rank, Runnable, Standing};
 use crate::{Activation, Histogram};
 use checkpoints::Checkpoints;
 
@@ -50,6 +50,8 @@ pub(super) struct FlowTaskParts {
     pub(super) stage: usize,
     pub(super) instance: usize,
     pub(super) worker: usize,
+    /// The number of stages before it, on the longest way from a source.
+    pub(super) depth: usize,
     /// For each channel that leads here, the input of the first operator that its rows are for.
     pub(super) channels: Vec<usize>,
     /// The partitions of the source it begins with, if any.
@@ -82,6 +84,7 @@ pub(crate) struct FlowTask {
     stage: usize,
     instance: usize,
     worker: usize,
+    depth: usize,
     flow: Arc<FlowState>,
     pool: Arc<Pool>,
     inbox: FlowInbox,
@@ -193,6 +196,7 @@ impl FlowTask {
             stage: parts.stage,
             instance: parts.instance,
             worker: parts.worker,
+            depth: parts.depth,
             inbox: FlowInbox::new(flow.limits),
             flow,
             upstream: OnceLock::new(),
@@ -583,6 +587,16 @@ impl Runnable for FlowTask {
 
     fn pending(&self) -> usize {
         self.inbox.rows().0 + self.in_stage.load(Ordering::Relaxed)
+    }
+
+    fn rank(&self) -> Rank {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
+        let Counters { rows_in, rows_out, busy_us } = &self.counters;
+        let rank = Rank { depth: self.depth, ..Rank::default() };
+        match of(rows_in) {
+            0.0 => rank,
+            rows => Rank { ns_per_row: (of(busy_us) * 1e3 / rows).max(1.0), selectivity: of(rows_out) / rows, ..rank },
+        }
     }
 
     fn run(&self, budget: Budget) -> Activation {

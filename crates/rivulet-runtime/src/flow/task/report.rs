@@ -31,8 +31,8 @@ impl FlowTask {
         let one = TaskReport {
             stage: self.stage,
             instance: self.instance,
-            worker: self.pool.policy.is_owned().then_some(self.worker),
-            node: self.pool.node(self.worker).filter(|_| self.pool.policy.is_owned()),
+            worker: self.pool.policy.is_balanced().then_some(self.worker),
+            node: self.pool.node(self.worker).filter(|_| self.pool.policy.is_balanced()),
             rows_in: self.counters.rows_in.load(Ordering::Relaxed),
             rows_out: self.counters.rows_out.load(Ordering::Relaxed),
             busy_us: self.counters.busy_us.load(Ordering::Relaxed),

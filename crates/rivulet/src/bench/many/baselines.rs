@@ -1,68 +1,67 @@
-//! The schedulers of the engines that Rivulet is compared with (the ladder of Pluto), and how many queries these can
-//! have. No configuration names them.
+//! How the engines work that Rivulet is compared with (the ladder of Pluto), and how many queries these can have. Only
+//! a program that was built with the feature `baselines` has them.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
+use rivulet_bench::policies::thread_limit::{self, ThreadLimit};
+use rivulet_bench::policies::{POOL, THREAD_EACH};
 use rivulet_dataflow::QueryId;
-use rivulet_runtime::scheduler::{Owned, Shared, Waiting};
-use rivulet_runtime::{Belonging, Policy, Runnable, ThreadLimit};
+use rivulet_operators::application::{Application, Tables};
+use rivulet_runtime::{GroupParts, TaskParts};
 
 use super::own_connections::OwnConnections;
-use super::threads::of_this_process;
-use crate::engine::Companion;
+use crate::config::Config;
+use crate::engine::stepped::Network;
+use crate::engine::{Companion, Extensions, Languages};
 use crate::service::{ErrorKind, ServiceError};
 
-/// One queue for all workers, first in, first out.
-pub static POOL: Policy = Policy {
-    name: "pool",
-    help: "first in, first out",
-    belonging: Belonging::Nobody,
-    follows_pending: false,
-    make: |setup| Box::new(Shared::<Queue>::new(setup)),
-};
+/// An engine that executes each query as a task of its own, and what else a query has there for itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Baseline {
+    /// A thread; otherwise a pool of threads runs the tasks.
+    pub(super) has_threads: bool,
+    /// A plan.
+    pub(super) has_own_code: bool,
+    /// Connections.
+    pub(super) has_own_connections: bool,
+}
 
-/// A thread for each task.
-pub static DEDICATED: Policy = Policy {
-    name: "dedicated",
-    help: "a thread for each task",
-    belonging: Belonging::Own(of_this_process),
-    follows_pending: false,
-    make: |setup| Box::new(Owned::new(false, setup)),
-};
-
-/// Tasks in the order in which they came.
-#[derive(Default)]
-struct Queue(VecDeque<Arc<dyn Runnable>>);
-
-impl Waiting for Queue {
-    fn enter(&mut self, task: Arc<dyn Runnable>, _pending: usize) {
-        if task.standing().enter() {
-            self.0.push_back(task);
-        }
-    }
-
-    fn leave(&mut self) -> Option<(Arc<dyn Runnable>, usize)> {
-        let task = self.0.pop_front()?;
-        task.standing().leave();
-        Some((task, usize::MAX))
-    }
-
-    fn waiting(&self) -> usize {
-        self.0.len()
+impl Baseline {
+    /// Has a server that is started with this configuration and these extensions execute queries so.
+    ///
+    /// # Errors
+    /// There is no thread for connections.
+    pub(super) fn apply(self, config: &mut Config) -> Result<Extensions, ServiceError> {
+        let Self { has_threads, has_own_code, has_own_connections } = self;
+        config.workers.policy = if has_threads { &THREAD_EACH } else { &POOL };
+        let connections = match has_own_connections {
+            true => OwnConnections::new(config).map_err(|error| {
+                ServiceError::new(ErrorKind::Unavailable, format!("cannot start the MQTT thread: {error}"))
+            })?,
+            false => None,
+        };
+        let threads = has_threads.then(thread_limit::of_this_process);
+        let alone = Alone { threads, connections: connections.clone(), has_own_code };
+        Ok(Extensions {
+            network: connections.map(|connections| connections as Arc<dyn Network>),
+            companion: Some(Arc::new(alone)),
+            ..Extensions::default()
+        })
     }
 }
 
-/// Refuses queries for which the system has no thread or connection, before the catalog remembers them; the others go
-/// on. Each query is a task.
-pub(super) struct Bounds {
+/// Makes each query a task, and refuses queries for which the system has no thread or connection, before the catalog
+/// remembers them; the others go on.
+struct Alone {
     /// Where each task has its own.
-    pub(super) threads: Option<ThreadLimit>,
+    threads: Option<ThreadLimit>,
     /// Where each query has its own.
-    pub(super) connections: Option<Arc<OwnConnections>>,
+    connections: Option<Arc<OwnConnections>>,
+    /// Whether each task has a plan of its own.
+    has_own_code: bool,
 }
 
-impl Companion for Bounds {
+impl Companion for Alone {
     fn admit(&self, queries: usize) -> Result<(), ServiceError> {
         if let Some(limit) = self.threads.filter(|limit| queries > limit.threads_max) {
             let most = limit.threads_max;
@@ -85,5 +84,20 @@ impl Companion for Bounds {
         if let Some(connections) = &self.connections {
             connections.end(queries);
         }
+    }
+
+    fn regroup(&self, languages: &Languages, application: &Application, parts: GroupParts) -> GroupParts {
+        let parts = GroupParts { task_queries_max: Some(1), ..parts };
+        if !self.has_own_code {
+            return parts;
+        }
+        let tables = application.tables.iter().map(|one| (one.table.name().to_owned(), Ok(one.table.clone())));
+        let (tables, languages): (Tables, _) = (tables.collect(), languages.clone());
+        let (kind, code, make) = (application.kind, application.bytes.clone(), parts.make);
+        let make = move || match languages.load(kind, &code, &tables) {
+            Ok(own) => TaskParts { chain: own.dataflow.chain(), ..make() },
+            Err(_) => make(),
+        };
+        GroupParts { make: Box::new(make), ..parts }
     }
 }

@@ -16,11 +16,9 @@ mod plots;
 mod report;
 mod stages;
 mod step;
-mod threads;
 
 use rivulet_bench::workload::{Distribution, Workload};
 
-pub use baselines::{DEDICATED, POOL};
 pub use circumstances::Circumstances;
 pub use html::html;
 pub use model::Model;

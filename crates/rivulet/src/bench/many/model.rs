@@ -2,15 +2,12 @@
 
 use std::fmt;
 use std::str::FromStr;
-use std::sync::Arc;
 
-use super::baselines::{Bounds, DEDICATED, POOL};
-use super::own_connections::OwnConnections;
-use super::threads::of_this_process;
-use crate::config::{Baseline, Config};
+use super::baselines::Baseline;
+use crate::bench::policies::{HAS_BASELINES, without_baselines};
+use crate::config::Config;
 use crate::engine::Extensions;
-use crate::engine::stepped::Network;
-use crate::service::{ErrorKind, ServiceError};
+use crate::service::ServiceError;
 
 /// How queries are executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +61,21 @@ impl Model {
 
     /// Whether queries have connections of their own, so that the generator must take very many.
     pub(super) fn has_own_connections(self) -> bool {
-        matches!(self, Self::Pool | Self::Thread)
+        self.baseline().is_some_and(|baseline| baseline.has_own_connections)
+    }
+
+    /// How another engine works, if the model is that of one.
+    fn baseline(self) -> Option<Baseline> {
+        let (has_threads, has_own_code, has_own_connections) = match self {
+            Self::Group | Self::GroupRows => return None,
+            Self::PoolNc => (false, false, false),
+            Self::PoolN => (false, true, false),
+            Self::Pool => (false, true, true),
+            Self::ThreadNc => (true, false, false),
+            Self::ThreadN => (true, true, false),
+            Self::Thread => (true, true, true),
+        };
+        Some(Baseline { has_threads, has_own_code, has_own_connections })
     }
 
     /// Has a server that is started with this configuration and these extensions execute queries so.
@@ -72,30 +83,24 @@ impl Model {
     /// # Errors
     /// There is no thread for connections.
     pub fn apply(self, config: &mut Config) -> Result<Extensions, ServiceError> {
-        let is_pool = matches!(self, Self::PoolNc | Self::PoolN | Self::Pool);
-        let has_threads = matches!(self, Self::ThreadNc | Self::ThreadN | Self::Thread);
-        if is_pool {
-            config.workers.policy = &POOL;
-        } else if has_threads {
-            config.workers.policy = &DEDICATED;
+        match self.baseline() {
+            // A program without baselines has none of their code: nothing else uses it.
+            Some(baseline) if HAS_BASELINES => baseline.apply(config),
+            _ => {
+                config.batch_rows_max = (self == Self::GroupRows).then_some(1);
+                Ok(Extensions::default())
+            }
         }
-        config.baseline = Baseline {
-            task_queries_max: (is_pool || has_threads).then_some(1),
-            batch_rows_max: (self == Self::GroupRows).then_some(1),
-            has_own_code: matches!(self, Self::PoolN | Self::ThreadN) || self.has_own_connections(),
-        };
-        let connections = match self.has_own_connections() {
-            true => OwnConnections::new(config).map_err(|error| {
-                ServiceError::new(ErrorKind::Unavailable, format!("cannot start the MQTT thread: {error}"))
-            })?,
-            false => None,
-        };
-        let bounds = Bounds { threads: has_threads.then(of_this_process), connections: connections.clone() };
-        Ok(Extensions {
-            network: connections.map(|connections| connections as Arc<dyn Network>),
-            companion: Some(Arc::new(bounds)),
-            ..Extensions::default()
-        })
+    }
+
+    fn named(name: &str, has_baselines: bool) -> Result<Self, String> {
+        let model = Self::ALL.into_iter().find(|model| model.name() == name);
+        match model
+            .ok_or_else(|| format!("'{name}' is no model; there are {}", Self::ALL.map(Self::name).join(", ")))?
+        {
+            model if model.baseline().is_some() && !has_baselines => Err(without_baselines(name)),
+            model => Ok(model),
+        }
     }
 }
 
@@ -109,9 +114,24 @@ impl FromStr for Model {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {
-        Self::ALL
-            .into_iter()
-            .find(|model| model.name() == name)
-            .ok_or_else(|| format!("'{name}' is no model; there are {}", Self::ALL.map(Self::name).join(", ")))
+        Self::named(name, HAS_BASELINES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_without_baselines_refuses_them_and_says_where_they_are() {
+        for model in Model::ALL {
+            assert_eq!(Model::named(model.name(), true), Ok(model));
+            let without = Model::named(model.name(), false);
+            match model {
+                Model::Group | Model::GroupRows => assert_eq!(without, Ok(model)),
+                _ => assert!(without.unwrap_err().contains("--features baselines"), "{model}"),
+            }
+        }
+        assert!(Model::named("storm", false).unwrap_err().contains("there are group, group-rows, tp+nc"));
     }
 }

@@ -112,7 +112,8 @@ pub(super) struct ManyArguments {
     rates: Vec<f64>,
     /// How queries are executed: group (Rivulet), group-rows (no batches), tp+nc, tp+n, tp (a task for each query,
     /// thread pool), tpq+nc, tpq+n, tpq (a thread for each query), where +n is one connection for all and +c one plan;
-    /// several, with commas between, are compared
+    /// several, with commas between, are compared. All but the first two need a program that was built with the feature
+    /// baselines
     #[arg(long, value_delimiter = ',', default_value = "group", value_name = "MODELS")]
     model: Vec<Model>,
     /// Whether load is evened out between workers; both are compared if both are given

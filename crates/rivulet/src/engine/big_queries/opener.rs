@@ -138,15 +138,6 @@ impl Opener {
         look: Option<(Box<dyn Results>, Box<Given>)>,
         checkpoints: Option<Option<Snapshot>>,
     ) -> Result<Opened, ServiceError> {
-        let policy = self.config.workers.policy;
-        if policy.has_worker_for_each_task() {
-            let name = policy.name;
-            let message =
-                format!("big queries need workers that tasks share, and the policy '{name}' has a thread for each");
-            return Err(
-                ServiceError::new(ErrorKind::Unavailable, message).with_hint("run the query with `rivulet run`")
-            );
-        }
         let workers = self.permitted.quota(&name.tenant).workers(self.config.workers.threads);
         let options = RunOptions::new(workers);
         let (plan, query) = (plan.clone(), name.name.clone());

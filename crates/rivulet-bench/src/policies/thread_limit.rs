@@ -5,7 +5,14 @@
 
 use std::fs;
 
-use rivulet_runtime::ThreadLimit;
+/// How many threads may be started, and what limits them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadLimit {
+    /// The most threads in all.
+    pub threads_max: usize,
+    /// The setting of the system that limits them, for messages.
+    pub bounded_by: &'static str,
+}
 
 /// Mappings of memory that a thread takes: its stack, its stack for signals, and the page that guards each.
 const MAPS_PER_THREAD: usize = 4;
@@ -27,7 +34,7 @@ struct System {
 }
 
 /// How many threads this process may have, now. Where the system says nothing (it is no Linux) no limit is known.
-pub(super) fn of_this_process() -> ThreadLimit {
+pub fn of_this_process() -> ThreadLimit {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let folder = control_group(&read("/proc/self/cgroup"));
     let of_group = |file: &str| folder.as_ref().map_or_else(String::new, |folder| read(&format!("{folder}/{file}")));

@@ -1,0 +1,51 @@
+//! The last operator first: a row that has come far leaves before others come further (the baseline "min-latency" of
+//! EdgeWise, ATC 2019).
+
+use std::sync::Arc;
+
+use rivulet_runtime::scheduler::{Shared, Waiting};
+use rivulet_runtime::{Belonging, Policy, Runnable};
+
+use super::ready::Ready;
+
+/// The task that is furthest from the sources.
+pub static LEAST_LATENCY: Policy = Policy {
+    name: "least-latency",
+    help: "the last operator first",
+    belonging: Belonging::Nobody,
+    follows_pending: false,
+    make: |setup| Box::new(Shared::<LastFirst>::new(setup)),
+};
+
+/// Tasks by their distance from the sources.
+#[derive(Default)]
+struct LastFirst(Ready);
+
+impl Waiting for LastFirst {
+    fn enter(&mut self, task: Arc<dyn Runnable>, _pending: usize) {
+        self.0.enter(task, |rank| rank.depth as f64);
+    }
+
+    fn leave(&mut self) -> Option<(Arc<dyn Runnable>, usize)> {
+        self.0.take_best()
+    }
+
+    fn waiting(&self) -> usize {
+        self.0.waiting()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rivulet_runtime::Rank;
+
+    use super::super::tests::order;
+    use super::*;
+
+    #[test]
+    fn the_last_operator_is_first_and_of_several_the_one_that_came_first() {
+        let tasks = [("source", 0), ("c", 2), ("b", 1), ("d", 2), ("sink", 3)];
+        let tasks = tasks.map(|(name, depth)| (name, Rank { depth, ..Rank::default() }));
+        assert_eq!(order(LastFirst::default(), &tasks), ["sink", "c", "d", "b", "source"]);
+    }
+}
