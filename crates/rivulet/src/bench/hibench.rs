@@ -5,7 +5,7 @@ use std::time::Duration;
 use rivulet_bench::hibench::{Visits, Workload};
 
 use super::many::Circumstances;
-use super::streams::job::Job;
+use super::streams::job::{Job, Settings};
 use super::streams::report::StreamsReport;
 use super::streams::run_apart;
 
@@ -23,8 +23,8 @@ pub struct HibenchOptions {
     pub visits: Visits,
     /// Lengths of windows in seconds; workloads with windows run with each.
     pub windows_s: Vec<u32>,
-    /// Worker threads, and instances of operators.
-    pub parallelism: usize,
+    /// How they are run.
+    pub settings: Settings,
     /// After how long a workload is given up.
     pub timeout: Duration,
 }
@@ -45,7 +45,7 @@ pub fn run_hibench(options: &HibenchOptions, mut progress: impl FnMut(&str)) -> 
             let job = Job {
                 script: workload.script(visits, window_s),
                 warm_up: Some(workload.script(&warm_up, window_s)),
-                parallelism: options.parallelism,
+                settings: options.settings.clone(),
             };
             let outcome = run_apart(&job, options.timeout);
             progress(&match &outcome {
@@ -57,7 +57,7 @@ pub fn run_hibench(options: &HibenchOptions, mut progress: impl FnMut(&str)) -> 
     }
     StreamsReport {
         circumstances: Circumstances::now(),
-        parallelism: options.parallelism,
+        settings: options.settings.clone(),
         input: format!("{} records, {} addresses, generated beside the query", visits.events, visits.ips),
         queries,
     }

@@ -23,3 +23,4 @@ pub(crate) use bulk::durability;
 pub(crate) use load::GENERATOR_USERS;
 pub use many::{Door, ManyOptions, ManyReport, Model, StepReport, Variant, run_many};
 pub(crate) use setting::setting;
+pub(crate) use policies::policy;

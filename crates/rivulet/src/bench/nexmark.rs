@@ -6,7 +6,7 @@ use std::time::Duration;
 use rivulet_bench::nexmark::{FileFormat, Input, Output, Query, Stream, write_side_input, write_stream};
 
 use super::many::Circumstances;
-use super::streams::job::Job;
+use super::streams::job::{Job, Settings};
 use super::streams::report::StreamsReport;
 use super::streams::run_apart;
 
@@ -26,8 +26,8 @@ pub struct NexmarkOptions {
     pub stream: Stream,
     /// Whether they are read from files that are written before, instead of being generated beside the query.
     pub files: Option<FileFormat>,
-    /// Worker threads, and instances of operators.
-    pub parallelism: usize,
+    /// How they are run.
+    pub settings: Settings,
     /// After how long a query is given up.
     pub timeout: Duration,
 }
@@ -60,7 +60,7 @@ pub fn run_nexmark(options: &NexmarkOptions, mut progress: impl FnMut(&str)) -> 
         let job = Job {
             script: script(query, &options.stream, &folder.0),
             warm_up: Some(script(query, &warm_up, &warm_up_folder)),
-            parallelism: options.parallelism,
+            settings: options.settings.clone(),
         };
         let outcome = run_apart(&job, options.timeout);
         progress(&match &outcome {
@@ -75,7 +75,7 @@ pub fn run_nexmark(options: &NexmarkOptions, mut progress: impl FnMut(&str)) -> 
     };
     Ok(StreamsReport {
         circumstances: Circumstances::now(),
-        parallelism: options.parallelism,
+        settings: options.settings.clone(),
         input: format!("{} events, {source}", options.stream.events),
         queries,
     })

@@ -17,7 +17,7 @@ use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::connector::{ConnectorContext, Direction, FinalUpTo, Health};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{Sink, Snapshot, Source};
-use rivulet_runtime::{Flow, FlowLimits, FlowParts, FlowReport, Tap, WorkerSettings, WorkerStatus, Workers};
+use rivulet_runtime::{Flow, FlowLimits, FlowParts, FlowReport, Policy, Tap, WorkerSettings, WorkerStatus, Workers};
 use rivulet_sql::{PlannedOutput, PlannedSource, QueryPlan, SinkDeclaration};
 
 use crate::service::{ErrorKind, ServiceError};
@@ -42,12 +42,20 @@ pub struct RunOptions {
     pub measures: bool,
     /// Whether worker threads stay on one core each.
     pub pins: bool,
+    /// Which task a worker runs next.
+    pub policy: &'static Policy,
 }
 
 impl RunOptions {
     /// Options for this many workers.
     pub fn new(parallelism: usize) -> Self {
-        Self { parallelism: parallelism.max(1), limits: FlowLimits::default(), measures: false, pins: false }
+        Self {
+            parallelism: parallelism.max(1),
+            limits: FlowLimits::default(),
+            measures: false,
+            pins: false,
+            policy: <&Policy>::default(),
+        }
     }
 }
 
@@ -93,6 +101,7 @@ impl Runner {
             threads: options.parallelism,
             balance_period: None,
             pins: options.pins,
+            policy: options.policy,
             ..WorkerSettings::default()
         };
         let workers = Workers::start(settings, Arc::new(SystemClock)).map_err(|error| {

@@ -30,6 +30,30 @@ fn files_and_generators_give_the_same_events_and_results() {
 }
 
 #[test]
+fn every_policy_gives_the_same_results() {
+    let events_and_results = |policy: &str| {
+        let options = ["nexmark", "--query", "q3,q5", "--events", "50000", "--parallelism", "3", "--policy", policy];
+        let (succeeded, report) = bench(&options);
+        assert!(succeeded && report["policy"] == policy, "{report}");
+        [0, 1].map(|place| ["events", "results"].map(|count| report["queries"][place][count].as_u64()))
+    };
+    let expected = events_and_results("group");
+    assert!(expected.iter().flatten().all(|count| *count > Some(0)), "{expected:?}");
+    for policy in ["congestion"].into_iter().chain(rivulet_bench::policies::NAMES) {
+        assert_eq!(events_and_results(policy), expected, "{policy}");
+    }
+}
+
+#[test]
+fn an_unknown_policy_is_refused_with_those_that_there_are() {
+    let output = rivulet().args(["bench", "nexmark", "--policy", "shortest"]).output().unwrap();
+    assert!(!output.status.success());
+    let said = said(&output);
+    assert!(said.contains("'shortest' is no scheduling policy; there are group"), "{said}");
+    assert!(said.contains("and to compare with random"), "{said}");
+}
+
+#[test]
 fn latency_is_measured_at_a_rate() {
     let options = ["nexmark", "--query", "q0", "--events", "20000", "--rate", "20000"];
     let (succeeded, report) = bench(&options);

@@ -7,6 +7,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use rivulet_dataflow::Reason;
 use serde::{Deserialize, Serialize};
 
+use crate::bench::policies::policy;
 use crate::run::{RunOptions, Runner};
 use crate::script::{Planned, Script, Step};
 use crate::service::ServiceError;
@@ -19,8 +20,17 @@ pub struct Job {
     /// The same with less input, run before so that memory, tables and branches are as they are in the midst of a long
     /// run.
     pub warm_up: Option<String>,
+    /// How it is run.
+    pub settings: Settings,
+}
+
+/// How queries under measurement are run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Settings {
     /// Worker threads, and instances of operators.
     pub parallelism: usize,
+    /// The name of the policy by which workers take tasks.
+    pub policy: String,
 }
 
 /// What it took.
@@ -48,16 +58,18 @@ pub struct Outcome {
 /// # Errors
 /// The script is wrong, or something that it reads or writes.
 pub fn run(job: &Job) -> Result<Outcome, ServiceError> {
+    let policy = policy(&job.settings.policy).map_err(ServiceError::invalid)?;
+    let options = RunOptions { policy, ..RunOptions::new(job.settings.parallelism) };
     if let Some(warm_up) = &job.warm_up {
-        run_script(warm_up, job.parallelism)?;
+        run_script(warm_up, options)?;
     }
     reset_peak();
-    run_script(&job.script, job.parallelism)
+    run_script(&job.script, options)
 }
 
 /// Runs a script; the outcome is that of its last query.
-fn run_script(text: &str, parallelism: usize) -> Result<Outcome, ServiceError> {
-    let runner = Runner::new(RunOptions::new(parallelism))?;
+fn run_script(text: &str, options: RunOptions) -> Result<Outcome, ServiceError> {
+    let runner = Runner::new(options)?;
     let mut script = Script::parse(text)?;
     let mut outcome = None;
     while let Some(step) = script.next_step()? {

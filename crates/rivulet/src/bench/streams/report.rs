@@ -4,15 +4,15 @@ use serde_json::{Value, json};
 
 use crate::bench::many::Circumstances;
 
-use super::job::Outcome;
+use super::job::{Outcome, Settings};
 
 /// The outcomes of one command.
 #[derive(Clone, Debug)]
 pub struct StreamsReport {
     /// Where and when.
     pub circumstances: Circumstances,
-    /// Worker threads, and instances of operators.
-    pub parallelism: usize,
+    /// How the queries were run.
+    pub settings: Settings,
     /// Where the events came from, and how many there were.
     pub input: String,
     /// Each query with what it took, or why it came to no end.
@@ -70,7 +70,8 @@ impl StreamsReport {
         });
         json!({
             "circumstances": self.circumstances,
-            "parallelism": self.parallelism,
+            "parallelism": self.settings.parallelism,
+            "policy": self.settings.policy,
             "input": self.input,
             "queries": queries.collect::<Vec<_>>(),
         })
@@ -141,7 +142,7 @@ mod tests {
         };
         let report = StreamsReport {
             circumstances: Circumstances::default(),
-            parallelism: 2,
+            settings: Settings { parallelism: 2, policy: "group".into() },
             input: "generator".into(),
             queries: vec![("q1".into(), Ok(outcome)), ("q2".into(), Err("no such column\nhint: look".into()))],
         };

@@ -1,15 +1,13 @@
 //! `rivulet bench hibench`: the streaming workloads of HiBench.
 
-use std::time::Duration;
-
 use clap::Args;
 use rivulet_bench::hibench::{Visits, Workload};
 
 use crate::bench::hibench::{HibenchOptions, run_hibench};
 use crate::cli::error::CliError;
-use crate::cli::options::{Global, duration};
+use crate::cli::options::Global;
 
-use super::streams;
+use super::streams::{self, RunArguments};
 
 /// Arguments of `rivulet bench hibench`.
 #[derive(Debug, Args)]
@@ -32,12 +30,8 @@ pub(in crate::cli) struct HibenchArguments {
     /// Lengths of windows in seconds
     #[arg(long, value_delimiter = ',', default_value = "10,30", value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..=86_400))]
     window: Vec<u32>,
-    /// Worker threads, and instances of operators; by default one for each core
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    parallelism: Option<u16>,
-    /// After how long a workload is given up
-    #[arg(long, default_value = "10m", value_parser = duration)]
-    timeout: Duration,
+    #[command(flatten)]
+    run: RunArguments,
 }
 
 fn known(name: &str) -> Result<Workload, String> {
@@ -56,8 +50,8 @@ pub(super) fn run(global: Global, arguments: HibenchArguments) -> Result<(), Cli
             ips: arguments.ips,
         },
         windows_s: arguments.window,
-        parallelism: streams::parallelism(arguments.parallelism),
-        timeout: arguments.timeout,
+        settings: arguments.run.settings(),
+        timeout: arguments.run.timeout,
     };
     streams::print(global, &run_hibench(&options, |line| eprintln!("{line}")))
 }

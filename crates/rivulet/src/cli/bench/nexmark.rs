@@ -1,16 +1,15 @@
 //! `rivulet bench nexmark`: the queries of the NEXMark benchmark.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use rivulet_bench::nexmark::{FileFormat, QUERIES, Query, Stream, query, write_stream};
 
 use crate::bench::nexmark::{NexmarkOptions, run_nexmark};
 use crate::cli::error::CliError;
-use crate::cli::options::{Global, duration};
+use crate::cli::options::Global;
 
-use super::streams;
+use super::streams::{self, RunArguments};
 
 /// Arguments of `rivulet bench nexmark`.
 #[derive(Debug, Args)]
@@ -42,12 +41,8 @@ pub(in crate::cli) struct NexmarkArguments {
     /// Write the events to files in this folder, and measure nothing
     #[arg(long, value_name = "FOLDER", conflicts_with_all = ["query", "rate"])]
     write: Option<PathBuf>,
-    /// Worker threads, and instances of operators; by default one for each core
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
-    parallelism: Option<u16>,
-    /// After how long a query is given up
-    #[arg(long, default_value = "10m", value_parser = duration)]
-    timeout: Duration,
+    #[command(flatten)]
+    run: RunArguments,
 }
 
 /// Where events come from.
@@ -107,8 +102,8 @@ pub(super) fn run(global: Global, arguments: NexmarkArguments) -> Result<(), Cli
         queries: if arguments.query.is_empty() { QUERIES.iter().collect() } else { arguments.query },
         stream,
         files: (arguments.source == Source::File).then(|| arguments.format.into()),
-        parallelism: streams::parallelism(arguments.parallelism),
-        timeout: arguments.timeout,
+        settings: arguments.run.settings(),
+        timeout: arguments.run.timeout,
     };
     let report = run_nexmark(&options, |line| eprintln!("{line}")).map_err(CliError::new)?;
     streams::print(global, &report)

@@ -1,11 +1,16 @@
 //! What the commands that measure big queries have in common: the process of one query, and the report.
 
 use std::io::{self, Read, Write};
+use std::time::Duration;
 
-use crate::bench::streams::job::{self, Job};
+use clap::Args;
+use rivulet_runtime::Policy;
+
+use crate::bench::policy;
+use crate::bench::streams::job::{self, Job, Settings};
 use crate::bench::streams::report::StreamsReport;
 use crate::cli::error::CliError;
-use crate::cli::options::Global;
+use crate::cli::options::{Global, duration};
 use crate::cli::output;
 
 /// What the columns of the table are.
@@ -24,9 +29,26 @@ The columns of the table:
 Each query runs in a process of its own, behind a warm-up with a tenth of the events (at most a million), and its results go to a sink
 that takes them and keeps nothing.";
 
-/// Worker threads where none are given: the cores.
-pub(super) fn parallelism(given: Option<u16>) -> usize {
-    given.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from)
+/// How queries are run, and for how long at most.
+#[derive(Debug, Args)]
+pub(super) struct RunArguments {
+    /// Worker threads, and instances of operators; by default one for each core
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    parallelism: Option<u16>,
+    /// Which task a worker runs next: group, pinned, congestion as a server does, and in a program that was built with
+    /// the feature baselines random, least-latency, least-memory, pool, thread-each as other engines do
+    #[arg(long, default_value = <&Policy>::default().name, value_parser = policy)]
+    policy: &'static Policy,
+    /// After how long one is given up
+    #[arg(long, default_value = "10m", value_parser = duration)]
+    pub(super) timeout: Duration,
+}
+
+impl RunArguments {
+    pub(super) fn settings(&self) -> Settings {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        Settings { parallelism: self.parallelism.map_or_else(cores, usize::from), policy: self.policy.name.to_owned() }
+    }
 }
 
 /// Prints a report; that a query failed is an error behind it.
@@ -38,7 +60,8 @@ pub(super) fn print(global: Global, report: &StreamsReport) -> Result<(), CliErr
             ["query", "events", "s", "cpu s", "events/s", "per core", "results", "refused", "MB", "latency ms"];
         let table = output::table(headers, &[1, 2, 3, 4, 5, 6, 7, 8, 9], report.rows());
         let failures: String = report.failures().map(|line| format!("{line}\n")).collect();
-        format!("{}, parallelism {}\n\n{table}\n{failures}", report.input, report.parallelism)
+        let Settings { parallelism, policy } = &report.settings;
+        format!("{}, parallelism {parallelism}, policy {policy}\n\n{table}\n{failures}", report.input)
     };
     // A reader that went away does not want the report any more.
     let _ = io::stdout().write_all(text.as_bytes());
