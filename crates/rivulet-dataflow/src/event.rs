@@ -213,6 +213,18 @@ impl Events {
         self.ends.iter_mut().for_each(|end| *end -= cut);
     }
 
+    /// Moves the events from the one at `row` on to the end of `rest`.
+    pub fn split_off(&mut self, row: usize, rest: &mut Self) {
+        (row..self.rows()).for_each(|row| rest.push_event(self.event(row)));
+        self.bytes.truncate(self.start(row));
+        self.slots.truncate(row);
+        self.inputs.truncate(row);
+        self.positions.truncate(row);
+        self.topic_bytes.truncate(row);
+        self.arrival_us.truncate(row);
+        self.ends.truncate(row);
+    }
+
     /// Keeps only the events whose slot satisfies `keep`, in order.
     pub fn retain_slots(&mut self, keep: impl Fn(Slot) -> bool) {
         if self.slots.iter().all(|&slot| keep(slot)) {

@@ -54,7 +54,7 @@ impl Default for InboxLimits {
 /// The inbox of a task.
 pub(crate) struct TaskInbox {
     limits: InboxLimits,
-    /// The most events in one batch: [`CHUNK_ROWS`], or fewer where a baseline asks for it.
+    /// The most events in one batch: [`CHUNK_ROWS`], or fewer where that is asked for.
     chunk_rows: usize,
     /// The number of waiting events, readable without the lock.
     pending: AtomicUsize,
@@ -212,15 +212,22 @@ impl TaskInbox {
         level(queue.rows) > level(before)
     }
 
-    /// Takes the oldest events, one batch of them, and returns the memory of the batch before. `in_hand` is set before
-    /// any thread can see that these events no longer wait.
-    pub(crate) fn take(&self, done: Option<Chunk>, in_hand: Option<&InHand>) -> Option<Chunk> {
-        let mut queue = self.lock();
+    /// Takes the oldest events, one batch of them and at most `rows_max`, and returns the memory of the batch before.
+    /// `in_hand` is set before any thread can see that these events no longer wait.
+    pub(crate) fn take(&self, done: Option<Chunk>, in_hand: Option<&InHand>, rows_max: usize) -> Option<Chunk> {
+        let mut held = self.lock();
+        let queue = &mut *held;
         queue.keep(done);
+        let rows_max = rows_max.min(self.chunk_rows);
         let chunk = match queue.chunks.front_mut()? {
-            Chunk::Rows(rows) if rows.len() > self.chunk_rows => {
-                let whole_events = rows.end_of_event(self.chunk_rows);
+            Chunk::Rows(rows) if rows.len() > rows_max => {
+                let whole_events = rows.end_of_event(rows_max);
                 Chunk::Rows(rows.split_front(whole_events))
+            }
+            Chunk::Raw(arena) if arena.rows() > rows_max => {
+                let mut rest = queue.spare.take().unwrap_or_default();
+                arena.split_off(rows_max, &mut rest);
+                Chunk::Raw(std::mem::replace(arena, rest))
             }
             _ => queue.chunks.pop_front()?,
         };
@@ -458,7 +465,7 @@ mod tests {
     /// Takes all events; returns the slots of each batch.
     fn take_all(inbox: &TaskInbox) -> Vec<Vec<Slot>> {
         let (mut done, mut batches) = (None, Vec::new());
-        while let Some(chunk) = inbox.take(done, None) {
+        while let Some(chunk) = inbox.take(done, None, usize::MAX) {
             batches.push(chunk.slots().to_vec());
             done = Some(chunk);
         }
@@ -475,6 +482,30 @@ mod tests {
         assert_eq!(push(&inbox, 8, b"x"), Push::Taken);
         assert_eq!(take_all(&inbox), [[8]]);
         assert!(inbox.is_empty());
+    }
+
+    #[test]
+    fn of_a_batch_no_more_is_taken_than_asked_for() {
+        let limits = InboxLimits { rows_max: 1_000, bytes_max: 1 << 20, overflow: Overflow::Block };
+        let inbox = TaskInbox::new(limits, None);
+        for slot in 0..100 {
+            let payload = vec![b'x'; slot as usize];
+            inbox.push(&mut inbox.lock(), event(slot, u64::from(slot) + 7, &payload), false);
+        }
+        let (mut done, mut taken, mut left) = (None, 0, (100, 4_950));
+        for rows_max in [1, 50, 2, 40, 50] {
+            let chunk = inbox.take(done, None, rows_max).expect("some wait");
+            assert!(chunk.rows() <= rows_max);
+            for row in 0..chunk.rows() {
+                assert_eq!((chunk.slots()[row], chunk.position(row)), (taken as Slot, taken as u64 + 7));
+                let Chunk::Raw(arena) = &chunk else { unreachable!("it is raw") };
+                assert_eq!(arena.payload(row).len(), taken);
+                (taken, left) = (taken + 1, (left.0 - 1, left.1 - taken));
+            }
+            assert_eq!((inbox.pending(), inbox.lock().waiting()), (left.0, left));
+            done = Some(chunk);
+        }
+        assert!(inbox.take(done, None, 1).is_none() && taken == 100);
     }
 
     #[test]
@@ -583,7 +614,7 @@ mod tests {
         from.lock().move_events(&mut to.lock(), 3, |slot| (slot == 2).then_some(7));
         let positions = |inbox: &TaskInbox| {
             let mut all = Vec::new();
-            while let Some(chunk) = inbox.take(None, None) {
+            while let Some(chunk) = inbox.take(None, None, usize::MAX) {
                 all.extend((0..chunk.rows()).map(|row| (chunk.slots()[row], chunk.position(row))));
             }
             all
@@ -600,7 +631,7 @@ mod tests {
         from.push_rows(&mut from.lock(), Picked::new(&rows, vec![0, 0, 1, 1, 2, 2], vec![1, 2, 1, 2, 1, 2]));
         let mut done = None;
         let mut batches = Vec::new();
-        while let Some(chunk) = from.take(done, None) {
+        while let Some(chunk) = from.take(done, None, usize::MAX) {
             batches.push((0..chunk.rows()).map(|row| chunk.position(row)).collect::<Vec<_>>());
             done = Some(chunk);
         }

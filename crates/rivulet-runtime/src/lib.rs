@@ -43,7 +43,7 @@ pub use group::{
 pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};
 pub use numa::{Numa, Topology, WorkerCore};
-pub use scheduler::{Activation, Belonging, Budget, Policy, Rank, Runnable, Scheduler};
+pub use scheduler::{Activation, Belonging, Budget, Consume, Policy, Rank, Runnable, Scheduler};
 pub use spill::{Spill, SpillStatus};
 pub use task::{Examined, Task, TaskParts};
 pub use workers::{WorkerSettings, WorkerStatus, Workers};

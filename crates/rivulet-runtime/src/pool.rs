@@ -11,7 +11,7 @@ use rivulet_dataflow::Clock;
 use crate::balance::UNDERLOADED;
 use crate::labels::{LabelHash, Labels};
 use crate::numa::Stands;
-use crate::scheduler::{Budget, Closing, Policy, Runnable, STEPPED, Scheduler, Standing};
+use crate::scheduler::{Budget, Closing, Consume, Policy, Runnable, STEPPED, Scheduler, Standing};
 use crate::spill::Spill;
 
 /// The workers, and what all groups share.
@@ -36,6 +36,8 @@ pub(crate) struct Pool {
     pub(crate) labels: Labels,
     /// Timers are held at this time while later events are still to be replayed; `i64::MAX` otherwise.
     pub(crate) held_at_us: AtomicI64,
+    /// How much of what waits a task takes in a turn.
+    pub(crate) consume: Consume,
 }
 
 /// Asks threads to return memory. In an allocator with a heap for each thread, memory that one thread has allocated and
@@ -111,6 +113,7 @@ impl Pool {
             relief: Relief::default(),
             labels: Labels::default(),
             held_at_us: AtomicI64::new(i64::MAX),
+            consume: Consume::All,
         }
     }
 

@@ -16,7 +16,7 @@ use crate::balance::{self, Step, TaskLoad};
 use crate::labels::Labels;
 use crate::numa::Stands;
 use crate::pool::{Deadlines, Pool, Relief, WorkerLoad};
-use crate::scheduler::{Budget, Closing, Policy, Runnable, SchedulerSetup, Stepped};
+use crate::scheduler::{Budget, Budgets, Closing, Consume, Policy, Runnable, SchedulerSetup, Stepped};
 use crate::spill::{SWEEPS, Spill};
 use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Numa, Task, Topology};
 
@@ -44,6 +44,8 @@ pub struct WorkerSettings {
     pub policy: &'static Policy,
     /// How long a worker stays with a task while others wait.
     pub time_slice: Duration,
+    /// How much of what waits a task takes before it returns its worker.
+    pub consume: Consume,
     /// How often load is balanced; `None` for never.
     pub balance_period: Option<Duration>,
     /// The percentage of a worker's time beyond which a single query is cut in parts, if it can be; `None` for never.
@@ -55,13 +57,14 @@ pub struct WorkerSettings {
 }
 
 impl Default for WorkerSettings {
-    /// Two threads that own their groups, slices of 20 ms, balanced every 5 s, queries cut from 95 % on, pinned where
-    /// there are several memory nodes.
+    /// Two threads that own their groups, slices of 20 ms, all that waits, balanced every 5 s, queries cut from 95 % on,
+    /// pinned where there are several memory nodes.
     fn default() -> Self {
         Self {
             threads: 2,
             policy: <&Policy>::default(),
             time_slice: Duration::from_millis(20),
+            consume: Consume::All,
             balance_period: Some(Duration::from_secs(5)),
             cut_above_percent: Some(95),
             pins: false,
@@ -127,7 +130,7 @@ impl Workers {
             let setup = SchedulerSetup {
                 closing: closing.clone(),
                 nodes,
-                time_slice: settings.time_slice,
+                budgets: Budgets { time_slice: settings.time_slice, consume: settings.consume },
                 run: Arc::new(move |task, budget| {
                     if let Some(shared) = shared.upgrade() {
                         shared.run(task, budget);
@@ -151,6 +154,7 @@ impl Workers {
                     relief: Relief::default(),
                     labels: Labels::default(),
                     held_at_us: AtomicI64::new(i64::MAX),
+                    consume: settings.consume,
                 }),
                 groups: Mutex::default(),
                 threads: Mutex::default(),
@@ -187,8 +191,13 @@ impl Workers {
     /// Runs one of the ready tasks of [stepped](Workers::stepped) workers: `choose` gets their number and returns an
     /// index. Returns false if none is ready. A panic of the task reaches the caller.
     pub fn run_one(&self, choose: impl FnOnce(usize) -> usize, slice: Duration) -> bool {
+        self.run_one_within(choose, Budget::of_time(slice))
+    }
+
+    /// The same within any budget.
+    pub fn run_one_within(&self, choose: impl FnOnce(usize) -> usize, budget: Budget) -> bool {
         let Some(task) = self.stepped.as_ref().and_then(|ready| ready.take(choose)) else { return false };
-        let outcome = task.run(Budget::of_time(slice));
+        let outcome = task.run(budget);
         self.shared.goes_on(task, outcome);
         true
     }

@@ -6,10 +6,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex, RwLock};
-use rivulet_runtime::scheduler::{Closing, Scheduler, SchedulerSetup, Shared, Waiting};
+use rivulet_runtime::scheduler::{Budgets, Closing, Scheduler, SchedulerSetup, Shared, Waiting};
 use rivulet_runtime::{Belonging, Budget, Policy, Runnable};
 
 use super::thread_limit::{ThreadLimit, of_this_process};
@@ -40,7 +39,7 @@ struct ThreadEach {
     others: Shared<Accepted>,
     limit: ThreadLimit,
     closing: Arc<Closing>,
-    time_slice: Duration,
+    budgets: Budgets,
     run: Run,
 }
 
@@ -96,8 +95,8 @@ impl Waiting for Accepted {
 
 impl ThreadEach {
     fn new(setup: SchedulerSetup, limit: ThreadLimit) -> Self {
-        let (closing, time_slice, run) = (setup.closing.clone(), setup.time_slice, setup.run.clone());
-        Self { threads: RwLock::default(), others: Shared::new(setup), limit, closing, time_slice, run }
+        let (closing, budgets, run) = (setup.closing.clone(), setup.budgets, setup.run.clone());
+        Self { threads: RwLock::default(), others: Shared::new(setup), limit, closing, budgets, run }
     }
 
     /// The place of a task that is ready for the first time: that of a thread whose task is gone, or of a new one.
@@ -117,9 +116,9 @@ impl ThreadEach {
             return WITHOUT_THREAD;
         }
         let desk = Arc::<Desk>::default();
-        let (own, closing, time_slice, run) = (desk.clone(), self.closing.clone(), self.time_slice, self.run.clone());
+        let (own, closing, budgets, run) = (desk.clone(), self.closing.clone(), self.budgets, self.run.clone());
         let builder = std::thread::Builder::new().name(format!("rivulet-task-{count}")).stack_size(STACK_BYTES);
-        match builder.spawn(move || own.work(&closing, time_slice, &run)) {
+        match builder.spawn(move || own.work(&closing, budgets, &run)) {
             Ok(handle) => threads.all.push(Thread { of: Arc::downgrade(task), desk, handle }),
             Err(error) => {
                 tracing::warn!("a task shares workers with others, for no thread can be started: {error}");
@@ -131,10 +130,11 @@ impl ThreadEach {
 }
 
 impl Desk {
-    fn work(&self, closing: &Closing, time_slice: Duration, run: &Run) {
+    fn work(&self, closing: &Closing, budgets: Budgets, run: &Run) {
         while let Some(task) = self.take() {
             if !closing.is_over() {
-                run(task, Budget::of_time(time_slice));
+                let budget = budgets.of(&*task, usize::MAX);
+                run(task, budget);
             }
         }
     }
@@ -217,10 +217,10 @@ impl Scheduler for ThreadEach {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
-    use rivulet_runtime::Activation;
     use rivulet_runtime::scheduler::Standing;
+    use rivulet_runtime::{Activation, Consume};
 
     use super::*;
 
@@ -265,7 +265,7 @@ mod tests {
         let setup = SchedulerSetup {
             closing: Arc::default(),
             nodes: Vec::new(),
-            time_slice: Duration::from_secs(1),
+            budgets: Budgets { time_slice: Duration::from_secs(1), consume: Consume::All },
             run: Arc::new(move |task, budget| {
                 task.run(budget);
                 drop(task);

@@ -83,15 +83,23 @@ impl FlowInbox {
         queue.len() == 1 || has_risen
     }
 
-    /// Moves the oldest elements, with about `rows_max` rows, to `taken`. Returns whether to wake senders: they found
-    /// no room, and now there is some.
-    pub(super) fn take(&self, rows_max: usize, taken: &mut Vec<Sent>) -> bool {
+    /// Moves the oldest elements, with about `batch_rows` rows and never more than `rows_max`, to `taken`. Returns
+    /// whether to wake senders: they found no room, and now there is some.
+    pub(super) fn take(&self, batch_rows: usize, rows_max: usize, taken: &mut Vec<Sent>) -> bool {
         let (mut rows, mut bytes) = (0, 0);
         let mut queue = self.queue.lock();
-        while rows < rows_max
-            && let Some(sent) = queue.pop_front()
+        while rows < batch_rows.min(rows_max)
+            && let Some(mut sent) = queue.pop_front()
         {
-            if let Element::Batch(batch) = &sent.element {
+            if let Element::Batch(batch) = &mut sent.element {
+                let most = rows_max - rows;
+                if batch.rows() > most {
+                    let rest = batch.slice(most, batch.rows() - most);
+                    let bytes = sent.bytes * rest.rows() / batch.rows();
+                    *batch = batch.slice(0, most);
+                    sent.bytes -= bytes;
+                    queue.push_front(Sent { channel: sent.channel, element: Element::Batch(rest), bytes });
+                }
                 rows += batch.rows();
                 bytes += sent.bytes;
             }
@@ -166,27 +174,59 @@ fn bytes_of(batch: &Batch) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{Int64Array, RecordBatch};
+
     use super::*;
+
+    /// Rows with these numbers and event times.
+    fn batch(numbers: std::ops::Range<i64>) -> Batch {
+        let columns: Int64Array = numbers.clone().collect();
+        let columns = RecordBatch::try_from_iter([("n", Arc::new(columns) as _)]).unwrap();
+        let times: Vec<i64> = numbers.collect();
+        Batch::new(vec![0; times.len()].into(), times.clone().into(), times.into(), columns)
+    }
+
+    #[test]
+    fn of_a_batch_no_more_is_taken_than_asked_for() {
+        let inbox = FlowInbox::new(FlowLimits::default());
+        inbox.push(0, Element::Batch(batch(0..100)));
+        inbox.push(1, Element::Watermark(50));
+        inbox.push(0, Element::Batch(batch(100..110)));
+        let bytes = inbox.bytes.load(Ordering::Relaxed);
+        let (mut times, mut left) = (Vec::new(), 110);
+        for (rows_max, elements) in [(30, 1), (70, 1), (7, 2), (50, 1)] {
+            let mut taken = Vec::new();
+            inbox.take(1_000, rows_max, &mut taken);
+            assert_eq!(taken.len(), elements, "at most {rows_max}");
+            let rows = taken.iter().filter_map(|sent| match &sent.element {
+                Element::Batch(batch) => Some(batch.event_time_us.to_vec()),
+                _ => None,
+            });
+            let rows = rows.collect::<Vec<_>>().concat();
+            left -= rows.len();
+            assert!(rows.len() <= rows_max && inbox.rows().0 == left, "{rows:?}");
+            assert_eq!(inbox.bytes.load(Ordering::Relaxed) > 0, left > 0);
+            times.extend(rows);
+        }
+        assert!(times.into_iter().eq(0..110) && inbox.is_empty());
+        // A batch that is larger than what is asked for at a time is taken as a whole, if it may be.
+        inbox.push(0, Element::Batch(batch(0..110)));
+        assert_eq!(inbox.bytes.load(Ordering::Relaxed), bytes);
+        let mut taken = Vec::new();
+        inbox.take(10, usize::MAX, &mut taken);
+        assert_eq!((taken.len(), inbox.rows().0, inbox.bytes.load(Ordering::Relaxed)), (1, 0, 0));
+    }
 
     #[test]
     fn watermarks_of_a_channel_do_not_pile_up() {
         let inbox = FlowInbox::new(FlowLimits::default());
-        let batch = Batch::new(
-            vec![0].into(),
-            vec![1].into(),
-            vec![1].into(),
-            arrow::array::RecordBatch::try_new_with_options(
-                std::sync::Arc::new(arrow::datatypes::Schema::empty()),
-                vec![],
-                &arrow::array::RecordBatchOptions::new().with_row_count(Some(1)),
-            )
-            .unwrap(),
-        );
         let elements = [
             (0, Element::Watermark(1)),
             (1, Element::Watermark(5)),
             (0, Element::Watermark(2)),
-            (0, Element::Batch(batch)),
+            (0, Element::Batch(batch(0..1))),
             (0, Element::Watermark(3)),
             (1, Element::Watermark(6)),
             (1, Element::Barrier(1)),
@@ -197,7 +237,7 @@ mod tests {
             inbox.push(channel, element);
         }
         let mut taken = Vec::new();
-        inbox.take(10, &mut taken);
+        inbox.take(10, usize::MAX, &mut taken);
         let told: Vec<(usize, Option<i64>)> = taken
             .iter()
             .map(|sent| match sent.element {

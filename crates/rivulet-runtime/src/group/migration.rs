@@ -167,7 +167,7 @@ impl Group {
         for (index, task) in self.all_tasks() {
             let inner = self.slots_by_place(index).0;
             let mut core = task.lock();
-            while task.inbox().take(None, None).is_some() {}
+            while task.inbox().take(None, None, usize::MAX).is_some() {}
             task.remove(&mut core, &inner);
             core.host.renew(self.new_slots(), Chain::new(Vec::new()));
             task.note_deadline(&core);

@@ -11,6 +11,7 @@
 
 mod standing;
 mod runnable;
+mod consume;
 mod policy;
 mod shared;
 mod owned;
@@ -19,6 +20,7 @@ mod stepped;
 
 use std::str::FromStr;
 
+pub use consume::{Budgets, Consume};
 pub use owned::Owned;
 pub use policy::{Belonging, Closing, Policy, Scheduler, SchedulerSetup};
 pub use runnable::{Activation, Budget, Rank, Runnable, level};
@@ -65,6 +67,7 @@ mod tests {
     pub(super) struct Idler {
         pub(super) name: String,
         pub(super) standing: Standing,
+        pub(super) pending: usize,
     }
 
     impl Runnable for Idler {
@@ -81,7 +84,7 @@ mod tests {
         }
 
         fn pending(&self) -> usize {
-            0
+            self.pending
         }
 
         fn run(&self, _budget: Budget) -> Activation {
@@ -93,12 +96,12 @@ mod tests {
         }
     }
 
-    fn schedulers() -> impl Iterator<Item = (&'static Policy, Box<dyn Scheduler>)> {
-        Policy::ALL.into_iter().chain([&STEPPED]).map(|policy| {
+    fn schedulers(consume: Consume) -> impl Iterator<Item = (&'static Policy, Box<dyn Scheduler>)> {
+        Policy::ALL.into_iter().chain([&STEPPED]).map(move |policy| {
             let scheduler = (policy.make)(SchedulerSetup {
                 closing: Arc::default(),
                 nodes: Vec::new(),
-                time_slice: Duration::from_millis(7),
+                budgets: Budgets { time_slice: Duration::from_millis(7), consume },
                 run: Arc::new(|_, _| ()),
             });
             assert_eq!(scheduler.add_worker(), 0, "{policy:?}");
@@ -108,7 +111,7 @@ mod tests {
 
     #[test]
     fn a_task_that_is_ready_twice_waits_once() {
-        for (policy, scheduler) in schedulers() {
+        for (policy, scheduler) in schedulers(Consume::All) {
             let idler = Arc::<Idler>::default();
             scheduler.ready(idler.clone(), 1);
             assert_eq!(scheduler.waiting(), 0, "{policy:?}: nobody has claimed it");
@@ -134,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_task_gets_the_time_slice_and_at_least_the_events_that_wait() {
-        for (policy, scheduler) in schedulers() {
+        for (policy, scheduler) in schedulers(Consume::All) {
             let idler = Arc::<Idler>::default();
             for pending in [0, 1, 2, 3, 4_096, 1 << 40, usize::MAX] {
                 match idler.standing.is_idle() {
@@ -147,6 +150,32 @@ mod tests {
                 let time = if *policy == STEPPED { Duration::MAX } else { Duration::from_millis(7) };
                 assert_eq!(budget.time, time, "{policy:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_task_takes_as_much_as_is_configured_by_every_policy() {
+        for (text, pending, expected) in [
+            ("half", 100, 50),
+            ("half", 101, 51),
+            ("half", 1, 1),
+            ("half", 0, usize::MAX),
+            ("50", 1_000, 50),
+            ("50", 0, 50),
+            ("1", 7, 1),
+        ] {
+            let consume: Consume = text.parse().expect("how much");
+            assert_eq!(consume.to_string(), text);
+            for (policy, scheduler) in schedulers(consume).filter(|(policy, _)| **policy != STEPPED) {
+                let idler = Arc::new(Idler { pending, ..Idler::default() });
+                assert!(idler.standing.claim());
+                scheduler.ready(idler.clone(), pending);
+                let (_, budget) = scheduler.next(0).expect("a task");
+                assert_eq!(budget.events, expected, "{policy:?}: {text} of {pending}");
+            }
+        }
+        for wrong in ["", "0", "-1", "1.5", "some", "All", "quarter"] {
+            assert!(wrong.parse::<Consume>().unwrap_err().contains("all, half, or a number"), "{wrong}");
         }
     }
 }

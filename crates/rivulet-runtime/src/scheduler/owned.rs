@@ -3,11 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Belonging, Budget, Closing, Policy, Runnable, Scheduler, SchedulerSetup};
+use super::{Belonging, Budget, Budgets, Closing, Policy, Runnable, Scheduler, SchedulerSetup};
 
 /// Each task belongs to a worker, which runs its tasks first in, first out. An idle worker helps the others.
 pub(super) static GROUP: Policy = Policy {
@@ -43,7 +42,7 @@ pub struct Owned {
     nodes: Vec<usize>,
     /// The number of sleeping workers, so that no one is looked for when there is none.
     asleep: AtomicUsize,
-    time_slice: Duration,
+    budgets: Budgets,
     closing: Arc<Closing>,
 }
 
@@ -69,8 +68,8 @@ impl State {
 
 impl Owned {
     /// A scheduler without workers yet. `helps` says whether idle workers take tasks of others.
-    pub fn new(helps: bool, SchedulerSetup { closing, nodes, time_slice, .. }: SchedulerSetup) -> Self {
-        Self { queues: boxcar::Vec::new(), helps, nodes, asleep: AtomicUsize::new(0), time_slice, closing }
+    pub fn new(helps: bool, SchedulerSetup { closing, nodes, budgets, .. }: SchedulerSetup) -> Self {
+        Self { queues: boxcar::Vec::new(), helps, nodes, asleep: AtomicUsize::new(0), budgets, closing }
     }
 
     /// Takes the oldest task of the longest queue of another worker; from another memory node only if no near queue has
@@ -129,7 +128,8 @@ impl Scheduler for Owned {
             }
             let own = queue.state.lock().take();
             if let Some(task) = own.or_else(|| if self.helps { self.help(worker) } else { None }) {
-                return Some((task, Budget::of_time(self.time_slice)));
+                let budget = self.budgets.of(&*task, usize::MAX);
+                return Some((task, budget));
             }
             let mut state = queue.state.lock();
             if !state.tasks.is_empty() {

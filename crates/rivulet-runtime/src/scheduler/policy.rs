@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use super::{Budget, Runnable};
+use super::{Budget, Budgets, Runnable};
 
 /// How long tasks are still handed out while the process is stopping: under load a queue never becomes empty by itself.
 const DRAIN_MAX: Duration = Duration::from_secs(5);
@@ -40,8 +40,8 @@ pub struct SchedulerSetup {
     pub closing: Arc<Closing>,
     /// The memory nodes of the workers, where there is more than one node.
     pub nodes: Vec<usize>,
-    /// How long a worker stays with a task while others wait.
-    pub time_slice: Duration,
+    /// Makes the budgets of tasks.
+    pub budgets: Budgets,
     /// Runs a task as a worker does that was handed it, for a policy with threads of its own. Such a policy hands its
     /// tasks to nobody else; it starts its threads as tasks come and ends them in [`Scheduler::clear`].
     pub run: Arc<dyn Fn(Arc<dyn Runnable>, Budget) + Send + Sync>,

@@ -49,11 +49,11 @@ impl Default for Rank {
     }
 }
 
-/// How much a task may do before it returns its worker. It is checked between two batches, so a task processes at least
-/// one batch.
+/// How much a task may do before it returns its worker. It takes no more events than these, but at least one; the time
+/// is checked between two batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// The most events or rows.
+    /// The most events or rows. Of an event that gives several rows all are taken.
     pub events: usize,
     /// The most time.
     pub time: Duration,
@@ -66,6 +66,11 @@ impl Budget {
     /// Any number of events within a time slice.
     pub const fn of_time(time: Duration) -> Self {
         Self { events: usize::MAX, time }
+    }
+
+    /// How many more events a task may take that has taken so many.
+    pub fn left(&self, events: usize) -> usize {
+        self.events.saturating_sub(events).max(1)
     }
 
     /// Whether a task that has processed this many events in this many microseconds must return its worker.
@@ -102,6 +107,7 @@ mod tests {
         assert_eq!(spent, [false, true, true, false]);
         assert!(!Budget::ENDLESS.is_spent(1 << 40, i64::MAX));
         assert!(Budget::of_time(Duration::ZERO).is_spent(0, 0), "one batch is processed all the same");
+        assert_eq!([0, 7, 10, 99].map(|events| budget.left(events)), [10, 3, 1, 1]);
     }
 
     #[test]

@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Budget, Closing, Runnable, Scheduler, SchedulerSetup};
+use super::{Budget, Budgets, Closing, Runnable, Scheduler, SchedulerSetup};
 
 /// The ready tasks of all workers, and the order in which they are taken.
 pub trait Waiting: Default + Send {
@@ -25,7 +24,7 @@ pub struct Shared<W> {
     state: Mutex<State<W>>,
     came: Condvar,
     workers: AtomicUsize,
-    time_slice: Duration,
+    budgets: Budgets,
     closing: Arc<Closing>,
 }
 
@@ -38,8 +37,8 @@ struct State<W> {
 
 impl<W: Waiting> Shared<W> {
     /// A scheduler without tasks and workers.
-    pub fn new(SchedulerSetup { closing, time_slice, .. }: SchedulerSetup) -> Self {
-        Self { state: Mutex::default(), came: Condvar::new(), workers: AtomicUsize::new(0), time_slice, closing }
+    pub fn new(SchedulerSetup { closing, budgets, .. }: SchedulerSetup) -> Self {
+        Self { state: Mutex::default(), came: Condvar::new(), workers: AtomicUsize::new(0), budgets, closing }
     }
 }
 
@@ -65,7 +64,8 @@ impl<W: Waiting> Scheduler for Shared<W> {
             return None;
         }
         let (task, events) = state.tasks.leave()?;
-        Some((task, Budget { events, time: self.time_slice }))
+        let budget = self.budgets.of(&*task, events);
+        Some((task, budget))
     }
 
     fn waiting(&self) -> usize {

@@ -265,7 +265,7 @@ impl Task {
             if !core.sink.has_room() {
                 break Activation::Blocked;
             }
-            match parts.next(&self.inbox, number, spare.take()) {
+            match parts.next(&self.inbox, number, spare.take(), budget.left(rows)) {
                 Work::Nothing => break Activation::Ran(rows),
                 Work::Send(block, times) => self.send(parts, core, block, &times),
                 Work::Own(block) => self.process_own(parts, number, core, &block),

@@ -115,7 +115,7 @@ impl Parts {
     }
 
     /// The next work of a part; work that others wait for goes first.
-    pub(super) fn next(&self, inbox: &TaskInbox, number: usize, spare: Option<Chunk>) -> Work {
+    pub(super) fn next(&self, inbox: &TaskInbox, number: usize, spare: Option<Chunk>, rows_max: usize) -> Work {
         let mut order = self.order.lock();
         if let Some((block, times)) = order.turn_of(number) {
             return Work::Send(block, times);
@@ -127,7 +127,7 @@ impl Parts {
             return Work::Nothing;
         }
         // Taken under the lock of the order, so that an event is always counted in the inbox or in the order.
-        let Some(chunk) = inbox.take(spare, None) else { return Work::Nothing };
+        let Some(chunk) = inbox.take(spare, None, rows_max) else { return Work::Nothing };
         let oldest_us = chunk.oldest_arrival_us().unwrap_or(i64::MAX);
         let block = order.take(chunk.rows(), oldest_us);
         drop(order);

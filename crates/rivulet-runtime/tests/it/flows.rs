@@ -15,7 +15,7 @@ use rivulet_dataflow::{
     Polled, Reason, Refusals, Sink, SinkError, Source, SourceError, StateError, StateFrame, StateSelection, Work,
     hash_keys,
 };
-use rivulet_runtime::{Flow, FlowLimits, FlowParts, Numa, Partition, Topology, WorkerSettings, Workers};
+use rivulet_runtime::{Budget, Flow, FlowLimits, FlowParts, Numa, Partition, Topology, WorkerSettings, Workers};
 
 /// A deadline for what is over in milliseconds on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -888,4 +888,29 @@ fn a_flow_stays_on_a_node_as_long_as_it_has_room() {
         rows.truncate(100);
         assert!(rows.iter().all(|(_, count)| *count == 40), "results do not depend on it");
     }
+}
+
+#[test]
+fn a_turn_takes_no_more_rows_than_its_budget() {
+    let workers = Workers::stepped(Arc::new(RunningClock(Instant::now())));
+    let sink = Collected::default();
+    let flow = workers.start_flow(counting(vec![numbers(0..1_000, Then::End)], 1, &sink, i64::MAX)).unwrap();
+    let taken = || flow.report().tasks.iter().map(|task| task.rows_in).collect::<Vec<_>>();
+    let (mut before, mut turns) = (taken(), 0);
+    assert_eq!(before.len(), 2, "the source, and the count with the sink");
+    while flow.ended().is_none() {
+        // What one turn sends, the next ones take in parts, and the other way round.
+        let (choice, events) = [(0, 50), (1, 1), (1, 7), (0, 1), (1, 30)][turns % 5];
+        if !workers.run_one_within(|ready| choice % ready, Budget { events, time: Duration::MAX }) {
+            workers.keep_time_once();
+        }
+        let now = taken();
+        let more: u64 = now.iter().zip(&before).map(|(now, before)| now - before).sum();
+        assert!(more <= events as u64, "{more} instead of {events}");
+        (before, turns) = (now, turns + 1);
+        assert!(turns < 100_000, "it comes to no end: {before:?}");
+    }
+    assert_eq!(before, [1_000, 1_000]);
+    let rows = sink.rows.lock();
+    assert!(rows.len() == 100 && rows.iter().all(|(_, count)| *count == 10), "{rows:?}");
 }

@@ -188,7 +188,7 @@ fn a_group_that_retires_forgets_what_waits() {
 }
 
 #[test]
-fn a_budget_of_events_ends_between_two_batches() {
+fn a_budget_of_events_also_ends_within_a_batch() {
     let bench = Bench::new();
     let group = Group::stepped(GroupParts { batch_rows_max: Some(100), ..bench.parts() }, bench.clock.clone());
     let slot = group.add(&[1], &homes(&["a"]))[0];
@@ -197,9 +197,9 @@ fn a_budget_of_events_ends_between_two_batches() {
     }
     let task = group.tasks().next().unwrap().clone();
     let run = |events| task.run(Budget { events, ..Budget::ENDLESS });
-    assert_eq!((task.pending(), run(101), task.pending()), (450, Activation::Yielded(200), 250));
-    assert_eq!((run(0), task.pending()), (Activation::Yielded(100), 150), "one batch at least");
-    assert_eq!((run(1_000), task.pending()), (Activation::Ran(150), 0));
+    assert_eq!((task.pending(), run(101), task.pending()), (450, Activation::Yielded(101), 349));
+    assert_eq!((run(0), task.pending()), (Activation::Yielded(1), 348), "one event at least");
+    assert_eq!((run(1_000), task.pending()), (Activation::Ran(348), 0));
     assert!(bench.sink.of(1).0.into_iter().eq(0..450));
 }
 
@@ -284,4 +284,24 @@ fn queries_are_spread_over_tasks_where_asked_for() {
     }
     assert_eq!(group.run(), Activation::Ran(5));
     assert!((0..5).all(|n| bench.sink.of(n + 1) == (vec![n as i64], true)));
+}
+
+#[test]
+fn a_turn_takes_no_more_events_than_its_budget() {
+    let bench = Bench::new();
+    let workers = Workers::stepped(bench.clock.clone());
+    let group = workers.create_group(bench.parts());
+    let slot = group.add(&[1], &homes(&["a"]))[0];
+    for value in 0..100i64 {
+        assert_eq!(group.push(slot, 0, value.to_string().as_bytes()), Push::Taken);
+    }
+    let mut taken = Vec::new();
+    for events in [7, 50, 1, 30, 30] {
+        let budget = Budget { events, time: Duration::MAX };
+        assert!(workers.run_one_within(|_| 0, budget));
+        taken.push(bench.sink.of(1).0.len());
+    }
+    assert_eq!(taken, [7, 57, 58, 88, 100]);
+    assert!(bench.sink.of(1).0.into_iter().eq(0..100), "in order");
+    assert!(!workers.run_one_within(|_| 0, Budget::ENDLESS), "nothing is left");
 }

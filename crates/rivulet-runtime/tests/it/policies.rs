@@ -39,14 +39,15 @@ struct Elsewhere {
 }
 
 impl Elsewhere {
-    fn new(SchedulerSetup { closing, time_slice, run, .. }: SchedulerSetup) -> Self {
+    fn new(SchedulerSetup { closing, budgets, run, .. }: SchedulerSetup) -> Self {
         let (tasks, came) = mpsc::channel::<Arc<dyn Runnable>>();
         let own = closing.clone();
         let thread = std::thread::spawn(move || {
             for task in came {
                 task.standing().leave();
                 if !own.is_over() {
-                    run(task, Budget::of_time(time_slice));
+                    let budget = budgets.of(&*task, usize::MAX);
+                    run(task, budget);
                 }
             }
         });

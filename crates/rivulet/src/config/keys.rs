@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 
 use rivulet_bench::policies::NAMES;
 use rivulet_connectors::http_server::is_host_list;
-use rivulet_runtime::Policy;
+use rivulet_runtime::{Consume, Policy};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -70,6 +70,8 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// The name of a [`Policy`].
     Policy,
+    /// `all`, `half` or a number: [`Consume`].
+    Consume,
 }
 
 const KIB: u64 = 1 << 10;
@@ -145,6 +147,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "workers", kind: Kind::Count(1, 1024), default: None, help: "processing threads; as many as cores by default" },
     Key { name: "scheduler.policy", kind: Kind::Policy, default: Some("group"), help: "which task a worker runs next" },
     Key { name: "scheduler.time_slice_ms", kind: Kind::Count(1, 60_000), default: Some("20"), help: "how long a worker stays with a task while others wait" },
+    Key { name: "scheduler.consume", kind: Kind::Consume, default: Some("all"), help: "how much of what waits for a task it takes before its worker looks for the next: all, half of it, or at most so many events or rows" },
     Key { name: "scheduler.balance_period_s", kind: Kind::Count(0, 86_400), default: Some("5"), help: "how often load is evened out between workers; 0 for never" },
     Key { name: "scheduler.cut_above_percent", kind: Kind::Count(0, 100), default: Some("95"), help: "which part of a worker's time a single query may need before several workers share it, if its application can be cut; 0 for never" },
     Key { name: "scheduler.pin_workers", kind: Kind::Switch, default: Some("false"), help: "whether each worker thread stays on one core" },
@@ -396,11 +399,10 @@ impl Kind {
             (_, Written::Text(text)) => *text,
             (Self::Switch, Written::Toml(DeValue::Boolean(on))) => return Some(Value::Switch(*on)),
             (Self::Count(..), Written::Toml(DeValue::String(_))) => return None,
-            (Self::Count(..) | Self::Bytes(..) | Self::Choice(_), Written::Toml(DeValue::Integer(integer)))
-                if integer.radix() == 10 =>
-            {
-                integer.as_str()
-            }
+            (
+                Self::Count(..) | Self::Bytes(..) | Self::Choice(_) | Self::Consume,
+                Written::Toml(DeValue::Integer(integer)),
+            ) if integer.radix() == 10 => integer.as_str(),
             (Self::Switch, _) => return None,
             (Self::Paths, Written::Toml(DeValue::Array(paths))) => {
                 let path = |path: &Spanned<DeValue<'_>>| path.get_ref().as_str().map(str::to_owned);
@@ -459,6 +461,9 @@ impl Kind {
             Self::Choice(choices) => {
                 choices.iter().find(|choice| **choice == text).map(|choice| Value::Text((*choice).to_owned()))
             }
+            Self::Consume => {
+                text.replace('_', "").parse::<Consume>().ok().map(|consume| Value::Text(consume.to_string()))
+            }
             Self::Policy => text.parse::<&Policy>().ok().map(|policy| Value::Text(policy.name.to_owned())),
         }
     }
@@ -486,6 +491,7 @@ impl Kind {
                 Value::Bytes(most).to_string().replace('"', "")
             ),
             Self::Choice(choices) => one_of(choices),
+            Self::Consume => Consume::EXPECTED.into(),
             Self::Policy => one_of(&Policy::ALL.map(|policy| policy.name)),
         }
     }

@@ -731,6 +731,7 @@ impl Values {
                 threads: self.number("workers"),
                 policy: self.text("scheduler.policy").unwrap_or_default().parse().unwrap_or_default(),
                 time_slice: Duration::from_millis(self.number("scheduler.time_slice_ms") as u64),
+                consume: self.text("scheduler.consume").unwrap_or_default().parse().unwrap_or_default(),
                 balance_period: self.bound("scheduler.balance_period_s").map(|s| Duration::from_secs(s as u64)),
                 cut_above_percent: self.bound("scheduler.cut_above_percent").map(|percent| percent as u32),
                 pins: self.switch("scheduler.pin_workers"),

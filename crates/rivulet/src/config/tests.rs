@@ -137,6 +137,11 @@ fn mistakes_are_named_with_their_place() {
     assert!(message.starts_with("rivulet.toml:2:8: "), "{message}");
     let (message, _) = Fixture::new("").environment("RIVULET_WORKERS", "many").error();
     assert_eq!(message, "RIVULET_WORKERS: workers is \"many\", expected a whole number from 1 to 1024");
+    for (value, found) in [("\"quarter\"", "\"quarter\""), ("0", "0"), ("true", "true")] {
+        let (message, _) = Fixture::new(&format!("scheduler.consume = {value}")).error();
+        let expected = format!("scheduler.consume is {found}, expected all, half, or a number of events from 1 on");
+        assert!(message.ends_with(&expected), "{message}");
+    }
     let policies = Policy::ALL.map(|policy| format!("\"{}\"", policy.name)).join(", ");
     for fixture in [
         Fixture::new("[mqtt]\nbroker.url = \"mqtt://h\"\nbroker.connections = \"per-query\""),
@@ -153,6 +158,18 @@ fn mistakes_are_named_with_their_place() {
     }
     let (message, hint) = Fixture::new("").flag("worker", "2").error();
     assert_eq!((message.as_str(), hint.as_str()), ("--set: there is no key worker", "did you mean workers?"));
+}
+
+#[test]
+fn how_much_a_task_takes_is_a_word_or_a_number() {
+    use rivulet_runtime::Consume;
+    let consume = |fixture: Fixture| fixture.load().expect("a configuration").config.workers.consume;
+    assert_eq!(consume(Fixture::new("")), Consume::All);
+    assert_eq!(consume(Fixture::new("scheduler.consume = \"half\"")), Consume::Half);
+    let fifty = Consume::AtMost(50.try_into().expect("not zero"));
+    assert_eq!(consume(Fixture::new("scheduler.consume = 50")), fifty);
+    assert_eq!(consume(Fixture::new("scheduler.consume = \"50\"")), fifty);
+    assert_eq!(consume(Fixture::new("").environment("RIVULET_SCHEDULER_CONSUME", "50")), fifty);
 }
 
 #[test]

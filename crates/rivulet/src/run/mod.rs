@@ -17,7 +17,9 @@ use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::connector::{ConnectorContext, Direction, FinalUpTo, Health};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{Sink, Snapshot, Source};
-use rivulet_runtime::{Flow, FlowLimits, FlowParts, FlowReport, Policy, Tap, WorkerSettings, WorkerStatus, Workers};
+use rivulet_runtime::{
+    Consume, Flow, FlowLimits, FlowParts, FlowReport, Policy, Tap, WorkerSettings, WorkerStatus, Workers,
+};
 use rivulet_sql::{PlannedOutput, PlannedSource, QueryPlan, SinkDeclaration};
 
 use crate::service::{ErrorKind, ServiceError};
@@ -44,6 +46,8 @@ pub struct RunOptions {
     pub pins: bool,
     /// Which task a worker runs next.
     pub policy: &'static Policy,
+    /// How much of what waits a task takes before it returns its worker.
+    pub consume: Consume,
 }
 
 impl RunOptions {
@@ -55,6 +59,7 @@ impl RunOptions {
             measures: false,
             pins: false,
             policy: <&Policy>::default(),
+            consume: Consume::All,
         }
     }
 }
@@ -102,6 +107,7 @@ impl Runner {
             balance_period: None,
             pins: options.pins,
             policy: options.policy,
+            consume: options.consume,
             ..WorkerSettings::default()
         };
         let workers = Workers::start(settings, Arc::new(SystemClock)).map_err(|error| {

@@ -270,14 +270,15 @@ impl FlowTask {
         }
     }
 
-    /// One step: the work in the stage, or else rows of a source or of the inbox. `None` if there was nothing to do.
-    fn step(&self, core: &mut Core) -> Result<Option<usize>, String> {
+    /// One step: the work in the stage, or else at most `rows_max` rows of a source or of the inbox. `None` if there
+    /// was nothing to do.
+    fn step(&self, core: &mut Core, rows_max: usize) -> Result<Option<usize>, String> {
         let now_us = self.pool.clock.now_us();
         let mut given = Some(0);
         if !core.stage.has_work() {
             given = match core.reader {
-                Some(_) => self.give_of_sources(core, now_us)?,
-                None => self.give_of_inbox(core),
+                Some(_) => self.give_of_sources(core, now_us, rows_max)?,
+                None => self.give_of_inbox(core, rows_max),
             };
             self.note_refusals(core)?;
             // An element taken just now may lie behind a barrier that was committed since the last check.
@@ -291,7 +292,7 @@ impl FlowTask {
 
     /// Gives the stage what its sources have: rows, a watermark, the barrier behind which they rest, or the end.
     /// Returns the number of rows, or `None` if there is nothing.
-    fn give_of_sources(&self, core: &mut Core, now_us: i64) -> Result<Option<usize>, String> {
+    fn give_of_sources(&self, core: &mut Core, now_us: i64, rows_max: usize) -> Result<Option<usize>, String> {
         let Core { reader: Some(reader), stage, refusals, checkpoints, .. } = core else { return Ok(None) };
         // Resting or paused sources need no timer: the call that lets them go on wakes the task, which polls at once.
         self.sources_at_us.store(SOURCES_READY, Ordering::Release);
@@ -310,7 +311,8 @@ impl FlowTask {
         } else if !(is_last || self.flow.may_poll() && self.may_read(reader)) {
             return Ok(None);
         } else {
-            reader.poll(self.flow.limits.batch_rows, (now_us, self.pool.clock.steady_us()), refusals)?
+            let rows_max = self.flow.limits.batch_rows.min(rows_max);
+            reader.poll(rows_max, (now_us, self.pool.clock.steady_us()), refusals)?
         };
         self.note_reached(reader.time_us(), reader.reached());
         let mut rows = Some(0);
@@ -358,8 +360,8 @@ impl FlowTask {
     }
 
     /// Gives the stage what waits in the inbox. Returns the number of rows, or `None` if nothing waits.
-    fn give_of_inbox(&self, core: &mut Core) -> Option<usize> {
-        if self.inbox.take(self.flow.limits.batch_rows, &mut core.taken) {
+    fn give_of_inbox(&self, core: &mut Core, rows_max: usize) -> Option<usize> {
+        if self.inbox.take(self.flow.limits.batch_rows, rows_max, &mut core.taken) {
             let upstream = self.upstream.get().into_iter().flatten().filter_map(Weak::upgrade);
             upstream.for_each(|task| task.begin());
         }
@@ -479,6 +481,8 @@ impl FlowTask {
         let clock = &self.pool.clock;
         let begun_us = clock.steady_us();
         let mut rows = 0;
+        // What lies in the stage counts before what is taken.
+        let held = core.stage.rows_waiting();
         // Each pass asks the sink at most once: to commit a checkpoint, to prepare one, or to finish.
         let outcome = loop {
             self.go_on(core);
@@ -505,11 +509,11 @@ impl FlowTask {
             if core.has_ended || !core.outputs.have_room() || self.flow.is_cancelled() {
                 break Activation::Ran(rows);
             }
-            match self.step(core)? {
+            match self.step(core, budget.left(held + rows))? {
                 Some(more) => rows += more,
                 None => break Activation::Ran(rows),
             }
-            if budget.is_spent(rows, clock.steady_us() - begun_us) {
+            if budget.is_spent(held + rows, clock.steady_us() - begun_us) {
                 break Activation::Yielded(rows);
             }
         };

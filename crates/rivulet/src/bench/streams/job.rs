@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::resource::{UsageWho, getrusage};
 use rivulet_dataflow::Reason;
+use rivulet_runtime::Consume;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::policies::policy;
@@ -31,6 +32,8 @@ pub struct Settings {
     pub parallelism: usize,
     /// The name of the policy by which workers take tasks.
     pub policy: String,
+    /// How much of what waits a task takes, as it is configured.
+    pub consume: String,
 }
 
 /// What it took.
@@ -59,7 +62,8 @@ pub struct Outcome {
 /// The script is wrong, or something that it reads or writes.
 pub fn run(job: &Job) -> Result<Outcome, ServiceError> {
     let policy = policy(&job.settings.policy).map_err(ServiceError::invalid)?;
-    let options = RunOptions { policy, ..RunOptions::new(job.settings.parallelism) };
+    let consume: Consume = job.settings.consume.parse().map_err(ServiceError::invalid)?;
+    let options = RunOptions { policy, consume, ..RunOptions::new(job.settings.parallelism) };
     if let Some(warm_up) = &job.warm_up {
         run_script(warm_up, options)?;
     }

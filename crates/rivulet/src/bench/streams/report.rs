@@ -72,6 +72,7 @@ impl StreamsReport {
             "circumstances": self.circumstances,
             "parallelism": self.settings.parallelism,
             "policy": self.settings.policy,
+            "consume": self.settings.consume,
             "input": self.input,
             "queries": queries.collect::<Vec<_>>(),
         })
@@ -142,7 +143,7 @@ mod tests {
         };
         let report = StreamsReport {
             circumstances: Circumstances::default(),
-            settings: Settings { parallelism: 2, policy: "group".into() },
+            settings: Settings { parallelism: 2, policy: "group".into(), consume: "all".into() },
             input: "generator".into(),
             queries: vec![("q1".into(), Ok(outcome)), ("q2".into(), Err("no such column\nhint: look".into()))],
         };

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::time::Duration;
 
 use clap::Args;
-use rivulet_runtime::Policy;
+use rivulet_runtime::{Consume, Policy};
 
 use crate::bench::policy;
 use crate::bench::streams::job::{self, Job, Settings};
@@ -39,6 +39,9 @@ pub(super) struct RunArguments {
     /// the feature baselines random, least-latency, least-memory, pool, thread-each as other engines do
     #[arg(long, default_value = <&Policy>::default().name, value_parser = policy)]
     policy: &'static Policy,
+    /// How much of what waits for a task it takes in a turn: all, half of it, or at most so many rows
+    #[arg(long, default_value_t = Consume::All, value_name = "ROWS")]
+    consume: Consume,
     /// After how long one is given up
     #[arg(long, default_value = "10m", value_parser = duration)]
     pub(super) timeout: Duration,
@@ -47,7 +50,11 @@ pub(super) struct RunArguments {
 impl RunArguments {
     pub(super) fn settings(&self) -> Settings {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        Settings { parallelism: self.parallelism.map_or_else(cores, usize::from), policy: self.policy.name.to_owned() }
+        Settings {
+            parallelism: self.parallelism.map_or_else(cores, usize::from),
+            policy: self.policy.name.to_owned(),
+            consume: self.consume.to_string(),
+        }
     }
 }
 
@@ -60,8 +67,9 @@ pub(super) fn print(global: Global, report: &StreamsReport) -> Result<(), CliErr
             ["query", "events", "s", "cpu s", "events/s", "per core", "results", "refused", "MB", "latency ms"];
         let table = output::table(headers, &[1, 2, 3, 4, 5, 6, 7, 8, 9], report.rows());
         let failures: String = report.failures().map(|line| format!("{line}\n")).collect();
-        let Settings { parallelism, policy } = &report.settings;
-        format!("{}, parallelism {parallelism}, policy {policy}\n\n{table}\n{failures}", report.input)
+        let Settings { parallelism, policy, consume } = &report.settings;
+        let settings = format!("parallelism {parallelism}, policy {policy}, consume {consume}");
+        format!("{}, {settings}\n\n{table}\n{failures}", report.input)
     };
     // A reader that went away does not want the report any more.
     let _ = io::stdout().write_all(text.as_bytes());
