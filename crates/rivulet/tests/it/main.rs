@@ -14,6 +14,7 @@ mod bench;
 mod book;
 mod big_queries;
 mod big_query_checkpoints;
+mod big_query_forms;
 mod big_query_recovery;
 mod bench_streams;
 mod both_ends;
