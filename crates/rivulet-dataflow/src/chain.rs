@@ -6,10 +6,11 @@ mod surroundings;
 mod user_code;
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::state_by_key::parts;
 use crate::{
-    Batch, Element, Holding, KeyGroups, Operator, OperatorError, Slot, StateError, StateFrame, StateSelection,
+    Address, Batch, Element, Holding, KeyGroups, Operator, OperatorError, Slot, StateError, StateFrame, StateSelection,
 };
 
 pub use cut::Cut;
@@ -26,19 +27,41 @@ pub struct Chain {
     /// An element other than a batch for which the first operator has more output. It is passed on after that output.
     held: Option<Element>,
     key_groups: KeyGroups,
+    /// For each operator the address of its state. Empty if nothing is saved.
+    addresses: Vec<Option<Arc<Address>>>,
 }
 
 impl Chain {
     /// Makes a chain of these operators, first to last. An empty chain passes everything through.
     pub fn new(operators: Vec<Box<dyn Operator>>) -> Self {
         let outputs = operators.iter().map(|_| Vec::new()).collect();
-        Self { operators, outputs, held: None, key_groups: KeyGroups::default() }
+        Self { operators, outputs, held: None, key_groups: KeyGroups::default(), addresses: Vec::new() }
     }
 
     /// Sets how the dataflow divides keys among key groups.
     #[must_use]
     pub fn with_key_groups(self, key_groups: KeyGroups) -> Self {
         Self { key_groups, ..self }
+    }
+
+    /// Sets the address of the state of each operator, which exported state has from then on.
+    #[must_use]
+    pub fn with_addresses(self, addresses: Vec<Option<Arc<Address>>>) -> Self {
+        Self { addresses, ..self }
+    }
+
+    /// The address of the state of each operator; empty if none was set.
+    pub fn addresses(&self) -> &[Option<Arc<Address>>] {
+        &self.addresses
+    }
+
+    fn address(&self, place: usize) -> Option<&Arc<Address>> {
+        self.addresses.get(place)?.as_ref()
+    }
+
+    /// State of the operator at `place`, with its address.
+    fn addressed(&self, place: usize, frame: StateFrame) -> StateFrame {
+        StateFrame { address: self.address(place).cloned().or(frame.address), ..frame }
     }
 
     /// How keys are divided among key groups.
@@ -156,10 +179,12 @@ impl Chain {
 
     /// The selected state of every operator, in chain order.
     pub fn export_state(&self, selection: &StateSelection) -> Result<Vec<Option<StateFrame>>, StateError> {
-        let exported = |operator: &dyn Operator| {
-            operator.export_state(selection)?.map(|frame| frame.grouped(self.key_groups)).transpose()
-        };
-        self.operators.iter().map(|operator| exported(&**operator)).collect()
+        let mut frames = Vec::with_capacity(self.operators.len());
+        for (place, operator) in self.operators.iter().enumerate() {
+            let frame = operator.export_state(selection)?.map(|frame| frame.grouped(self.key_groups)).transpose()?;
+            frames.push(frame.map(|frame| self.addressed(place, frame)));
+        }
+        Ok(frames)
     }
 
     /// Exports all state by key, operator by operator and part by part: `into` gets the index of the operator, the part
@@ -176,7 +201,8 @@ impl Chain {
         let key_groups = self.key_groups;
         for (place, operator) in self.operators.iter().enumerate() {
             if let Some(state) = operator.state_by_key()? {
-                state.each_part(key_groups, rows_max, &mut |part, frame| into(place, part, frame))?;
+                let mut into = |part, frame| into(place, part, self.addressed(place, frame));
+                state.each_part(key_groups, rows_max, &mut into)?;
                 continue;
             }
             let Some(all) = operator.export_state(&StateSelection::All)? else { continue };
@@ -185,7 +211,7 @@ impl Chain {
             for (part, frame) in all.split(count, |key_group| key_groups.instance(key_group, count))?.enumerate() {
                 let frame = frame?;
                 if frame.rows.num_rows() > 0 {
-                    into(place, part, frame)?;
+                    into(place, part, self.addressed(place, frame))?;
                 }
             }
         }
@@ -193,6 +219,9 @@ impl Chain {
     }
 
     /// Imports state that was exported from a chain of the same operators.
+    ///
+    /// # Errors
+    /// State that cannot be imported, or that has the address of another operator.
     pub fn import_state(&mut self, frames: &[Option<StateFrame>]) -> Result<(), StateError> {
         if frames.len() != self.operators.len() {
             return Err(StateError::Mismatch(format!(
@@ -201,10 +230,14 @@ impl Chain {
                 self.operators.len()
             )));
         }
-        for (operator, frame) in self.operators.iter_mut().zip(frames) {
-            if let Some(frame) = frame {
-                operator.import_state(frame)?;
+        for (place, frame) in frames.iter().enumerate() {
+            let Some(frame) = frame else { continue };
+            if let (Some(own), Some(other)) = (self.address(place), &frame.address)
+                && !own.is_like(other)
+            {
+                return Err(StateError::Mismatch(format!("state of '{other}' given to '{own}'")));
             }
+            self.operators[place].import_state(frame)?;
         }
         Ok(())
     }
@@ -322,5 +355,21 @@ mod tests {
             "one that fails keeps it from no other"
         );
         assert_eq!(batches, 3);
+    }
+
+    #[test]
+    fn state_of_another_operator_of_the_same_kind_is_refused() {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let probe = || Box::new(Probe { name: "a", fails: false, seen: seen.clone() }) as Box<dyn Operator>;
+        let address = |key: &str| Arc::new(Address { keys: vec![key.into()], ..Address::of("sum") });
+        let mut chain = Chain::new(vec![probe()]).with_addresses(vec![Some(address("room"))]);
+        let columns: [(&str, ArrayRef); 2] = [
+            ("slot", Arc::new(arrow::array::UInt32Array::from(vec![0]))),
+            ("key_group", Arc::new(arrow::array::UInt16Array::from(vec![0]))),
+        ];
+        let frame = StateFrame::new("sum", 1, RecordBatch::try_from_iter(columns).unwrap());
+        let other = StateFrame { address: Some(address("floor")), ..frame };
+        let error = chain.import_state(&[Some(other)]).unwrap_err().to_string();
+        assert_eq!(error, "state of 'sum (by floor)' given to 'sum (by room)'");
     }
 }

@@ -1,12 +1,14 @@
 //! A dataflow as planned: operators and the edges between them. Tasks run instances of it.
 
+mod addresses;
+
 use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::SchemaRef;
 
-use crate::{Chain, KeyGroups, Operator, StateFrame};
+use crate::{Address, Chain, KeyGroups, Operator, StateFrame};
 
 /// Makes instances of one operator and describes it. A plan holds factories, so that one plan serves any number of
 /// groups and tasks.
@@ -17,9 +19,15 @@ pub trait OperatorFactory: Send + Sync {
     /// What the operator does, for `EXPLAIN`.
     fn describe(&self) -> Description;
 
+    /// The address of the state that instances keep between batches, without what depends on other operators; `None`
+    /// if they keep none. It is saved with the state, so it stays as it is from version to version of the program.
+    fn state(&self) -> Option<Address>;
+
     /// Whether instances keep state between batches: their state is saved, and is looked for when a version is
     /// replaced.
-    fn is_stateful(&self) -> bool;
+    fn is_stateful(&self) -> bool {
+        self.state().is_some()
+    }
 
     /// Whether the operator only compares rows and passes each on unchanged or drops it: it compares them with a
     /// condition, or with the row that it passed on before. When a parameter of the condition or of an operator before
@@ -133,6 +141,8 @@ pub struct Dataflow {
     nodes: Vec<Node>,
     edges: Vec<Edge>,
     key_groups: KeyGroups,
+    /// For each node the address of its state. Empty if nothing is saved.
+    addresses: Vec<Option<Arc<Address>>>,
 }
 
 impl Dataflow {
@@ -181,6 +191,16 @@ impl Dataflow {
     /// How keys are divided among key groups, the unit in which state is saved and divided among instances.
     pub fn key_groups(&self) -> KeyGroups {
         self.key_groups
+    }
+
+    /// The address of a node's state, if it has any and the dataflow was given addresses.
+    pub fn address(&self, node: NodeId) -> Option<&Arc<Address>> {
+        self.addresses.get(node)?.as_ref()
+    }
+
+    /// For each node the address of its state; empty if the dataflow was given none.
+    pub fn addresses(&self) -> &[Option<Arc<Address>>] {
+        &self.addresses
     }
 
     /// The nodes; each comes after all nodes that it reads.
@@ -233,22 +253,24 @@ impl fmt::Debug for Dataflow {
 #[derive(Clone, Default)]
 pub struct Line {
     factories: Vec<Arc<dyn OperatorFactory>>,
+    addresses: Vec<Option<Arc<Address>>>,
 }
 
 impl Line {
-    /// Makes a line of these operators, first to last.
-    pub fn new(factories: Vec<Arc<dyn OperatorFactory>>) -> Self {
-        Self { factories }
-    }
-
     /// The operators, first to last.
     pub fn operators(&self) -> &[Arc<dyn OperatorFactory>] {
         &self.factories
     }
 
+    /// For each operator the address of its state.
+    pub fn addresses(&self) -> &[Option<Arc<Address>>] {
+        &self.addresses
+    }
+
     /// Makes a chain of new instances.
     pub fn chain(&self) -> Chain {
-        Chain::new(self.factories.iter().map(|factory| factory.create()).collect())
+        let operators = self.factories.iter().map(|factory| factory.create()).collect();
+        Chain::new(operators).with_addresses(self.addresses.clone())
     }
 }
 

@@ -15,6 +15,7 @@
 //! - [`graph`]: a [`Line`] or [`Dataflow`] of operators, as planned and as explained;
 //! - [`source`]: where the rows of a big query come from ([`Source`]);
 //! - [`sink`]: where results go ([`Sink`], [`TransactionalSink`], [`GroupSink`]);
+//! - [`address`]: what an operator with state does, by which saved state finds it ([`Address`]);
 //! - [`state`]: state as a versioned Arrow frame, selected by slot or by key group;
 //! - [`state_by_key`]: state that is encoded in parts ([`StateByKey`]);
 //! - [`state_map`]: whose state the operators of a new version take over ([`StateMap`], [`FlowMap`]);
@@ -42,6 +43,7 @@ pub mod chain;
 pub mod graph;
 pub mod source;
 pub mod sink;
+pub mod address;
 pub mod state;
 pub mod state_by_key;
 pub mod state_map;
@@ -64,6 +66,7 @@ pub mod times;
 pub mod clock;
 pub mod suggest;
 
+pub use address::Address;
 pub use chain::{Chain, Cut, Surroundings};
 pub use chunk::Chunk;
 pub use clock::{Clock, Leaps, ManualClock};

@@ -166,7 +166,7 @@ impl Stage {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Description, Operator};
+    use crate::{Address, Description, Operator};
     use arrow::datatypes::{Schema, SchemaRef};
 
     use super::*;
@@ -182,8 +182,8 @@ mod tests {
             Description::default()
         }
 
-        fn is_stateful(&self) -> bool {
-            false
+        fn state(&self) -> Option<Address> {
+            None
         }
     }
 

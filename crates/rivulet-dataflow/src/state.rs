@@ -15,7 +15,7 @@ use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::{KeyGroup, KeyGroups, KeyHash, SLOTS_MAX, Slot, hash_keys, unmarked};
+use crate::{Address, KeyGroup, KeyGroups, KeyHash, SLOTS_MAX, Slot, hash_keys, unmarked};
 
 /// Which state to export.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,18 +62,22 @@ pub struct StateFrame {
     pub operator: String,
     /// The version of that operator's state format.
     pub version: u32,
+    /// The address of that operator. State that was saved by an early version has none, and neither has state on its
+    /// way to another version of a query.
+    pub address: Option<Arc<Address>>,
     /// The rows: `slot`, `key_group`, then the operator's columns.
     pub rows: RecordBatch,
 }
 
-/// The first bytes of an encoded frame; the last digit is the version of the encoding. A checksum follows, because
-/// Arrow's reader trusts its input.
-const MARK: &[u8; 8] = b"RVSTATE1";
-const FORM: u32 = 1;
+/// The first bytes of an encoded frame; a digit follows, the version of the encoding. Version 1 has no address. A
+/// checksum follows, because Arrow's reader trusts its input.
+const MARK: &[u8; 7] = b"RVSTATE";
+const FORM: u32 = 2;
 const HEADER_BYTES: usize = 16;
 
 const OPERATOR: &str = "rivulet.operator";
 const VERSION: &str = "rivulet.state_version";
+const ADDRESS: &str = "rivulet.address";
 
 impl StateFrame {
     /// Makes a frame of these rows.
@@ -82,7 +86,13 @@ impl StateFrame {
     /// If the rows do not begin with the columns `slot` and `key_group`.
     pub fn new(operator: &str, version: u32, rows: RecordBatch) -> Self {
         check_leading_columns(rows.schema_ref()).expect("an operator exports frames in the common form");
-        Self { operator: operator.to_owned(), version, rows }
+        Self { operator: operator.to_owned(), version, address: None, rows }
+    }
+
+    /// The same state for another operator, which a map of versions has found for it.
+    #[must_use]
+    pub fn without_address(self) -> Self {
+        Self { address: None, ..self }
     }
 
     /// The slot of each row.
@@ -161,7 +171,7 @@ impl StateFrame {
         }
         let part = move |rows: Vec<u32>| {
             let rows = take_record_batch(&self.rows, &UInt32Array::from(rows))?;
-            Ok(Self { operator: self.operator.clone(), version: self.version, rows })
+            Ok(Self { operator: self.operator.clone(), version: self.version, address: self.address.clone(), rows })
         };
         Ok(rows_of.into_iter().map(part))
     }
@@ -179,7 +189,8 @@ impl StateFrame {
         let Some((first, others)) = frames.split_first() else { return Ok(None) };
         others.iter().try_for_each(|other| other.expect(&first.operator, first.version))?;
         let rows = concat_batches(first.rows.schema_ref(), frames.iter().map(|frame| &frame.rows))?;
-        Ok(Some(Self { operator: first.operator.clone(), version: first.version, rows }))
+        let address = first.address.clone();
+        Ok(Some(Self { operator: first.operator.clone(), version: first.version, address, rows }))
     }
 
     /// The key group number of each row.
@@ -225,25 +236,31 @@ impl StateFrame {
         let mut metadata = self.rows.schema_ref().metadata().clone();
         metadata.insert(OPERATOR.into(), self.operator.clone());
         metadata.insert(VERSION.into(), self.version.to_string());
+        if let Some(address) = &self.address {
+            let address = serde_json::to_string(address).expect("texts and numbers are always JSON");
+            metadata.insert(ADDRESS.into(), address);
+        }
         let schema = Arc::new(Schema::new_with_metadata(self.rows.schema_ref().fields().clone(), metadata));
         let rows = self.rows.clone().with_schema(schema.clone())?;
         let mut writer = StreamWriter::try_new(vec![0; HEADER_BYTES], &schema)?;
         writer.write(&rows)?;
         let mut bytes = writer.into_inner()?;
         let checksum = xxh3_64(&bytes[HEADER_BYTES..]);
-        bytes[..8].copy_from_slice(MARK);
+        bytes[..MARK.len()].copy_from_slice(MARK);
+        bytes[MARK.len()] = b'0' + FORM as u8;
         bytes[8..HEADER_BYTES].copy_from_slice(&checksum.to_le_bytes());
         Ok(bytes)
     }
 
     /// Decodes the output of [`StateFrame::to_bytes`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, StateError> {
-        let digit = bytes.strip_prefix(&MARK[..MARK.len() - 1]).and_then(<[u8]>::first);
-        if let Some(found) = digit.and_then(|digit| char::from(*digit).to_digit(10)).filter(|found| *found > FORM) {
+        let form = bytes.strip_prefix(MARK).and_then(|rest| char::from(*rest.first()?).to_digit(10));
+        if let Some(found) = form.filter(|found| *found > FORM) {
             return Err(StateError::Version { operator: "a frame".into(), found, known: FORM });
         }
         let body = bytes
-            .strip_prefix(MARK)
+            .get(MARK.len() + 1..)
+            .filter(|_| form.is_some_and(|form| form > 0))
             .and_then(|rest| rest.split_first_chunk::<8>())
             .filter(|(checksum, body)| u64::from_le_bytes(**checksum) == xxh3_64(body))
             .map(|(_, body)| body)
@@ -258,10 +275,12 @@ impl StateFrame {
             .remove(VERSION)
             .and_then(|version| version.parse().ok())
             .ok_or_else(|| corrupt("no version is given"))?;
+        let address = metadata.remove(ADDRESS).map(|address| serde_json::from_str(&address).map(Arc::new)).transpose();
+        let address = address.map_err(|error| StateError::Corrupt(format!("the address: {error}")))?;
         let rows = reader.next().ok_or_else(|| corrupt("the rows are missing"))??;
         let fields: Vec<_> = schema.fields().iter().map(|field| unmarked(field)).collect();
         let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
-        Ok(Self { operator, version, rows: RecordBatch::try_new(schema, rows.columns().to_vec())? })
+        Ok(Self { operator, version, address, rows: RecordBatch::try_new(schema, rows.columns().to_vec())? })
     }
 }
 
@@ -332,7 +351,14 @@ mod tests {
 
     #[test]
     fn bytes_round_trip() {
-        let bytes = frame().to_bytes().unwrap();
+        let address = Address { keys: vec!["room".into()], window: Some("tumble".into()), ..Address::of("sum") };
+        for address in [None, Some(Arc::new(address))] {
+            let frame = StateFrame { address, ..frame() };
+            assert_eq!(StateFrame::from_bytes(&frame.to_bytes().unwrap()).unwrap(), frame);
+        }
+        // The first form differs in having no address.
+        let mut bytes = frame().to_bytes().unwrap();
+        bytes[7] = b'1';
         assert_eq!(StateFrame::from_bytes(&bytes).unwrap(), frame());
     }
 
@@ -397,9 +423,9 @@ mod tests {
         assert!(frame().expect("sum", 3).is_ok());
         assert!(frame().expect("count", 3).is_err());
         let mut bytes = frame().to_bytes().unwrap();
-        bytes[7] = b'2';
+        bytes[7] = b'3';
         let error = StateFrame::from_bytes(&bytes).unwrap_err().to_string();
-        assert!(error.contains("version 2") && error.contains("hint:"), "{error}");
+        assert!(error.contains("version 3") && error.contains("hint:"), "{error}");
     }
 
     #[test]

@@ -54,7 +54,8 @@ impl StateMap {
                 self.before
             )));
         }
-        Ok(self.from.iter().map(|from| from.and_then(|place| frames[place].clone())).collect())
+        let moved = |place: usize| frames[place].clone().map(StateFrame::without_address);
+        Ok(self.from.iter().map(|from| from.and_then(moved)).collect())
     }
 
     /// Composes this map with a map from its new chain to a later one.

@@ -6,7 +6,7 @@ use arrow::array::{Array, AsArray, BooleanArray, RecordBatch, TimestampMicroseco
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit, UInt8Type};
 use rivulet_dataflow::times::span;
 use rivulet_dataflow::{
-    Batch, Context, Description, Element, InputIndex, Operator, OperatorError, OperatorFactory, Reason,
+    Address, Batch, Context, Description, Element, InputIndex, Operator, OperatorError, OperatorFactory, Reason,
 };
 
 use crate::PlanError;
@@ -78,8 +78,8 @@ impl OperatorFactory for AssignTime {
         Description { operator: "assign time".into(), shared: times.chain(arrival).collect(), per_slot: Vec::new() }
     }
 
-    fn is_stateful(&self) -> bool {
-        false
+    fn state(&self) -> Option<Address> {
+        None
     }
 }
 

@@ -7,8 +7,8 @@ use arrow::row::Rows;
 use std::sync::Arc;
 
 use rivulet_dataflow::{
-    Batch, Context, Control, Description, Element, KeyHash, Operator, OperatorError, OperatorFactory, Reason, Slot,
-    StateError, StateFrame, StateSelection, fetch, fetch_ahead,
+    Address, Batch, Context, Control, Description, Element, KeyHash, Operator, OperatorError, OperatorFactory, Reason,
+    Slot, StateError, StateFrame, StateSelection, fetch, fetch_ahead,
 };
 
 use crate::PlanError;
@@ -90,8 +90,9 @@ impl OperatorFactory for ChangeOnly {
         Description { operator: "emit on change".into(), shared, per_slot: vec![what.into()] }
     }
 
-    fn is_stateful(&self) -> bool {
-        true
+    fn state(&self) -> Option<Address> {
+        let names = |columns: &[usize]| columns.iter().map(|&column| self.input.field(column).name().clone()).collect();
+        Some(Address { keys: names(&self.keys), rest: names(&self.compare), ..Address::of(OPERATOR) })
     }
 
     fn only_compares(&self) -> bool {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, AsArray, BooleanArray};
 use arrow::datatypes::{DataType, Schema};
 use datafusion_physical_expr::PhysicalExpr;
-use rivulet_dataflow::{Context, Description, Element, Operator, OperatorError, OperatorFactory};
+use rivulet_dataflow::{Address, Context, Description, Element, Operator, OperatorError, OperatorFactory};
 
 use crate::PlanError;
 use crate::expression::{Expressions, is_condition};
@@ -49,8 +49,8 @@ impl OperatorFactory for Filter {
         }
     }
 
-    fn is_stateful(&self) -> bool {
-        false
+    fn state(&self) -> Option<Address> {
+        None
     }
 
     fn only_compares(&self) -> bool {

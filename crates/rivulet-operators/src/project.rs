@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Field, Schema, SchemaRef};
-use rivulet_dataflow::{Context, Description, Element, Operator, OperatorError, OperatorFactory};
+use rivulet_dataflow::{Address, Context, Description, Element, Operator, OperatorError, OperatorFactory};
 
 use crate::PlanError;
 use crate::expression::{Expressions, NamedExpression};
@@ -73,8 +73,8 @@ impl OperatorFactory for Project {
         }
     }
 
-    fn is_stateful(&self) -> bool {
-        false
+    fn state(&self) -> Option<Address> {
+        None
     }
 }
 

@@ -12,7 +12,7 @@ use arrow::compute::SortOptions;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimestampMicrosecondType};
 use arrow::row::{RowConverter, Rows, SortField};
 use datafusion_physical_expr::PhysicalExpr;
-use rivulet_dataflow::{Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory};
+use rivulet_dataflow::{Address, Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory};
 
 use crate::PlanError;
 use crate::expression::Expressions;
@@ -155,8 +155,8 @@ impl OperatorFactory for Rank {
         Description { operator: "rank".into(), shared, per_slot: self.expressions.parameter_names() }
     }
 
-    fn is_stateful(&self) -> bool {
-        false
+    fn state(&self) -> Option<Address> {
+        None
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, AsArray, BooleanArray, RecordBatch, UInt32Array};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
-use rivulet_dataflow::{Context, Description, Element, Operator, OperatorError, OperatorFactory};
+use rivulet_dataflow::{Address, Context, Description, Element, Operator, OperatorError, OperatorFactory};
 
 use crate::PlanError;
 use crate::expression::{Expressions, is_condition};
@@ -74,8 +74,8 @@ impl OperatorFactory for Route {
         }
     }
 
-    fn is_stateful(&self) -> bool {
-        false
+    fn state(&self) -> Option<Address> {
+        None
     }
 }
 

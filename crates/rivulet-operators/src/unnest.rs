@@ -7,7 +7,9 @@ use arrow::buffer::BooleanBuffer;
 use arrow::compute::{cast, take};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
-use rivulet_dataflow::{Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, Reason};
+use rivulet_dataflow::{
+    Address, Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, Reason,
+};
 
 use crate::PlanError;
 use crate::elements::{ElementColumn, each_element, each_member};
@@ -153,8 +155,8 @@ impl OperatorFactory for Unnest {
         }
     }
 
-    fn is_stateful(&self) -> bool {
-        false
+    fn state(&self) -> Option<Address> {
+        None
     }
 }
 

@@ -10,7 +10,7 @@
 
 use super::Snapshot;
 use crate::stage::{Stage, cut};
-use crate::{Dataflow, FlowMap, NodeId, Work};
+use crate::{Dataflow, FlowMap, NodeId, StateFrame, Work};
 
 /// State that cannot be migrated: its stage has ended, but the new version would send it rows again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -38,7 +38,7 @@ impl Snapshot {
         next.sinks = map.sinks.iter().map(sink).collect();
         for (node, from) in map.operators.iter().enumerate() {
             if let Some(frames) = from.and_then(|from| self.state.get(&from)) {
-                next.state.insert(node, frames.clone());
+                next.state.insert(node, frames.iter().cloned().map(StateFrame::without_address).collect());
             }
         }
         let mut has_ended = vec![false; new.len()];
@@ -98,7 +98,7 @@ mod tests {
 
     use super::*;
     use crate::stage::PartitionState;
-    use crate::{Description, EdgeKind, Operator, OperatorFactory};
+    use crate::{Address, Description, EdgeKind, Operator, OperatorFactory};
     use arrow::datatypes::Schema;
 
     struct Named(&'static str, bool);
@@ -112,8 +112,8 @@ mod tests {
             Description { operator: self.0.into(), ..Description::default() }
         }
 
-        fn is_stateful(&self) -> bool {
-            self.1
+        fn state(&self) -> Option<Address> {
+            self.1.then(|| Address::of(self.0))
         }
     }
 

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use arrow::compute::can_cast_types;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
-use rivulet_dataflow::{Description, Operator, OperatorFactory};
+use rivulet_dataflow::{Address, Description, Operator, OperatorFactory};
 
 use self::over::Over;
 use crate::aggregate::Storage;
@@ -257,8 +257,14 @@ impl OperatorFactory for History {
         Description { operator: "history".into(), shared, per_slot }
     }
 
-    fn is_stateful(&self) -> bool {
-        true
+    fn state(&self) -> Option<Address> {
+        let plan = &self.plan;
+        Some(Address {
+            keys: plan.key_names.clone(),
+            aggregates: plan.columns.iter().map(|column| column.text.clone()).collect(),
+            rest: plan.last_time.map(|_| "by event time".into()).into_iter().collect(),
+            ..Address::of(operator::OPERATOR)
+        })
     }
 
     fn only_decides_by(&self, parameter: &str) -> bool {

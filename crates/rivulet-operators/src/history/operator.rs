@@ -22,7 +22,7 @@ use super::value::{Builder, Value, Values};
 use crate::keyed::{Keyed, SLOT_KEYS_MAX};
 use crate::row_bytes::RowBytes;
 
-const OPERATOR: &str = "history";
+pub(super) const OPERATOR: &str = "history";
 const VERSION: u32 = 1;
 
 pub(super) struct HistoryOperator {

@@ -26,7 +26,7 @@ use super::encoded::{Encoded, Joined, refuse, state_fields};
 use super::plan::{JOIN_ROWS_MAX, JoinKind, Offset, Plan};
 use crate::keyed::{grow, idle_us, late_hint};
 
-const OPERATOR: &str = "interval_join";
+pub(super) const OPERATOR: &str = "interval_join";
 /// In version 1 the row of a query has no time: how far it has forgotten is its clock less the lateness.
 const VERSION: u32 = 2;
 const DAY_US: i64 = 86_400_000_000;

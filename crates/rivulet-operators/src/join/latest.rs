@@ -13,7 +13,7 @@ use super::encoded::{Encoded, Joined, refuse, state_fields};
 use super::plan::Plan;
 use crate::keyed::{Keyed, SLOT_KEYS_MAX};
 
-const OPERATOR: &str = "latest_join";
+pub(super) const OPERATOR: &str = "latest_join";
 const VERSION: u32 = 1;
 
 pub(super) struct LatestJoin {

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, IntervalUnit, Schema, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
-use rivulet_dataflow::{Description, Operator, OperatorFactory};
+use rivulet_dataflow::{Address, Description, Operator, OperatorFactory};
 
 use crate::PlanError;
 use crate::assign_time::{ARRIVAL_COLUMN, TIME_TYPE};
@@ -164,7 +164,13 @@ impl OperatorFactory for Join {
         Description { operator: operator.into(), shared: self.plan.key_texts.clone(), per_slot }
     }
 
-    fn is_stateful(&self) -> bool {
-        true
+    fn state(&self) -> Option<Address> {
+        let plan = &self.plan;
+        let kind = match plan.kind {
+            JoinKind::Latest { .. } => latest::OPERATOR,
+            JoinKind::Interval { .. } => interval::OPERATOR,
+        };
+        let columns = plan.output.fields().iter().map(|field| field.name().clone());
+        Some(Address { keys: plan.key_texts.clone(), rest: columns.collect(), ..Address::of(kind) })
     }
 }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
-use rivulet_dataflow::{Description, Operator, OperatorFactory};
+use rivulet_dataflow::{Address, Description, Operator, OperatorFactory};
 
 use crate::PlanError;
 use crate::expression::{Expressions, NamedExpression, is_condition, sql};
@@ -208,7 +208,7 @@ impl OperatorFactory for Lookup {
         Description { operator: "lookup".into(), shared: vec![how], per_slot: self.plan.parameter_names.clone() }
     }
 
-    fn is_stateful(&self) -> bool {
-        false
+    fn state(&self) -> Option<Address> {
+        None
     }
 }

@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, TimestampMicrosecondArray};
 use arrow::datatypes::{Field, Schema, SchemaRef, TimestampMicrosecondType};
-use rivulet_dataflow::{Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, Reason};
+use rivulet_dataflow::{
+    Address, Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, Reason,
+};
 
 use super::window::{Bounds, KeyedWindowKind};
 use super::{OUTPUT_ROWS, TIME, check_time};
@@ -59,8 +61,8 @@ impl OperatorFactory for AssignWindows {
         Description { operator: "assign windows".into(), shared: vec![self.text.clone()], per_slot: vec![] }
     }
 
-    fn is_stateful(&self) -> bool {
-        false
+    fn state(&self) -> Option<Address> {
+        None
     }
 }
 

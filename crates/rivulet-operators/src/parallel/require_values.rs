@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::Array;
 use arrow::datatypes::{Schema, SchemaRef};
-use rivulet_dataflow::{Context, Description, Element, Operator, OperatorError, OperatorFactory, Reason};
+use rivulet_dataflow::{Address, Context, Description, Element, Operator, OperatorError, OperatorFactory, Reason};
 
 use super::check_columns;
 use crate::PlanError;
@@ -40,8 +40,8 @@ impl OperatorFactory for RequireValues {
         Description { operator: "not null".into(), shared: names.collect(), per_slot: vec![] }
     }
 
-    fn is_stateful(&self) -> bool {
-        false
+    fn state(&self) -> Option<Address> {
+        None
     }
 }
 

@@ -2,7 +2,7 @@
 
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{Schema, TimestampMicrosecondType};
-use rivulet_dataflow::{Context, Description, Element, Operator, OperatorError, OperatorFactory, Reason};
+use rivulet_dataflow::{Address, Context, Description, Element, Operator, OperatorError, OperatorFactory, Reason};
 
 use super::check_time;
 use crate::PlanError;
@@ -34,8 +34,8 @@ impl OperatorFactory for SetEventTime {
         Description { operator: "set event time".into(), shared: vec![self.name.clone()], per_slot: vec![] }
     }
 
-    fn is_stateful(&self) -> bool {
-        false
+    fn state(&self) -> Option<Address> {
+        None
     }
 }
 

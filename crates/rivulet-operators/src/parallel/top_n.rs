@@ -13,10 +13,11 @@ use super::rows::RowStore;
 use super::saved_rows::{PartitionRows, SavedRows, state_keys};
 use super::sorted_rows::SortedRows;
 use super::time_to_live::{TimeToLive, refuse_forgotten, state_text};
-use super::window::by_text;
+use super::window::{by_text, names};
 use super::{OUTPUT_ROWS, check_columns};
 use rivulet_dataflow::{
-    Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, StateByKey, StateError, StateFrame,
+    Address, Batch, Context, Description, Element, Operator, OperatorError, OperatorFactory, StateByKey, StateError,
+    StateFrame,
 };
 
 use crate::PlanError;
@@ -155,8 +156,14 @@ impl OperatorFactory for TopN {
         Description { operator: "top-n".into(), shared, per_slot: vec![] }
     }
 
-    fn is_stateful(&self) -> bool {
-        true
+    fn state(&self) -> Option<Address> {
+        let spec = &self.plan.spec;
+        let first = format!("{} <= {}", spec.ranking.name(), spec.limit);
+        Some(Address {
+            keys: names(&spec.input, &spec.partition),
+            rest: order_text(&spec.input, &spec.order).into_iter().chain([first]).collect(),
+            ..Address::of(STATE)
+        })
     }
 
     fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {

@@ -12,7 +12,7 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::row::Rows as KeyRows;
 use rivulet_dataflow::{
-    Batch, Context, Description, Element, Leaps, Operator, OperatorError, OperatorFactory, Reason, StateByKey,
+    Address, Batch, Context, Description, Element, Leaps, Operator, OperatorError, OperatorFactory, Reason, StateByKey,
     StateError, StateFrame,
 };
 
@@ -83,8 +83,8 @@ impl OperatorFactory for KeyedPattern {
         Description { operator: "pattern".into(), shared, per_slot: vec![] }
     }
 
-    fn is_stateful(&self) -> bool {
-        true
+    fn state(&self) -> Option<Address> {
+        Some(self.plan.address(STATE))
     }
 
     fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {

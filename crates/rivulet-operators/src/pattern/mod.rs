@@ -50,7 +50,7 @@ use std::sync::Arc;
 use arrow::compute::can_cast_types;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
-use rivulet_dataflow::{Description, Operator, OperatorFactory};
+use rivulet_dataflow::{Address, Description, Operator, OperatorFactory};
 
 pub use keyed::KeyedPattern;
 pub use program::{Pattern, STATES_MAX};
@@ -338,7 +338,7 @@ impl OperatorFactory for PatternMatch {
         Description { operator: "pattern".into(), shared, per_slot }
     }
 
-    fn is_stateful(&self) -> bool {
-        true
+    fn state(&self) -> Option<Address> {
+        Some(self.plan.address(state::OPERATOR))
     }
 }

@@ -4,6 +4,7 @@ use arrow::array::{Array, ArrayRef, AsArray, BooleanArray};
 use arrow::compute::cast;
 use arrow::datatypes::{Field, SchemaRef};
 use arrow::error::ArrowError;
+use rivulet_dataflow::Address;
 
 use super::condition::Condition;
 use super::program::Program;
@@ -81,6 +82,12 @@ impl Plan {
             .filter_map(|(&variable, condition)| Some((1 << variable, condition.as_boolean_opt()?)))
             .collect();
         Ok((keys, RowInputs { values, conditions, unconditional: self.unconditional }))
+    }
+
+    /// The address of its state, which is of this kind.
+    pub(super) fn address(&self, kind: &str) -> Address {
+        let keys = self.key_fields.iter().map(|field| field.name().clone()).collect();
+        Address { keys, rest: vec![self.text.clone()], ..Address::of(kind) }
     }
 
     /// What all queries have in common, for users.

@@ -26,7 +26,7 @@ use crate::history::value::{Builder, Value, Values};
 use crate::row_bytes::RowBytes;
 use crate::window::length::TIME_MAX_US;
 
-const OPERATOR: &str = "pattern";
+pub(super) const OPERATOR: &str = "pattern";
 const VERSION: u32 = 1;
 /// The key of the frame's metadata that holds the pattern and its conditions.
 const PATTERN: &str = "rivulet.pattern";

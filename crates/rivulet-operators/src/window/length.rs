@@ -6,7 +6,9 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Int64Type, IntervalMonthDayNanoType, IntervalUnit, Schema};
+use datafusion_common::ScalarValue;
 use datafusion_physical_expr::PhysicalExpr;
+use datafusion_physical_expr::expressions::Literal;
 
 use crate::error::{LengthError, PlanError};
 use crate::expression::{Expressions, sql};
@@ -105,6 +107,19 @@ impl WindowSpec {
             Self::Shifted { offset, .. } => Some(offset),
             _ => None,
         }
+    }
+
+    /// The windows as the address of their state says them: in the same text for ever.
+    pub(crate) fn address(&self) -> String {
+        let length = |length: &Arc<dyn PhysicalExpr>| match length.downcast_ref::<Literal>().map(Literal::value) {
+            Some(ScalarValue::IntervalMonthDayNano(Some(one))) => {
+                format!("{} months {} days {} ns", one.months, one.days, one.nanoseconds)
+            }
+            _ => sql(length),
+        };
+        let (width, slide) = self.expressions();
+        let lengths: Vec<String> = [width, slide, self.offset()].into_iter().flatten().map(length).collect();
+        format!("{} of {}", self.unshifted().to_string().split('(').next().unwrap_or_default(), lengths.join(", "))
     }
 
     /// Width and slide. The slide is `None` if it is the width. A window of a state has no lengths.

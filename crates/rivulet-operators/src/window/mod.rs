@@ -48,7 +48,7 @@ use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion_physical_expr::PhysicalExpr;
-use rivulet_dataflow::{Description, Operator, OperatorFactory};
+use rivulet_dataflow::{Address, Description, Operator, OperatorFactory};
 
 pub(crate) use length::check_panes;
 pub use length::{Lengths, WindowSpec, check_lengths};
@@ -248,7 +248,13 @@ impl OperatorFactory for WindowAggregate {
         Description { operator: "window aggregate".into(), shared, per_slot }
     }
 
-    fn is_stateful(&self) -> bool {
-        true
+    fn state(&self) -> Option<Address> {
+        let plan = &self.plan;
+        Some(Address {
+            keys: plan.key_fields.iter().map(|field| field.name().clone()).collect(),
+            aggregates: plan.aggregates.iter().map(AggregateSpec::text).collect(),
+            window: Some(plan.window.address()),
+            ..Address::of(state::OPERATOR)
+        })
     }
 }

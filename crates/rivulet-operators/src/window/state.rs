@@ -29,7 +29,7 @@ use super::shared::{Shared, shares_panes};
 use crate::aggregate::object::Object;
 use crate::row_bytes::RowBytes;
 
-const OPERATOR: &str = "window";
+pub(super) const OPERATOR: &str = "window";
 const VERSION: u32 = 2;
 /// The first byte of the objects of a cell.
 const OBJECTS_VERSION: u8 = 1;

@@ -142,6 +142,7 @@ impl Flow {
                         is_of_results: stage.sink(&dataflow) == Some(0),
                         tap: tap.clone().filter(|_| stage.sink(&dataflow) == Some(0)),
                         operators: stage.operators(&dataflow).map(|factory| factory.create()).collect(),
+                        addresses: stage.operator_nodes(&dataflow).map(|node| dataflow.address(node).cloned()).collect(),
                         nodes: stage.operator_nodes(&dataflow).collect(),
                         names: stage.operators(&dataflow).map(|factory| factory.describe().operator).collect(),
                         outputs,

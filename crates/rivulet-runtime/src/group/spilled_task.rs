@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use parking_lot::Mutex;
-use rivulet_dataflow::{Chain, Operator};
+use rivulet_dataflow::{Address, Chain, Operator};
 
 use crate::Task;
 use crate::spill::alarms::Alarms;
@@ -18,6 +18,8 @@ pub(super) struct SpilledTask {
     pub(super) file: Arc<SpillFile>,
     /// The number of operators of the application.
     pub(super) operators: usize,
+    /// The addresses of their state.
+    pub(super) addresses: Vec<Option<Arc<Address>>>,
     pub(super) spilled: AtomicU64,
     pub(super) woken: AtomicU64,
     pub(super) failures: AtomicU64,
@@ -25,11 +27,16 @@ pub(super) struct SpilledTask {
 }
 
 impl SpilledTask {
-    pub(super) fn chain(file: &Arc<SpillFile>, operators: usize, alarms: &Arc<Mutex<Alarms>>) -> Chain {
+    pub(super) fn chain(
+        file: &Arc<SpillFile>,
+        operators: usize,
+        addresses: &[Option<Arc<Address>>],
+        alarms: &Arc<Mutex<Alarms>>,
+    ) -> Chain {
         let state = |index| -> Box<dyn Operator> {
             Box::new(SpilledState::new(file.clone(), (index == 0).then(|| alarms.clone())))
         };
-        Chain::new((0..operators).map(state).collect())
+        Chain::new((0..operators).map(state).collect()).with_addresses(addresses.to_vec())
     }
 
     pub(super) fn memory_bytes(&self) -> usize {

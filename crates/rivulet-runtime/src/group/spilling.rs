@@ -91,8 +91,9 @@ impl Group {
         }
         let mut parts = (self.settings.make)();
         let operators = parts.chain.export_state(&StateSelection::Slots(Vec::new()))?.len();
+        let addresses = parts.chain.addresses().to_vec();
         let alarms = Arc::default();
-        parts.chain = SpilledTask::chain(file, operators, &alarms);
+        parts.chain = SpilledTask::chain(file, operators, &addresses, &alarms);
         let group = Arc::downgrade(self);
         let wake: Wake = Box::new(move || Some(group.upgrade()?.wake()));
         let task = Task::new(self.settings.clone(), self.new_slots(), parts, self.pool.clone(), Some(wake));
@@ -101,6 +102,7 @@ impl Group {
             alarms,
             file: file.clone(),
             operators,
+            addresses,
             spilled: AtomicU64::new(0),
             woken: AtomicU64::new(0),
             failures: AtomicU64::new(0),
@@ -118,7 +120,8 @@ impl Group {
         match self.spilled_task.get().filter(|_| index == SPILLED) {
             Some(spilled_task) => {
                 *spilled_task.alarms.lock() = Alarms::default();
-                SpilledTask::chain(&spilled_task.file, spilled_task.operators, &spilled_task.alarms)
+                let SpilledTask { file, operators, addresses, alarms, .. } = spilled_task;
+                SpilledTask::chain(file, *operators, addresses, alarms)
             }
             None => (self.settings.make)().chain,
         }

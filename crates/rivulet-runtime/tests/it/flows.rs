@@ -11,9 +11,9 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use parking_lot::Mutex;
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Batch, Clock, Context, Dataflow, Description, EdgeKind, Element, KeyHash, Operator, OperatorError, OperatorFactory,
-    Polled, Reason, Refusals, Sink, SinkError, Source, SourceError, StateError, StateFrame, StateSelection, Work,
-    hash_keys,
+    Address, Batch, Clock, Context, Dataflow, Description, EdgeKind, Element, KeyHash, Operator, OperatorError,
+    OperatorFactory, Polled, Reason, Refusals, Sink, SinkError, Source, SourceError, StateError, StateFrame,
+    StateSelection, Work, hash_keys,
 };
 use rivulet_runtime::{Budget, Flow, FlowLimits, FlowParts, Numa, Partition, Topology, WorkerSettings, Workers};
 
@@ -114,8 +114,8 @@ impl OperatorFactory for CountByKey {
         Description { operator: "count by key".into(), ..Description::default() }
     }
 
-    fn is_stateful(&self) -> bool {
-        true
+    fn state(&self) -> Option<Address> {
+        Some(Address::of("counting"))
     }
 }
 
@@ -471,8 +471,8 @@ impl OperatorFactory for Holds {
         Description { operator: "hold".into(), ..Description::default() }
     }
 
-    fn is_stateful(&self) -> bool {
-        true
+    fn state(&self) -> Option<Address> {
+        Some(Address::of("holding"))
     }
 }
 
@@ -541,8 +541,8 @@ impl OperatorFactory for BreaksDown {
         Description::default()
     }
 
-    fn is_stateful(&self) -> bool {
-        false
+    fn state(&self) -> Option<Address> {
+        None
     }
 }
 
@@ -637,8 +637,8 @@ impl OperatorFactory for Repeats {
         Description { operator: "repeat".into(), ..Description::default() }
     }
 
-    fn is_stateful(&self) -> bool {
-        false
+    fn state(&self) -> Option<Address> {
+        None
     }
 }
 

@@ -8,8 +8,8 @@ use arrow::array::ArrayRef;
 use parking_lot::Mutex;
 use rivulet_connectors::formats::encode_row_as_json;
 use rivulet_dataflow::{
-    Batch, Call, Context, Description, Element, Line, Operator, OperatorError, OperatorFactory, QueryId, Reason,
-    Refusal, Refused, Slot, SlotTable, StateFrame, Watched, Watcher,
+    Address, Batch, Call, Context, Description, Element, Line, Operator, OperatorError, OperatorFactory, QueryId,
+    Reason, Refusal, Refused, Slot, SlotTable, StateFrame, Watched, Watcher,
 };
 
 /// What the operators of all applications have done since this was last taken.
@@ -65,8 +65,8 @@ impl OperatorFactory for Around {
         self.inner.describe()
     }
 
-    fn is_stateful(&self) -> bool {
-        self.inner.is_stateful()
+    fn state(&self) -> Option<Address> {
+        self.inner.state()
     }
 
     fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {

@@ -189,8 +189,8 @@ impl OperatorFactory for Tally {
         Description { operator: "tally".into(), ..Description::default() }
     }
 
-    fn is_stateful(&self) -> bool {
-        true
+    fn state(&self) -> Option<rivulet_dataflow::Address> {
+        Some(rivulet_dataflow::Address::of("tally"))
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{Schema, SchemaRef};
-use rivulet_dataflow::{Description, Operator, OperatorFactory, StateFrame};
+use rivulet_dataflow::{Address, Description, Operator, OperatorFactory, StateFrame};
 
 pub use self::plan::KeyedAggregateSpec;
 
@@ -19,7 +19,7 @@ use super::check_columns;
 use super::groups::{GroupPlan, Mode};
 use super::keys::KeyPlan;
 use super::time_to_live::state_text;
-use super::window::{aggregate_fields, by_text};
+use super::window::{aggregate_fields, by_text, names};
 use crate::{AggregateSpec, PlanError};
 
 /// Aggregates rows by key; see [`KeyedAggregateSpec`].
@@ -93,8 +93,13 @@ impl OperatorFactory for KeyedAggregate {
         Description { operator: "aggregate".into(), shared, per_slot: vec![] }
     }
 
-    fn is_stateful(&self) -> bool {
-        true
+    fn state(&self) -> Option<Address> {
+        let spec = &self.plan.spec;
+        Some(Address {
+            keys: names(&spec.input, &spec.keys),
+            aggregates: spec.aggregates.iter().map(AggregateSpec::text).collect(),
+            ..Address::of(state::OPERATOR)
+        })
     }
 
     fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {

@@ -20,7 +20,7 @@ use crate::parallel::groups::distinct::GroupValues;
 use crate::parallel::keys::{BatchKeys, KeyIndex, key_hashes};
 use crate::parallel::time_to_live::TimeToLive;
 
-const OPERATOR: &str = "keyed aggregate";
+pub(super) const OPERATOR: &str = "keyed aggregate";
 const VERSION: u32 = 1;
 /// The key of the frame's metadata that says what the states mean.
 const STATES: &str = "rivulet.states";

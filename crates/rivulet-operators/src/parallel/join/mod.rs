@@ -19,7 +19,7 @@ pub use self::plan::{Expiry, KeyedJoinKind, KeyedJoinSpec};
 use self::plan::JoinPlan;
 use super::time_to_live::{span_text, state_text};
 use super::{check_columns, check_time};
-use rivulet_dataflow::{Description, Operator, OperatorFactory, StateFrame};
+use rivulet_dataflow::{Address, Description, Operator, OperatorFactory, StateFrame};
 
 use crate::PlanError;
 use crate::expression::{Expressions, is_condition};
@@ -213,8 +213,14 @@ impl OperatorFactory for KeyedJoin {
         Description { operator: "join".into(), shared, per_slot: vec![] }
     }
 
-    fn is_stateful(&self) -> bool {
-        true
+    fn state(&self) -> Option<Address> {
+        let spec = &self.plan.spec;
+        let equals = if self.plan.nulls_are_equal { "is" } else { "=" };
+        let key = |&(left, right): &(usize, usize)| {
+            format!("{} {equals} {}", spec.left.field(left).name(), spec.right.field(right).name())
+        };
+        let rest = vec![format!("{:?}", spec.kind)];
+        Some(Address { keys: spec.keys.iter().map(key).collect(), rest, ..Address::of(state::OPERATOR) })
     }
 
     fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {

@@ -22,7 +22,7 @@ use crate::aggregate::dense::RowSet;
 use crate::parallel::key_hashes;
 use crate::parallel::keys::{BatchKeys, KeyIndex, NONE};
 
-const OPERATOR: &str = "keyed join";
+pub(super) const OPERATOR: &str = "keyed join";
 const VERSION: u32 = 1;
 /// The number of columns before those of the sides.
 const LEADING: usize = 7;

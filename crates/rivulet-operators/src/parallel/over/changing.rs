@@ -22,7 +22,7 @@ use crate::parallel::rows::RowStore;
 use crate::parallel::saved_rows::{PartitionRows, SavedRows};
 use crate::parallel::time_to_live::{TimeToLive, refuse_forgotten};
 
-const STATE: &str = "over, changing";
+pub(super) const STATE: &str = "over, changing";
 const STATE_VERSION: u32 = 2;
 
 pub(super) struct ChangingOperator {

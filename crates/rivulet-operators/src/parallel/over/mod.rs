@@ -23,8 +23,8 @@ use super::keys::KeyPlan;
 use super::order::order_text;
 use super::saved_rows::state_keys;
 use super::time_to_live::{span_text, state_text};
-use super::window::{aggregate_fields, by_text};
-use rivulet_dataflow::{Description, Operator, OperatorFactory, StateFrame};
+use super::window::{aggregate_fields, by_text, names};
+use rivulet_dataflow::{Address, Description, Operator, OperatorFactory, StateFrame};
 
 use crate::{AggregateSpec, PlanError};
 
@@ -205,8 +205,14 @@ impl OperatorFactory for KeyedOver {
         Description { operator: "over".into(), shared, per_slot: vec![] }
     }
 
-    fn is_stateful(&self) -> bool {
-        true
+    fn state(&self) -> Option<Address> {
+        let spec = &self.plan.spec;
+        Some(Address {
+            keys: names(&spec.input, &spec.partition),
+            aggregates: spec.aggregates.iter().map(AggregateSpec::text).collect(),
+            rest: order_text(&spec.input, &spec.order).into_iter().chain([format!("{:?}", spec.frame)]).collect(),
+            ..Address::of(if self.waits() { waiting::STATE } else { changing::STATE })
+        })
     }
 
     fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {

@@ -27,7 +27,7 @@ use crate::parallel::window::pane::emit_with_failures;
 /// The length of the buckets in which rows wait, in microseconds.
 const BUCKET_US: i64 = 1 << 14;
 
-const STATE: &str = "over, in order";
+pub(super) const STATE: &str = "over, in order";
 const STATE_VERSION: u32 = 2;
 /// What a row of a saved frame is: a waiting row, a row in the frame of its partition, or a partition's keys with its
 /// merged states.

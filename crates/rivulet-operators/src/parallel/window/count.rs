@@ -376,7 +376,7 @@ impl CountOperator {
     }
 }
 
-const STATE: &str = "count window";
+pub(super) const STATE: &str = "count window";
 const STATE_VERSION: u32 = 1;
 /// The number of numbers in a row of a frame.
 const NUMBERS: usize = 6;

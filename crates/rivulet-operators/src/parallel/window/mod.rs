@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use rivulet_dataflow::{Description, Operator, OperatorFactory, StateFrame};
+use rivulet_dataflow::{Address, Description, Operator, OperatorFactory, StateFrame};
 
 pub use self::bounds::{KeyedWindowKind, ROWS_MAX};
 pub use self::plan::{KeyedWindowSpec, Phase};
@@ -130,9 +130,14 @@ impl KeyedWindow {
     }
 }
 
+/// The names of columns.
+pub(crate) fn names(input: &Schema, columns: &[usize]) -> Vec<String> {
+    columns.iter().map(|&column| input.field(column).name().clone()).collect()
+}
+
 /// The key as `EXPLAIN` shows it; `None` without one.
 pub(crate) fn by_text(input: &Schema, keys: &[usize]) -> Option<String> {
-    let names: Vec<&str> = keys.iter().map(|&key| input.field(key).name().as_str()).collect();
+    let names = names(input, keys);
     (!names.is_empty()).then(|| format!("by {}", names.join(", ")))
 }
 
@@ -183,8 +188,16 @@ impl OperatorFactory for KeyedWindow {
         Description { operator: "window".into(), shared, per_slot: vec![] }
     }
 
-    fn is_stateful(&self) -> bool {
-        true
+    fn state(&self) -> Option<Address> {
+        let spec = &self.plan.spec;
+        let kind = if matches!(spec.window, KeyedWindowKind::Count { .. }) { count::STATE } else { state::OPERATOR };
+        Some(Address {
+            keys: names(&spec.input, &spec.keys),
+            aggregates: spec.aggregates.iter().map(AggregateSpec::text).collect(),
+            window: Some(spec.window.text(&spec.input)),
+            is_transient: spec.phase == Phase::Partial,
+            ..Address::of(kind)
+        })
     }
 
     /// The keys and, for windows of time, their bounds.

@@ -22,7 +22,7 @@ use crate::parallel::groups::GroupStates;
 use crate::parallel::groups::distinct::GroupValues;
 use crate::parallel::keys::{BatchKeys, KeyIndex, key_hashes};
 
-const OPERATOR: &str = "keyed window";
+pub(super) const OPERATOR: &str = "keyed window";
 const VERSION: u32 = 1;
 /// The key of the frame's metadata that says what the states mean.
 const STATES: &str = "rivulet.states";

@@ -13,8 +13,8 @@ use arrow::datatypes::Schema;
 use parking_lot::Mutex;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
-    Chain, Element, Fault, KeyGroups, NodeId, Operator, OperatorError, Reason, Refusal, Refusals, Refused, Seconds,
-    Sink, SlotTable, StageSnapshot, StateError, StateFrame, Surroundings, TransactionalSink, Waits, Watched,
+    Address, Chain, Element, Fault, KeyGroups, NodeId, Operator, OperatorError, Reason, Refusal, Refusals, Refused,
+    Seconds, Sink, SlotTable, StageSnapshot, StateError, StateFrame, Surroundings, TransactionalSink, Waits, Watched,
     panic_text,
 };
 
@@ -65,6 +65,8 @@ pub(super) struct FlowTaskParts {
     /// Looks at what it writes.
     pub(super) tap: Option<Tap>,
     pub(super) operators: Vec<Box<dyn Operator>>,
+    /// The addresses of their state.
+    pub(super) addresses: Vec<Option<Arc<Address>>>,
     /// The nodes of its operators in the dataflow.
     pub(super) nodes: Vec<NodeId>,
     /// The names of its operators.
@@ -182,7 +184,7 @@ impl FlowTask {
         };
         // The rows of all its sources come by one channel, like those of another stage.
         let channels = if parts.partitions.is_some() { vec![0] } else { parts.channels };
-        let chain = Chain::new(operators).with_key_groups(parts.key_groups);
+        let chain = Chain::new(operators).with_addresses(parts.addresses).with_key_groups(parts.key_groups);
         let mut stage = StageHost::new(chain, channels, flow.limits.batch_rows);
         stage.restore(&parts.restored, &parts.state)?;
         if let Some(load) = pool.workers.get(parts.worker) {

@@ -96,6 +96,8 @@ fn plan_here(query: &BigQuery, scope: &Scope, has_letters: bool) -> Result<Query
         true => letters::add(&mut dataflow, &lowering.sources, query.sink.as_ref(), scope)?,
         false => Vec::new(),
     };
+    let names: Vec<&str> = lowering.sources.iter().map(|source| source.declaration.name.text.as_str()).collect();
+    let dataflow = dataflow.with_addresses(&names, &identities);
     Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow, output, letters, identities, changes })
 }
 
