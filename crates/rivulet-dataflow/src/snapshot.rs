@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 
 pub use migration::HasEnded;
 
-use crate::stage::{PartitionState, Stage, StageSnapshot};
-use crate::{Dataflow, NodeId, StateError, StateFrame, Work};
+use crate::stage::{PartitionState, Stage, StageInput, StageSnapshot, cut};
+use crate::{Dataflow, EdgeKind, NodeId, StateError, StateFrame, Work};
 
 /// The state of a dataflow at a barrier.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -28,9 +28,10 @@ pub struct Snapshot {
     /// The state of operators by node, in one or several frames each. A new snapshot has none: a [`StateSink`] has
     /// taken them.
     pub state: BTreeMap<NodeId, Vec<StateFrame>>,
-    /// The watermark of each stage, by its first node.
+    /// The watermark at each source and each operator with state, by node. So it does not matter how the dataflow was
+    /// cut into stages.
     pub reached_us: BTreeMap<NodeId, i64>,
-    /// The stages that have ended, by their first nodes.
+    /// The sources and operators with state that have ended, by node.
     pub ended: Vec<NodeId>,
 }
 
@@ -79,6 +80,12 @@ impl StateSink for CollectedState {
     }
 }
 
+/// The stages of a dataflow. Fusion does not depend on the number of instances.
+fn stages_of(dataflow: &Dataflow) -> Vec<Stage> {
+    let sources = dataflow.nodes().iter().filter(|node| matches!(node.work, Work::Source(_))).count();
+    cut(dataflow, &vec![1; sources], 1)
+}
+
 impl Snapshot {
     /// Joins the snapshots of all instances, by stage and instance, without the state of operators. `None` if some
     /// instances of a stage have ended and others have not.
@@ -91,7 +98,7 @@ impl Snapshot {
             sinks: vec![Vec::new(); count(Stage::sink)],
             ..Self::default()
         };
-        let mut ended = vec![0; stages.len()];
+        let (mut ended, mut of_source) = (vec![0; stages.len()], Vec::with_capacity(stages.len()));
         for ((place, _), part) in parts {
             let stage = &stages[place];
             ended[place] += usize::from(part.has_ended);
@@ -101,21 +108,58 @@ impl Snapshot {
             if let (Some(sink), Some(prepared)) = (stage.sink(dataflow), part.sink) {
                 snapshot.sinks[sink].push(prepared);
             }
-            if !part.has_ended {
+            let anchors = stage.anchors(dataflow).filter(|_| !part.has_ended);
+            for node in anchors {
                 let reached_us = part.reached_us.unwrap_or(i64::MIN);
-                let lowest = snapshot.reached_us.entry(stage.nodes[0]).or_insert(reached_us);
+                let lowest = snapshot.reached_us.entry(node).or_insert(reached_us);
                 *lowest = reached_us.min(*lowest);
             }
         }
         snapshot.reached_us.retain(|_, reached_us| *reached_us != i64::MIN);
-        for (stage, ended) in stages.iter().zip(ended).filter(|(_, ended)| *ended > 0) {
+        for (stage, ended) in stages.iter().zip(ended) {
+            // An instance that reads only the instance of a source with its number may end before the others.
+            let is_fed = |input: &StageInput| input.kind == EdgeKind::Forward && of_source[input.from];
+            let is_of_source = stage.source(dataflow).is_some() || stage.inputs.iter().all(is_fed);
+            of_source.push(is_of_source);
             if ended == stage.instances {
-                snapshot.ended.push(stage.nodes[0]);
-            } else if stage.source(dataflow).is_none() {
+                snapshot.ended.extend(stage.anchors(dataflow));
+            } else if ended > 0 && !is_of_source {
                 return None;
             }
         }
         Some(snapshot)
+    }
+
+    /// Where each stage continues, however the dataflow was cut when the snapshot was made.
+    pub fn of_stages(&self, stages: &[Stage], dataflow: &Dataflow) -> Vec<StageSnapshot> {
+        let mut all: Vec<StageSnapshot> = Vec::with_capacity(stages.len());
+        for stage in stages {
+            // A stage without such nodes gets the watermark from the stages that it reads.
+            let reached_us = stage.anchors(dataflow).map(|node| self.reached_us.get(&node).copied()).min().flatten();
+            let mut anchors = stage.anchors(dataflow).map(|node| self.ended.contains(&node)).peekable();
+            let has_ended = match anchors.peek() {
+                Some(_) => anchors.all(|has_ended| has_ended),
+                None => stage.inputs.iter().all(|input| all[input.from].has_ended),
+            };
+            all.push(StageSnapshot { reached_us, has_ended, ..StageSnapshot::default() });
+        }
+        all
+    }
+
+    /// Turns watermarks and ends by the first node of a stage, as they were saved once, into those by node.
+    #[must_use]
+    pub fn by_node(mut self, dataflow: &Dataflow) -> Self {
+        for stage in stages_of(dataflow) {
+            let first = stage.nodes[0];
+            if let Some(reached_us) = self.reached_us.remove(&first) {
+                self.reached_us.extend(stage.anchors(dataflow).map(|node| (node, reached_us)));
+            }
+            if self.ended.contains(&first) {
+                self.ended.retain(|node| *node != first);
+                self.ended.extend(stage.anchors(dataflow));
+            }
+        }
+        self
     }
 
     /// Divides the state of an operator among instances: each gets the state of the keys whose rows it receives. The
@@ -147,5 +191,108 @@ impl Snapshot {
         all.split(instances, |key_group| key_groups.instance(key_group, instances))?
             .map(|part| part.map(Some))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::datatypes::Schema;
+
+    use super::*;
+    use crate::{Address, Description, Operator, OperatorFactory};
+
+    struct Does(bool);
+
+    impl OperatorFactory for Does {
+        fn create(&self) -> Box<dyn Operator> {
+            unreachable!("only cut")
+        }
+
+        fn describe(&self) -> Description {
+            Description::default()
+        }
+
+        fn state(&self) -> Option<Address> {
+            self.0.then(|| Address::of("sum"))
+        }
+    }
+
+    /// A source (0), a filter (1), a window by key (2), a filter (3), a sink (4).
+    fn dataflow() -> Dataflow {
+        let columns = || Arc::new(Schema::empty());
+        let mut dataflow = Dataflow::default();
+        let source = dataflow.add(Work::Source(0), columns());
+        let filter = dataflow.then(source, EdgeKind::Forward, Arc::new(Does(false)), columns());
+        let window = dataflow.then(filter, EdgeKind::Hash(vec![0]), Arc::new(Does(true)), columns());
+        let filter = dataflow.then(window, EdgeKind::Forward, Arc::new(Does(false)), columns());
+        let sink = dataflow.add(Work::Sink(0), columns());
+        dataflow.connect(filter, sink, 0, EdgeKind::Forward);
+        dataflow
+    }
+
+    /// The stages of one node each.
+    fn one_by_one() -> Vec<Stage> {
+        let input = |from, kind| vec![StageInput { from, input: 0, kind }];
+        let stage = |node: usize, inputs| Stage { nodes: vec![node], instances: 2, inputs };
+        let mut stages: Vec<Stage> = vec![stage(0, Vec::new())];
+        stages.extend((1..5).map(|node| {
+            let kind = if node == 2 { EdgeKind::Hash(vec![0]) } else { EdgeKind::Forward };
+            stage(node, input(node - 1, kind))
+        }));
+        stages
+    }
+
+    fn parts(stages: &[Stage], of: impl Fn(usize, usize) -> StageSnapshot) -> BTreeMap<(usize, usize), StageSnapshot> {
+        let all =
+            stages.iter().enumerate().flat_map(|(place, stage)| (0..stage.instances).map(move |one| (place, one)));
+        all.map(|(place, one)| ((place, one), of(place, one))).collect()
+    }
+
+    fn at(reached_us: i64) -> StageSnapshot {
+        StageSnapshot { reached_us: Some(reached_us), ..StageSnapshot::default() }
+    }
+
+    #[test]
+    fn watermarks_are_found_again_however_the_dataflow_is_cut() {
+        let dataflow = dataflow();
+        let (fused, single) = (cut(&dataflow, &[2], 2), one_by_one());
+        let of_stages = |snapshot: &Snapshot, stages: &[Stage]| {
+            let all = snapshot.of_stages(stages, &dataflow).into_iter();
+            all.map(|one| (one.reached_us, one.has_ended)).collect::<Vec<_>>()
+        };
+        let of_fused = Snapshot::of(parts(&fused, |stage, one| at([20, 10][stage] + one as i64)), &fused, &dataflow);
+        let of_single = Snapshot::of(parts(&single, |stage, _| at([20, 19, 10, 9, 8][stage])), &single, &dataflow);
+        for snapshot in [of_fused, of_single] {
+            let snapshot = snapshot.unwrap();
+            assert_eq!(snapshot.reached_us, [(0, 20), (2, 10)].into());
+            assert_eq!(of_stages(&snapshot, &fused), [(Some(20), false), (Some(10), false)]);
+            let of_single = of_stages(&snapshot, &single);
+            assert_eq!(of_single, [(Some(20), false), (None, false), (Some(10), false), (None, false), (None, false)]);
+        }
+        // As it was saved once, by the first nodes of stages.
+        let earlier = Snapshot { reached_us: [(0, 20), (2, 10)].into(), ended: vec![0], ..Snapshot::default() };
+        let earlier = earlier.by_node(&dataflow);
+        assert_eq!((earlier.reached_us, earlier.ended), ([(0, 20), (2, 10)].into(), vec![0]));
+    }
+
+    #[test]
+    fn ends_are_found_again_and_instances_behind_a_source_end_one_by_one() {
+        let dataflow = dataflow();
+        let (fused, single) = (cut(&dataflow, &[2], 2), one_by_one());
+        let ends = |has_ended: bool| StageSnapshot { has_ended, ..StageSnapshot::default() };
+        let snapshot = Snapshot::of(parts(&single, |stage, _| ends(stage < 2)), &single, &dataflow).unwrap();
+        let ended = |stages: &[Stage]| {
+            snapshot.of_stages(stages, &dataflow).iter().map(|one| one.has_ended).collect::<Vec<_>>()
+        };
+        assert_eq!((snapshot.ended.clone(), ended(&single)), (vec![0], vec![true, true, false, false, false]));
+        assert_eq!(ended(&fused), [true, false]);
+        // The first instance of the source and of its filter.
+        let some = Snapshot::of(parts(&single, |stage, one| ends(stage < 2 && one == 0)), &single, &dataflow).unwrap();
+        assert_eq!(some.ended, [] as [NodeId; 0]);
+        let window =
+            Snapshot::of(parts(&single, |stage, one| ends(stage < 2 || (stage == 2 && one == 0))), &single, &dataflow);
+        assert_eq!(window, None, "it is about to end");
     }
 }

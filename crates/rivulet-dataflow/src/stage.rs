@@ -125,6 +125,12 @@ impl Stage {
         }
     }
 
+    /// The nodes of the stage by which its watermark and its end are found again: sources and operators with state.
+    pub fn anchors(&self, dataflow: &Dataflow) -> impl Iterator<Item = NodeId> {
+        let is_anchor = |work: &Work| work.factory().map_or(matches!(work, Work::Source(_)), |one| one.is_stateful());
+        self.nodes.iter().copied().filter(move |&node| is_anchor(&dataflow.nodes()[node].work))
+    }
+
     /// The nodes of the stage that are operators.
     pub fn operator_nodes(&self, dataflow: &Dataflow) -> impl Iterator<Item = NodeId> {
         self.nodes.iter().copied().filter(|&node| dataflow.nodes()[node].work.factory().is_some())

@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 use rivulet_connectors::formats::{EncodedRows, Encoder, Format, InputFormat, Times, several_inputs};
 use rivulet_connectors::mqtt::TopicPart;
 use rivulet_dataflow::{
-    Batch, Clock, Cut, Decoder, Event, GroupSink, Inbox, InputIndex, ManualClock, Push, QueryId, Refusals, SinkError,
-    Slot, SlotTable, StateFrame, StateMap, StateSelection,
+    Batch, Clock, Cut, Decoder, Event, GroupSink, Inbox, InputIndex, Line, ManualClock, Push, QueryId, Refusals,
+    SinkError, Slot, SlotTable, StateFrame, StateMap, StateSelection,
 };
 use rivulet_runtime::{
     Activation, Alter, Group, GroupMetrics, GroupParts, GroupSnapshot, InboxLimits, Joined, Saved, Spill, SpillStatus,
@@ -235,8 +235,8 @@ impl TestGroup {
 
     /// Replaces this group by one of a new version of the application. It has the same queries in the same slots, and
     /// as much of the state as it can use. `bind` gives the parameters of the queries, one row each, in the order of
-    /// `queries`. Waiting events go to the new group. Also returns the snapshot from just before, and where its state
-    /// goes.
+    /// `queries`. Waiting events go to the new group. Also returns the snapshot from just before, its operators, and
+    /// where their state goes.
     ///
     /// # Panics
     ///
@@ -247,7 +247,7 @@ impl TestGroup {
         sql: &str,
         queries: &[QueryId],
         bind: impl FnOnce(&mut ParameterRows),
-    ) -> (Self, GroupSnapshot, StateMap) {
+    ) -> (Self, GroupSnapshot, (Line, StateMap)) {
         let (results, numbered) = (self.results.clone(), self.numbered.clone());
         let after = Self::with_results(sql, self.clock.now_us(), results, numbered, self.shares);
         let after = if self.spills { after.spilling() } else { after };
@@ -271,12 +271,12 @@ impl TestGroup {
         self.group.retire();
         after.group.go_on();
         assert_eq!((self.group.waiting().0, self.group.queries()), (0, 0));
-        (after, captured, map)
+        (after, captured, (self.application.dataflow.clone(), map))
     }
 
     /// Restarts this group: makes an empty one and adds queries with the state of these snapshots. `bind` gives the
-    /// parameters of the queries, one row each. `map` says where the state of snapshots of an earlier version goes.
-    /// Also returns the slots. Everything else of the group is lost.
+    /// parameters of the queries, one row each. For snapshots of an earlier version, `before` has its operators and
+    /// says where their state goes. Also returns the slots. Everything else of the group is lost.
     ///
     /// # Panics
     ///
@@ -285,7 +285,7 @@ impl TestGroup {
     pub fn restarted(
         self,
         captures: &[GroupSnapshot],
-        map: Option<&StateMap>,
+        before: Option<&(Line, StateMap)>,
         queries: &[QueryId],
         bind: impl FnOnce(&mut ParameterRows),
     ) -> (Self, Vec<Slot>) {
@@ -296,7 +296,8 @@ impl TestGroup {
         let joined = fresh.group.join_restored(queries, &parameters, &|query| saved.shared(query));
         let slots: Vec<Slot> = joined.iter().map(|joined| joined.slot).collect();
         let slot_of = |query| queries.iter().position(|&other| other == query).map(|place| slots[place]);
-        let restored = fresh.group.restore_from(&saved, map, &slot_of, true);
+        let (line, map) = before.map_or((&fresh.application.dataflow, None), |(line, map)| (line, Some(map)));
+        let restored = fresh.group.restore_from(&saved, line.addresses(), map, &slot_of, true);
         assert_eq!((restored.lost, restored.error), (0, None), "what was captured is restored");
         (fresh, slots)
     }

@@ -1,16 +1,13 @@
 //! Migration of a snapshot to another dataflow, for a new version of a big query that continues where the old one was.
 //!
-//! Sources, sinks and the state of operators go where the [`FlowMap`] says. A stage keeps a watermark in two cases: it
-//! begins with a source that continues, or its first operator with state takes over from the first such operator of an
-//! old stage. (Operators without state pass the watermark on unchanged.) Otherwise the watermarks of the sources arrive
-//! by themselves.
+//! Sources, sinks and the state of operators go where the [`FlowMap`] says, and each source and operator takes the
+//! watermark that its predecessor had reached. Others get one from the sources.
 //!
-//! What must hold: no stage gets a later watermark than its rows had reached, or rows that count would be late. No
-//! stage is marked as ended unless its inputs have ended.
+//! What must hold: no operator gets a later watermark than its rows had reached, or rows that count would be late. None
+//! is marked as ended unless its inputs have ended.
 
 use super::Snapshot;
-use crate::stage::{Stage, cut};
-use crate::{Dataflow, FlowMap, NodeId, StateFrame, Work};
+use crate::{Dataflow, FlowMap, StateFrame, Work};
 
 /// State that cannot be migrated: its stage has ended, but the new version would send it rows again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -23,7 +20,6 @@ impl Snapshot {
     /// # Errors
     /// An operator that has ended would continue.
     pub fn succeed(&self, before: &Dataflow, after: &Dataflow, map: &FlowMap) -> Result<Self, HasEnded> {
-        let (old, new) = (stages_of(before), stages_of(after));
         let mut next = Self::default();
         for (place, from) in map.sources.iter().enumerate() {
             match from {
@@ -41,54 +37,35 @@ impl Snapshot {
                 next.state.insert(node, frames.iter().cloned().map(StateFrame::without_address).collect());
             }
         }
-        let mut has_ended = vec![false; new.len()];
-        for (place, stage) in new.iter().enumerate() {
-            let from = predecessor(stage, after, &old, before, map).map(|stage| stage.nodes[0]);
-            let had_ended = from.is_some_and(|from| self.ended.contains(&from));
-            let comes_nothing = !stage.inputs.is_empty() && stage.inputs.iter().all(|input| has_ended[input.from]);
-            let has_state = first_with_state(stage, after).is_some();
-            has_ended[place] = match stage.source(after) {
-                Some(_) => had_ended,
-                None => comes_nothing && (had_ended || !has_state),
+        let source_of =
+            |from: usize| before.nodes().iter().position(|one| matches!(one.work, Work::Source(at) if at == from));
+        let mut has_ended: Vec<bool> = Vec::with_capacity(after.nodes().len());
+        for (node, one) in after.nodes().iter().enumerate() {
+            let mut inputs = after.inputs_of(node).peekable();
+            let comes_nothing = inputs.peek().is_some() && inputs.all(|edge| has_ended[edge.from]);
+            let (from, is_source) = match &one.work {
+                Work::Source(place) => (map.sources.get(*place).copied().flatten().and_then(source_of), true),
+                Work::Operator(operator) if operator.is_stateful() => {
+                    (map.operators.get(node).copied().flatten(), false)
+                }
+                _ => {
+                    has_ended.push(comes_nothing);
+                    continue;
+                }
             };
-            if has_ended[place] {
-                next.ended.push(stage.nodes[0]);
-            } else if had_ended {
-                return Err(HasEnded(after.nodes()[stage.nodes[0]].work.name()));
+            let had_ended = from.is_some_and(|from| self.ended.contains(&from));
+            if had_ended && !is_source && !comes_nothing {
+                return Err(HasEnded(one.work.name()));
+            }
+            has_ended.push(had_ended);
+            if had_ended {
+                next.ended.push(node);
             } else if let Some(&reached_us) = from.and_then(|from| self.reached_us.get(&from)) {
-                next.reached_us.insert(stage.nodes[0], reached_us);
+                next.reached_us.insert(node, reached_us);
             }
         }
         Ok(next)
     }
-}
-
-/// The stages of a dataflow. Fusion does not depend on the number of instances.
-fn stages_of(dataflow: &Dataflow) -> Vec<Stage> {
-    let sources = dataflow.nodes().iter().filter(|node| matches!(node.work, Work::Source(_))).count();
-    cut(dataflow, &vec![1; sources], 1)
-}
-
-/// The old stage whose watermark a stage takes over.
-fn predecessor<'s>(
-    stage: &Stage,
-    after: &Dataflow,
-    old: &'s [Stage],
-    before: &Dataflow,
-    map: &FlowMap,
-) -> Option<&'s Stage> {
-    if let Some(source) = stage.source(after) {
-        let from = map.sources.get(source).copied().flatten()?;
-        return old.iter().find(|stage| stage.source(before) == Some(from));
-    }
-    let from = map.operators.get(first_with_state(stage, after)?).copied().flatten()?;
-    old.iter().find(|stage| stage.source(before).is_none() && first_with_state(stage, before) == Some(from))
-}
-
-/// The first operator of a stage that has state.
-fn first_with_state(stage: &Stage, dataflow: &Dataflow) -> Option<NodeId> {
-    let is_stateful = |node: &NodeId| dataflow.nodes()[*node].work.factory().is_some_and(|one| one.is_stateful());
-    stage.nodes.iter().copied().find(is_stateful)
 }
 
 #[cfg(test)]
@@ -98,7 +75,7 @@ mod tests {
 
     use super::*;
     use crate::stage::PartitionState;
-    use crate::{Address, Description, EdgeKind, Operator, OperatorFactory};
+    use crate::{Address, Description, EdgeKind, NodeId, Operator, OperatorFactory};
     use arrow::datatypes::Schema;
 
     struct Named(&'static str, bool);

@@ -10,7 +10,7 @@ pub struct PartitionState {
 }
 
 /// The snapshot of one instance of a stage, without the state of its operators.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct StageSnapshot {
     /// The positions of its partitions, if it reads a source.
     pub partitions: Option<Vec<PartitionState>>,

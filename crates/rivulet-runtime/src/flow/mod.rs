@@ -32,7 +32,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rivulet_dataflow::stage::{Stage, cut};
-use rivulet_dataflow::{Dataflow, Sink, Snapshot, StageSnapshot, StateError, StateSink};
+use rivulet_dataflow::{Dataflow, Sink, Snapshot, StateError, StateSink};
 
 use crate::pool::Pool;
 use alignment::Alignment;
@@ -92,6 +92,7 @@ impl Flow {
         let restored = restored.unwrap_or_default();
         let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
         let stages = cut(&dataflow, &partitions, parallelism.max(1));
+        let of_stages = restored.of_stages(&stages, &dataflow);
         let tasks_count: usize = stages.iter().map(|stage| stage.instances).sum();
         let sources_of = sources_of(&stages, &dataflow);
         let companies = companies(&stages, &dataflow, &sources_of);
@@ -124,11 +125,6 @@ impl Flow {
             for (instance, &worker) in workers.iter().enumerate().take(stage.instances) {
                 let sink = stage.sink(&dataflow).map(|sink| sinks[sink].next().expect("a sink for each instance"));
                 let outputs = Outputs::new(&stages, index, instance, &made, &nodes, dataflow.key_groups());
-                let restored = StageSnapshot {
-                    reached_us: restored.reached_us.get(&stage.nodes[0]).copied(),
-                    has_ended: restored.ended.contains(&stage.nodes[0]),
-                    ..StageSnapshot::default()
-                };
                 made[index].push(FlowTask::new(
                     FlowTaskParts {
                         stage: index,
@@ -142,14 +138,17 @@ impl Flow {
                         is_of_results: stage.sink(&dataflow) == Some(0),
                         tap: tap.clone().filter(|_| stage.sink(&dataflow) == Some(0)),
                         operators: stage.operators(&dataflow).map(|factory| factory.create()).collect(),
-                        addresses: stage.operator_nodes(&dataflow).map(|node| dataflow.address(node).cloned()).collect(),
+                        addresses: stage
+                            .operator_nodes(&dataflow)
+                            .map(|node| dataflow.address(node).cloned())
+                            .collect(),
                         nodes: stage.operator_nodes(&dataflow).collect(),
                         names: stage.operators(&dataflow).map(|factory| factory.describe().operator).collect(),
                         outputs,
                         sink,
                         measures,
                         key_groups: dataflow.key_groups(),
-                        restored,
+                        restored: of_stages[index].clone(),
                         state: state_of.iter_mut().map(|frames| frames[instance].take()).collect(),
                     },
                     state.clone(),

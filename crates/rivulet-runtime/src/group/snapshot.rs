@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use rivulet_dataflow::slot_host::{Absences, SlotSnapshot};
-use rivulet_dataflow::{LogPosition, QueryId, Slot, StateError, StateMap};
+use rivulet_dataflow::{Address, LogPosition, QueryId, Slot, StateError, StateMap};
 
 use super::Group;
 use super::place::Place;
@@ -116,11 +116,13 @@ impl Group {
     /// Restores the saved state of queries. `slot_of` gives the slot of a query that still exists; the group has had no
     /// event yet. Queries whose state cannot be read begin anew.
     ///
-    /// State of an earlier version of the application is migrated by `map`. If the saved state is not needed afterwards
+    /// `operators` has the addresses of the version that saved it. State of an earlier version of the application is
+    /// migrated by `map`. If the saved state is not needed afterwards
     /// (`releases`), each part of it leaves memory when it is restored.
     pub fn restore_from(
         &self,
         saved: &Saved,
+        operators: &[Option<Arc<Address>>],
         map: Option<&StateMap>,
         slot_of: &dyn Fn(QueryId) -> Option<Slot>,
         releases: bool,
@@ -140,7 +142,7 @@ impl Group {
             targets.dedup();
             let frames = match targets.is_empty() {
                 true => Ok(Vec::new()),
-                false => saved.frames(part).and_then(|frames| match map {
+                false => saved.frames(part, operators).and_then(|frames| match map {
                     Some(map) => map.apply(&frames),
                     None => Ok(frames),
                 }),

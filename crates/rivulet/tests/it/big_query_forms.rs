@@ -13,7 +13,7 @@ use super::server::Publisher;
 use super::support::{AsOperator, wait_until};
 
 /// The version of the form of state.
-const SAVED_VERSION: u32 = 1;
+const SAVED_VERSION: u32 = 2;
 
 const DECLARED: &str = "
     CREATE SINK late TO 'mqtt:late/x' FORMAT JSON;

@@ -424,7 +424,7 @@ fn saved_by_version(version: u32) -> PathBuf {
 }
 
 /// The version of the form of state.
-const SAVED_VERSION: u32 = 2;
+const SAVED_VERSION: u32 = 3;
 
 const AVERAGES: &str = "CREATE APPLICATION averages (id TEXT) INPUT t (ts TIMESTAMP EVENT TIME, device TEXT, v DOUBLE) \
      FROM 'mqtt:t/{id}' FORMAT JSON WITH (idle_timeout => INTERVAL '3000 days') OUTPUT 'mqtt:out/{id}' FORMAT JSON \

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rivulet_dataflow::{Event, StateMap};
+use rivulet_dataflow::{Event, Line, StateMap};
 use rivulet_runtime::GroupSnapshot;
 use rivulet_sql::ParameterRows;
 use rivulet_testing::TestGroup;
@@ -59,7 +59,7 @@ struct Replaced {
     /// How many results queries had given by then.
     results: BTreeMap<u64, usize>,
     /// Where the state goes that was captured last, if the version before was captured.
-    map: Option<StateMap>,
+    map: Option<(Line, StateMap)>,
 }
 
 /// Another version of an application that can go on with its state: with a further parameter, and a further column

@@ -6,8 +6,9 @@
 //!
 //! Numbers are little-endian; frames are [`StateFrame`]s with a version and a checksum of their own. The first frame
 //! lists the queries. Its column `slot` numbers the slots of the part from 0, and the other frames, one for each
-//! operator of the chain, refer to these numbers. `query` is a query in the slot, one row for each query that shares
-//! it. `applied` and `results` are the progress of the slot, and `altered` is the number of the last change of
+//! operator that has state of them, refer to these numbers. Each has the address of its operator; those of earlier
+//! versions go by the place of the operator in its chain. `query` is a query in the slot, one row for each query that
+//! shares it. `applied` and `results` are the progress of the slot, and `altered` is the number of the last change of
 //! parameters in it. If a query is in several parts, the last one counts, even if it has no state there.
 
 use std::sync::Arc;
@@ -16,12 +17,15 @@ use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt16Array, UInt32Array, UIn
 use arrow::datatypes::{DataType, Field, Schema, UInt64Type};
 use bytes::{Buf, Bytes};
 use parking_lot::Mutex;
+use rivulet_dataflow::address::place;
 use rivulet_dataflow::slot_host::{Mark, SlotSnapshot, with_slots};
-use rivulet_dataflow::{QueryId, StateError, StateFrame};
+use rivulet_dataflow::{Address, QueryId, StateError, StateFrame};
 
-/// The name of the frame of queries, and the version of its columns. Version 1 has no `altered`.
-const QUERIES: (&str, u32) = ("queries", 2);
+/// The name of the frame of queries, and the version of a part. Version 1 has no `altered`. Up to version 2 state has
+/// no addresses, and each operator of the chain has a frame, which may be empty.
+const QUERIES: (&str, u32) = ("queries", 3);
 const WITHOUT_ALTERED: u32 = 1;
+const WITHOUT_ADDRESSES: u32 = 2;
 
 /// More operators than any application has; a higher number of frames is damage.
 const FRAMES_MAX: u32 = 4_096;
@@ -64,11 +68,8 @@ pub(super) fn write(slice: SlotSnapshot, everything: bool, out: &mut Vec<u8>) ->
     let head = StateFrame::new(QUERIES.0, QUERIES.1, RecordBatch::try_new(Arc::new(schema), columns)?);
     // Encoded before anything is appended, so that a failure appends nothing.
     let mut encoded = vec![head.to_bytes()?];
-    for frame in &frames {
-        encoded.push(match frame {
-            Some(frame) if frame.rows.num_rows() > 0 => frame.to_bytes()?,
-            _ => Vec::new(),
-        });
+    for frame in frames.iter().flatten().filter(|frame| frame.rows.num_rows() > 0) {
+        encoded.push(frame.to_bytes()?);
     }
     out.extend_from_slice(&(encoded.len() as u32).to_le_bytes());
     for bytes in encoded {
@@ -90,6 +91,8 @@ pub struct Saved {
 
 #[derive(Debug)]
 struct Part {
+    /// The version of its form.
+    version: u32,
     /// The progress of each slot.
     marks: Vec<Mark>,
     /// Parts of the memory of their piece; `None` if they were released.
@@ -146,7 +149,7 @@ impl Saved {
             marks[slots[row] as usize] = Mark { changed: false, applied: applied[row], results: results[row], altered };
             self.newest.push((queries[row], part, slots[row]));
         }
-        self.parts.push(Part { marks, frames: Mutex::new(Some(of_part)) });
+        self.parts.push(Part { version: head.version, marks, frames: Mutex::new(Some(of_part)) });
         Ok(())
     }
 
@@ -187,7 +190,7 @@ impl Saved {
     /// # Errors
     /// A part that cannot be read.
     pub fn check(&self) -> Result<(), StateError> {
-        (0..self.parts()).try_for_each(|part| self.frames(part).map(drop))
+        (0..self.parts()).try_for_each(|part| self.read_frames(part).map(drop))
     }
 
     pub(super) fn parts(&self) -> usize {
@@ -205,8 +208,26 @@ impl Saved {
         places.iter().map(|&place| self.parts[part].marks[place as usize]).collect()
     }
 
-    /// The state of a part, operator by operator.
-    pub(super) fn frames(&self, part: usize) -> Result<Vec<Option<StateFrame>>, StateError> {
+    /// The state of a part for each of the operators with these addresses, which wrote it.
+    pub(super) fn frames(
+        &self,
+        part: usize,
+        now: &[Option<Arc<Address>>],
+    ) -> Result<Vec<Option<StateFrame>>, StateError> {
+        let frames = self.read_frames(part)?;
+        if self.parts[part].version <= WITHOUT_ADDRESSES {
+            return Ok(frames);
+        }
+        let saved: Option<Vec<&Address>> = frames.iter().flatten().map(|frame| frame.address.as_deref()).collect();
+        let places = place(&saved.ok_or_else(|| corrupt("a part of saved state lacks an address"))?, now);
+        let mut placed: Vec<Option<StateFrame>> = vec![None; now.len()];
+        for (place, frame) in places.map_err(StateError::Mismatch)?.iter().zip(frames.iter().flatten()) {
+            place.iter().for_each(|&place| placed[place] = Some(frame.clone()));
+        }
+        Ok(placed)
+    }
+
+    fn read_frames(&self, part: usize) -> Result<Vec<Option<StateFrame>>, StateError> {
         let read = |bytes: &Bytes| (!bytes.is_empty()).then(|| StateFrame::from_bytes(bytes)).transpose();
         let frames = self.parts[part].frames.lock().clone();
         let frames = frames.ok_or_else(|| corrupt("a part of saved state was restored before, and released"))?;
@@ -227,4 +248,48 @@ fn take<const BYTES: usize>(rest: &mut Bytes) -> Result<[u8; BYTES], StateError>
 
 fn corrupt(what: &str) -> StateError {
     StateError::Corrupt(what.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use rivulet_dataflow::address::Address;
+
+    use super::*;
+
+    fn address(key: &str) -> Arc<Address> {
+        Arc::new(Address { keys: vec![key.into()], ..Address::of("sum") })
+    }
+
+    /// State of slot 7 for an operator with this key.
+    fn frame(key: &str) -> StateFrame {
+        let columns: [(&str, ArrayRef, bool); 2] = [
+            ("slot", Arc::new(UInt32Array::from(vec![7])), false),
+            ("key_group", Arc::new(UInt16Array::from(vec![0])), false),
+        ];
+        let rows = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+        StateFrame { address: Some(address(key)), ..StateFrame::new("sum", 1, rows) }
+    }
+
+    #[test]
+    fn state_goes_where_its_operator_stands_now() {
+        let frames = vec![None, Some(frame("room")), None, Some(frame("floor"))];
+        let slice = SlotSnapshot { slots: vec![7], marks: vec![Mark::default()], queries: vec![(0, 3)], frames };
+        let mut piece = Vec::new();
+        assert_eq!(write(slice, true, &mut piece).unwrap(), 1);
+        let saved = Saved::read([piece.into()]).unwrap();
+        let of = |now: &[&str]| {
+            let now: Vec<_> = now.iter().map(|key| (!key.is_empty()).then(|| address(key))).collect();
+            let keys = |frame: Option<StateFrame>| frame.map(|frame| frame.address.unwrap().keys.concat());
+            saved.frames(0, &now).map(|frames| frames.into_iter().map(keys).collect::<Vec<_>>())
+        };
+        let all =
+            |keys: &[&str]| keys.iter().map(|key| (!key.is_empty()).then(|| (*key).to_owned())).collect::<Vec<_>>();
+        for now in [&["", "room", "", "floor"][..], &["floor", "room"], &["", "", "room", "floor", ""]] {
+            assert_eq!(of(now).unwrap(), all(now), "{now:?}");
+        }
+        assert_eq!(of(&["room", "new", "floor"]).unwrap(), [Some("room".into()), None, Some("floor".into())]);
+        let error = of(&["room"]).unwrap_err().to_string();
+        assert_eq!(error, "no operator has the state of 'sum (by floor)' any more");
+        assert!(saved.check().is_ok());
+    }
 }

@@ -238,7 +238,7 @@ impl Saved {
         snapshot: &Snapshot,
     ) -> Result<Committed, ServiceError> {
         let failed = |error: StateError| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string());
-        let state = state_of(&self.line.epochs, snapshot).map_err(failed)?;
+        let state = state_of(&self.line.epochs, plan, snapshot).map_err(failed)?;
         let query = checksum(text);
         let mut note = Note::of(query, plan, snapshot.clone());
         note.takes_over = Some(self.first_of(epoch));

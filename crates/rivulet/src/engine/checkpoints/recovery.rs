@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use rivulet_dataflow::{LogPosition, QueryId, Slot, StateMap};
+use rivulet_dataflow::{Line, LogPosition, QueryId, Slot, StateMap};
 use rivulet_operators::application::migration;
 use rivulet_runtime::{Restored, Saved};
 
@@ -31,8 +31,9 @@ use crate::service::{RecoveryStatus, ServiceError};
 #[derive(Default)]
 pub(in crate::engine) struct SavedStates {
     by_application: BTreeMap<ApplicationNumber, (String, Saved)>,
-    /// For applications whose state was saved by an earlier version: the way of that state into the version that runs.
-    maps: BTreeMap<ApplicationNumber, StateMap>,
+    /// For applications whose state was saved by an earlier version: that version's operators, and the way of their
+    /// state into the version that runs.
+    maps: BTreeMap<ApplicationNumber, (Line, StateMap)>,
     /// The applications whose saved state cannot be read.
     unreadable: Vec<ApplicationNumber>,
     problems: Vec<String>,
@@ -77,7 +78,7 @@ impl SavedStates {
         slot_of: &dyn Fn(QueryId) -> Option<Slot>,
         releases: bool,
     ) -> Option<(Restored, u64)> {
-        let (saved, map) = self.of(running)?;
+        let (saved, (line, map)) = self.of(running)?;
         let unknown = Cell::new(0);
         let known_slot_of = |query| {
             let slot = slot_of(query)?;
@@ -85,7 +86,7 @@ impl SavedStates {
             unknown.set(unknown.get() + u64::from(is_unknown));
             (!is_unknown).then_some(slot)
         };
-        let restored = running.group.restore_from(saved, map, &known_slot_of, releases);
+        let restored = running.group.restore_from(saved, line.addresses(), map, &known_slot_of, releases);
         Some((restored, unknown.get()))
     }
 
@@ -97,12 +98,13 @@ impl SavedStates {
         Used { query, application, statement: None, alteration }
     }
 
-    /// The saved state of an application, and the way into the version that runs, if an earlier version has saved it.
-    pub(in crate::engine) fn of(&self, running: &Running) -> Option<(&Saved, Option<&StateMap>)> {
+    /// The saved state of an application, the operators that saved it, and the way into the version that runs, if that
+    /// is a later one.
+    pub(in crate::engine) fn of<'s>(&'s self, running: &'s Running) -> Option<(&'s Saved, WayIn<'s>)> {
         let (id, saved) = self.by_application.get(&running.number)?;
         match *id == running.application.id {
-            true => Some((saved, None)),
-            false => Some((saved, Some(self.maps.get(&running.number)?))),
+            true => Some((saved, (&running.application.dataflow, None))),
+            false => self.maps.get(&running.number).map(|(line, map)| (saved, (line, Some(map)))),
         }
     }
 
@@ -133,13 +135,21 @@ fn note_problem(running: &Running, problem: impl Fn(&str) -> String, found: &mut
     found.problems.push(problem(&name.in_public()));
 }
 
-/// The way of state that the version `id` of an application has saved into the version that runs; `None` if there was
-/// no such version.
-fn map_from(applications: &Applications, running: &Running, id: &str) -> Result<Option<StateMap>, ServiceError> {
+/// The operators that saved state, and the way of that state into a later version.
+type WayIn<'s> = (&'s Line, Option<&'s StateMap>);
+
+/// The operators of the version `id` of an application, and the way of their state into the version that runs; `None`
+/// if there was no such version.
+fn map_from(
+    applications: &Applications,
+    running: &Running,
+    id: &str,
+) -> Result<Option<(Line, StateMap)>, ServiceError> {
     let planned = applications.versions_since(running, id)?;
     let after = planned.iter().skip(1).chain([&running.application]);
     let maps = planned.iter().zip(after).map(|(before, after)| migration(before, after).map);
-    Ok(maps.reduce(|map, next| map.then(&next)))
+    let map = maps.reduce(|map, next| map.then(&next));
+    Ok(planned.first().map(|first| first.dataflow.clone()).zip(map))
 }
 
 impl Checkpoints {
