@@ -135,12 +135,23 @@ pub struct Edge {
     pub kind: EdgeKind,
 }
 
+/// Which operators run together in one task.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fuse {
+    /// Those between which rows keep their partition.
+    #[default]
+    Auto,
+    /// None: each operator is a stage of its own.
+    None,
+}
+
 /// The directed acyclic graph of operators of an application or big query. A node comes after all nodes that it reads.
 #[derive(Clone, Default)]
 pub struct Dataflow {
     nodes: Vec<Node>,
     edges: Vec<Edge>,
     key_groups: KeyGroups,
+    fuse: Fuse,
     /// For each node the address of its state. Empty if nothing is saved.
     addresses: Vec<Option<Arc<Address>>>,
 }
@@ -191,6 +202,17 @@ impl Dataflow {
     /// How keys are divided among key groups, the unit in which state is saved and divided among instances.
     pub fn key_groups(&self) -> KeyGroups {
         self.key_groups
+    }
+
+    /// Sets which operators run together.
+    #[must_use]
+    pub fn with_fuse(self, fuse: Fuse) -> Self {
+        Self { fuse, ..self }
+    }
+
+    /// Which operators run together.
+    pub fn fuse(&self) -> Fuse {
+        self.fuse
     }
 
     /// The address of a node's state, if it has any and the dataflow was given addresses.

@@ -75,7 +75,7 @@ pub use element::{Batch, Control, Element, LogPosition, SlotClock};
 pub use event::{Event, Events, Inbox, InputIndex, LoggedEvent, Push};
 pub use fetch::{fetch, fetch_ahead};
 pub use float::{canonical_float, canonical_floats};
-pub use graph::{Dataflow, Description, Edge, EdgeKind, Line, Node, NodeId, OperatorFactory, Work};
+pub use graph::{Dataflow, Description, Edge, EdgeKind, Fuse, Line, Node, NodeId, OperatorFactory, Work};
 pub use json::{
     any_json, common_marks, element_field, element_type, held_type, is_json, map_of, map_value, marked_as,
     marked_as_array, marked_as_json, marked_as_map, marked_as_row, member_field, part_field, unmarked,

@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 pub use migration::HasEnded;
 
 use crate::stage::{PartitionState, Stage, StageInput, StageSnapshot, cut};
-use crate::{Dataflow, EdgeKind, NodeId, StateError, StateFrame, Work};
+use crate::{Dataflow, EdgeKind, Fuse, NodeId, StateError, StateFrame, Work};
 
 /// The state of a dataflow at a barrier.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -80,12 +80,6 @@ impl StateSink for CollectedState {
     }
 }
 
-/// The stages of a dataflow. Fusion does not depend on the number of instances.
-fn stages_of(dataflow: &Dataflow) -> Vec<Stage> {
-    let sources = dataflow.nodes().iter().filter(|node| matches!(node.work, Work::Source(_))).count();
-    cut(dataflow, &vec![1; sources], 1)
-}
-
 impl Snapshot {
     /// Joins the snapshots of all instances, by stage and instance, without the state of operators. `None` if some
     /// instances of a stage have ended and others have not.
@@ -149,7 +143,9 @@ impl Snapshot {
     /// Turns watermarks and ends by the first node of a stage, as they were saved once, into those by node.
     #[must_use]
     pub fn by_node(mut self, dataflow: &Dataflow) -> Self {
-        for stage in stages_of(dataflow) {
+        // Operators were fused then, and fusion does not depend on the number of instances.
+        let sources = dataflow.nodes().iter().filter(|node| matches!(node.work, Work::Source(_))).count();
+        for stage in cut(&dataflow.clone().with_fuse(Fuse::Auto), &vec![1; sources], 1) {
             let first = stage.nodes[0];
             if let Some(reached_us) = self.reached_us.remove(&first) {
                 self.reached_us.extend(stage.anchors(dataflow).map(|node| (node, reached_us)));
@@ -232,18 +228,6 @@ mod tests {
         dataflow
     }
 
-    /// The stages of one node each.
-    fn one_by_one() -> Vec<Stage> {
-        let input = |from, kind| vec![StageInput { from, input: 0, kind }];
-        let stage = |node: usize, inputs| Stage { nodes: vec![node], instances: 2, inputs };
-        let mut stages: Vec<Stage> = vec![stage(0, Vec::new())];
-        stages.extend((1..5).map(|node| {
-            let kind = if node == 2 { EdgeKind::Hash(vec![0]) } else { EdgeKind::Forward };
-            stage(node, input(node - 1, kind))
-        }));
-        stages
-    }
-
     fn parts(stages: &[Stage], of: impl Fn(usize, usize) -> StageSnapshot) -> BTreeMap<(usize, usize), StageSnapshot> {
         let all =
             stages.iter().enumerate().flat_map(|(place, stage)| (0..stage.instances).map(move |one| (place, one)));
@@ -257,7 +241,7 @@ mod tests {
     #[test]
     fn watermarks_are_found_again_however_the_dataflow_is_cut() {
         let dataflow = dataflow();
-        let (fused, single) = (cut(&dataflow, &[2], 2), one_by_one());
+        let (fused, single) = (cut(&dataflow, &[2], 2), cut(&dataflow.clone().with_fuse(Fuse::None), &[2], 2));
         let of_stages = |snapshot: &Snapshot, stages: &[Stage]| {
             let all = snapshot.of_stages(stages, &dataflow).into_iter();
             all.map(|one| (one.reached_us, one.has_ended)).collect::<Vec<_>>()
@@ -280,7 +264,7 @@ mod tests {
     #[test]
     fn ends_are_found_again_and_instances_behind_a_source_end_one_by_one() {
         let dataflow = dataflow();
-        let (fused, single) = (cut(&dataflow, &[2], 2), one_by_one());
+        let (fused, single) = (cut(&dataflow, &[2], 2), cut(&dataflow.clone().with_fuse(Fuse::None), &[2], 2));
         let ends = |has_ended: bool| StageSnapshot { has_ended, ..StageSnapshot::default() };
         let snapshot = Snapshot::of(parts(&single, |stage, _| ends(stage < 2)), &single, &dataflow).unwrap();
         let ended = |stages: &[Stage]| {

@@ -14,7 +14,7 @@ pub use host::StageHost;
 pub use snapshot::{PartitionState, StageSnapshot};
 pub use watermarks::Watermarks;
 
-use crate::{Dataflow, Edge, EdgeKind, NodeId, OperatorFactory, Work};
+use crate::{Dataflow, Edge, EdgeKind, Fuse, NodeId, OperatorFactory, Work};
 
 /// Nodes that run in one task, one after the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct StageInput {
 ///
 /// A cut is made where rows change their partition, where several streams come together, and where several nodes read
 /// one. A stage that is connected point to point to a stage with another number of instances distributes its rows in
-/// turn.
+/// turn. With [`Fuse::None`] a cut is made between all nodes.
 pub fn cut(dataflow: &Dataflow, partitions: &[usize], parallelism: usize) -> Vec<Stage> {
     let mut stages: Vec<Stage> = Vec::new();
     // The stage of each node.
@@ -51,6 +51,7 @@ pub fn cut(dataflow: &Dataflow, partitions: &[usize], parallelism: usize) -> Vec
     for (id, node) in dataflow.nodes().iter().enumerate() {
         let inputs: Vec<_> = dataflow.inputs_of(id).collect();
         if let [edge] = inputs.as_slice()
+            && dataflow.fuse() == Fuse::Auto
             && edge.kind == EdgeKind::Forward
             && dataflow.outputs_of(edge.from).filter(|edge| !is_of_refused(edge)).count() == 1
         {
@@ -216,6 +217,28 @@ mod tests {
         assert_eq!(with[2], Stage { nodes: vec![letters], instances: 1, inputs: vec![input(0), input(1)] });
         assert_eq!(sink_instances(&dataflow, &[3], 2), [2, 1]);
         assert_eq!(with[2].channels(0, &with).len(), 4, "one from each task");
+    }
+
+    #[test]
+    fn operators_that_are_not_fused_are_stages_of_their_own() {
+        let mut dataflow = Dataflow::default();
+        let source = dataflow.add(Work::Source(0), columns());
+        let filter = dataflow.then(source, EdgeKind::Forward, Arc::new(Nothing), columns());
+        let window = dataflow.then(filter, EdgeKind::Hash(vec![0]), Arc::new(Nothing), columns());
+        let (sink, letters) = (dataflow.add(Work::Sink(0), columns()), dataflow.add(Work::Sink(1), columns()));
+        dataflow.connect(window, sink, 0, EdgeKind::Forward);
+        let kind = EdgeKind::Refused { late: true, others: true };
+        [source, filter, window].into_iter().for_each(|node| dataflow.connect(node, letters, 0, kind.clone()));
+        let stages = cut(&dataflow.with_fuse(Fuse::None), &[3], 2);
+        assert_eq!(stages.iter().map(|stage| stage.nodes.clone()).collect::<Vec<_>>(), [[0], [1], [2], [3], [4]]);
+        assert_eq!(stages.iter().map(|stage| stage.instances).collect::<Vec<_>>(), [2, 2, 2, 2, 1]);
+        let kinds =
+            |stage: usize| stages[stage].inputs.iter().map(|input| (input.from, &input.kind)).collect::<Vec<_>>();
+        assert_eq!(kinds(1), [(0, &EdgeKind::Forward)]);
+        assert_eq!(kinds(2), [(1, &EdgeKind::Hash(vec![0]))]);
+        assert_eq!(kinds(3), [(2, &EdgeKind::Forward)]);
+        assert_eq!(kinds(4), [(0, &kind), (1, &kind), (2, &kind)]);
+        assert_eq!((stages[1].channels(1, &stages).len(), stages[4].channels(0, &stages).len()), (1, 6));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use arrow::datatypes::Schema;
-use rivulet_dataflow::{EdgeKind, NodeId, Work};
+use rivulet_dataflow::{EdgeKind, Fuse, NodeId, Work};
 
 use crate::plan::query::QueryPlan;
 use crate::value::{column_type_name, format_us};
@@ -71,6 +71,10 @@ fn write(plan: &QueryPlan, out: &mut String) -> std::fmt::Result {
                 }
             }
         }
+    }
+
+    if plan.dataflow.fuse() == Fuse::None {
+        writeln!(out, "  each operator runs by itself")?;
     }
 
     match &plan.output.sink {

@@ -112,8 +112,11 @@ pub(super) fn state_wish(cursor: &mut Cursor<'_>) -> Result<StateWish, SqlError>
     let mut wish = StateWish::default();
     for (name, value, position) in cursor.named_values("the name of an option")? {
         if name.text != "state" {
-            return Err(SqlError::new(name.position, format!("unknown option '{name}'"))
-                .hint("there is one: state => 'keep' or state => 'discard'"));
+            let hint = match name.text.as_str() {
+                "fuse" | "state_ttl" => super::query::OPTIONS_HINT,
+                _ => "there is one: state => 'keep' or state => 'discard'",
+            };
+            return Err(SqlError::new(name.position, format!("unknown option '{name}'")).hint(hint));
         }
         wish = match &value {
             Literal::Text(text) if text.eq_ignore_ascii_case("keep") => StateWish::Keep,

@@ -6,6 +6,7 @@
 
 use datafusion_sql::sqlparser::tokenizer::{Span, Token, TokenWithSpan};
 
+use rivulet_dataflow::Fuse;
 use rivulet_relational::matches::ROW_PATTERN;
 
 use super::cursor::Cursor;
@@ -73,9 +74,10 @@ pub(super) fn select(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, Sq
     for (name, literal, position) in &options {
         match name.text.as_str() {
             STATE_TTL => query.state_ttl_us = Some(span(name, literal, *position, 1)?),
+            FUSE => query.fuse = Some(fuse(literal, *position)?),
             other => {
                 let error = SqlError::new(name.position, format!("unknown option '{other}' of a query"));
-                return Err(error.suggest(other, [STATE_TTL], OPTIONS_HINT));
+                return Err(error.suggest(other, [STATE_TTL, FUSE], OPTIONS_HINT));
             }
         }
     }
@@ -84,9 +86,19 @@ pub(super) fn select(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, Sq
 
 /// The option for how long state is remembered that no row uses.
 const STATE_TTL: &str = "state_ttl";
+/// The option for which operators run together.
+const FUSE: &str = "fuse";
 /// The options that WITH behind a query may have, for messages.
-pub(super) const OPTIONS_HINT: &str =
-    "the option of a query is state_ttl, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour')";
+pub(super) const OPTIONS_HINT: &str = "the options of a query are state_ttl and fuse, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour', fuse => 'none')";
+
+fn fuse(literal: &Literal, position: Position) -> Result<Fuse, SqlError> {
+    match literal {
+        Literal::Text(text) if text.eq_ignore_ascii_case("auto") => Ok(Fuse::Auto),
+        Literal::Text(text) if text.eq_ignore_ascii_case("none") => Ok(Fuse::None),
+        _ => Err(SqlError::new(position, "fuse is 'auto' or 'none'")
+            .hint("'auto' runs operators together where rows keep their partition, 'none' runs each by itself")),
+    }
+}
 
 /// Cuts `WITH (option => value, ...)` off the end.
 fn cut_options(tokens: &[TokenWithSpan]) -> Result<(&[TokenWithSpan], NamedValues), SqlError> {

@@ -107,6 +107,10 @@ pub(super) fn view(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateView, Sq
         return Err(SqlError::new(query.position, "a view keeps no state")
             .hint("give state_ttl where the view is read: SELECT ... FROM view WITH (state_ttl => ...)"));
     }
+    if query.fuse.is_some() {
+        return Err(SqlError::new(query.position, "a view does not run by itself")
+            .hint("give fuse where the view is read: SELECT ... FROM view WITH (fuse => 'none')"));
+    }
     Ok(CreateView { name, if_not_exists, text: text.to_owned(), query })
 }
 

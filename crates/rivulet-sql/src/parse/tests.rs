@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema};
+use rivulet_dataflow::Fuse;
 
 use super::*;
 use crate::statement::Declared;
@@ -392,6 +393,12 @@ fn statements_of_big_queries_are_read() {
     };
     let query = create.query;
     assert_eq!((query.sink.unwrap().text.as_str(), query.state_ttl_us), ("s", Some(3_600_000_000)));
+    let fuse = |with: &str| match one(&format!("SELECT a FROM t {with}")) {
+        Statement::RunQuery(query) => query.fuse,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!((fuse(""), fuse("WITH (fuse => 'auto')")), (None, Some(Fuse::Auto)));
+    assert_eq!(fuse("WITH (state_ttl => INTERVAL '1 hour', Fuse => 'NONE')"), Some(Fuse::None));
     let explained = |script: &str| matches!(one(script), Statement::ExplainBigQuery { analyze: true, .. });
     assert!(explained("EXPLAIN ANALYZE SELECT a FROM t") && !explained("EXPLAIN INSERT INTO s SELECT a FROM t"));
     assert!(matches!(
@@ -421,7 +428,28 @@ fn wrong_options_of_a_query_are_refused() {
         ),
         (
             "CREATE QUERY q WITH (state_ttl => INTERVAL '1 hour') AS SELECT a FROM t INTO s",
-            "error at line 1, column 16: expected FROM APPLICATION or AS SELECT, found 'WITH'\nhint: the option of a query is state_ttl, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour')",
+            "error at line 1, column 16: expected FROM APPLICATION or AS SELECT, found 'WITH'\nhint: the options of a query are state_ttl and fuse, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour', fuse => 'none')",
+        ),
+        (
+            "SELECT a FROM t WITH (fuse => 'some')",
+            "error at line 1, column 31: fuse is 'auto' or 'none'\nhint: 'auto' runs operators together where rows keep their partition, 'none' runs each by itself",
+        ),
+        (
+            "SELECT a FROM t WITH (fuse => 1)",
+            "error at line 1, column 31: fuse is 'auto' or 'none'\nhint: 'auto' runs operators together where rows keep their partition, 'none' runs each by itself",
+        ),
+        ("SELECT a FROM t WITH (fuse => 'none', fuse => 'auto')", "error at line 1, column 39: 'fuse' is given twice"),
+        (
+            "CREATE QUERY q WITH (fuse => 'none') AS SELECT a FROM t INTO s",
+            "error at line 1, column 16: expected FROM APPLICATION or AS SELECT, found 'WITH'\nhint: the options of a query are state_ttl and fuse, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour', fuse => 'none')",
+        ),
+        (
+            "CREATE OR REPLACE QUERY q WITH (fuse => 'none') AS SELECT a FROM t INTO s",
+            "error at line 1, column 33: unknown option 'fuse'\nhint: the options of a query are state_ttl and fuse, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour', fuse => 'none')",
+        ),
+        (
+            "CREATE VIEW v AS SELECT a FROM t WITH (fuse => 'auto')",
+            "error at line 1, column 18: a view does not run by itself\nhint: give fuse where the view is read: SELECT ... FROM view WITH (fuse => 'none')",
         ),
         (
             "CREATE VIEW v AS SELECT a FROM t WITH (state_ttl => INTERVAL '1 hour')",

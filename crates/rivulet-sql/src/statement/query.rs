@@ -6,6 +6,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use datafusion_sql::sqlparser::ast;
+use rivulet_dataflow::Fuse;
 
 use super::parts::{ColumnDeclaration, MatchClause, Name, SealedComputed, StateWish};
 use crate::application::FormatSpec;
@@ -121,6 +122,8 @@ pub struct BigQuery {
     pub(crate) joins: Vec<Position>,
     /// How long state is remembered that no row uses, in microseconds of event time. `None`: for ever.
     pub(crate) state_ttl_us: Option<i64>,
+    /// Which operators run together, if it says so.
+    pub(crate) fuse: Option<Fuse>,
     /// The syntax tree, or why a stored text has none. Its type is hidden from other crates: the parser has many types,
     /// and every crate that can drop one compiles code for all of them.
     pub(crate) query: Arc<dyn Any + Send + Sync>,
@@ -139,13 +142,13 @@ impl BigQuery {
     ) -> Self {
         let patterns = patterns.into_iter().map(Arc::new).collect();
         let (text, query) = (text.to_owned(), Arc::new(Parsed::Ok((query, patterns))));
-        Self { sink, position, text, joins: Vec::new(), state_ttl_us: None, query }
+        Self { sink, position, text, joins: Vec::new(), state_ttl_us: None, fuse: None, query }
     }
 
     /// Makes a stored query that could not be read.
     pub(crate) fn unread(error: SqlError, text: &str) -> Self {
         let (position, query) = (Position::default(), Arc::new(Parsed::Err(error)));
-        Self { sink: None, position, text: text.to_owned(), joins: Vec::new(), state_ttl_us: None, query }
+        Self { sink: None, position, text: text.to_owned(), joins: Vec::new(), state_ttl_us: None, fuse: None, query }
     }
 
     /// The files that the query reads by path, in single quotes in FROM. Each is listed once.

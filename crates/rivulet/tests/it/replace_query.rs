@@ -130,6 +130,31 @@ fn a_new_version_goes_on_with_positions_and_state() {
 }
 
 #[test]
+fn a_query_goes_on_with_its_operators_one_by_one_and_fused_again() {
+    let folder = TempDir::new().unwrap();
+    let mut engine = open(folder.path(), true);
+    declare(&engine, folder.path());
+    let mut fused = u64::MAX;
+    for version in 1..=3 {
+        let fuse = if version % 2 == 0 { " WITH (fuse => 'none')" } else { "" };
+        let answer = said(&engine, &format!("CREATE OR REPLACE {}{fuse}", counted(version)));
+        assert!(version == 1 || answer.contains("state is taken over: window"), "{answer}");
+        // It goes on as it is behind a restart too.
+        for _ in 0..2 {
+            wait_until("rows are read", || rows_in(&engine) > 0);
+            let tasks = engine.query("q").unwrap().big.unwrap().tasks;
+            fused = fused.min(tasks);
+            assert_eq!(tasks > fused, version % 2 == 0, "{version}: {tasks}");
+            stop(engine);
+            engine = open(folder.path(), true);
+        }
+    }
+    wait_until("the end", || state(&engine, "q") == QueryState::Ended);
+    stop(engine);
+    assert!(check_counts(folder.path()).contains_key(&3));
+}
+
+#[test]
 fn state_that_would_be_lost_is_not_lost_without_a_word() {
     let folder = TempDir::new().unwrap();
     let engine = open(folder.path(), true);

@@ -97,7 +97,7 @@ fn plan_here(query: &BigQuery, scope: &Scope, has_letters: bool) -> Result<Query
         false => Vec::new(),
     };
     let names: Vec<&str> = lowering.sources.iter().map(|source| source.declaration.name.text.as_str()).collect();
-    let dataflow = dataflow.with_addresses(&names, &identities);
+    let dataflow = dataflow.with_fuse(query.fuse.unwrap_or_default()).with_addresses(&names, &identities);
     Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow, output, letters, identities, changes })
 }
 

@@ -16,7 +16,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Batch, CollectedState, ManualClock, Polled, Refusals, Sink, SinkError, Snapshot, Source, SourceError,
+    Batch, CollectedState, Fuse, ManualClock, Polled, Refusals, Sink, SinkError, Snapshot, Source, SourceError,
     TransactionalSink,
 };
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Partition, Workers};
@@ -212,11 +212,14 @@ fn start(
         });
     }
     let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
-    let instances = sink_instances(&plan.dataflow, &partitions, parallelism)[0];
+    // It may go on with its operators one by one, or fused again.
+    let is_fused = (course.seed >> usize::from(restored.is_some())) & 1 == 0;
+    let dataflow = plan.dataflow.clone().with_fuse(if is_fused { Fuse::Auto } else { Fuse::None });
+    let instances = sink_instances(&dataflow, &partitions, parallelism)[0];
     let kept: Vec<Kept> = (0..instances).map(|instance| Kept { instance, ..Kept::default() }).collect();
     let flow = workers.start_flow(FlowParts {
         name: "q".into(),
-        dataflow: plan.dataflow.clone(),
+        dataflow,
         sources,
         sinks: vec![kept.iter().map(|sink| Box::new(sink.clone()) as Box<dyn Sink>).collect()],
         parallelism,
