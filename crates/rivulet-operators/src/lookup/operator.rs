@@ -141,12 +141,18 @@ impl BatchLookup<'_> {
         let nowhere = UInt32Array::new_null(places.len());
         let keys = self.evaluate(&self.plan.condition, &places, &nowhere)?;
         let mut pairs = Pairs::default();
+        // One more than allowed is enough to know that there are too many.
+        let most = match self.plan.aggregates.is_some() {
+            true if events.len() == 1 => usize::MAX,
+            true => FOUND_MAX,
+            false => ROWS_PER_EVENT_MAX,
+        };
         self.table.index(column).find(&keys[0], |place, row| {
-            // One more than allowed is enough to know that there are too many.
-            if (row.is_some() || keeps_unmatched) && pairs.events.len() <= ROWS_PER_EVENT_MAX {
+            if (row.is_some() || keeps_unmatched) && pairs.events.len() <= most {
                 pairs.push(events.start as u32 + place, row);
             }
         });
+        self.check_found(&pairs, events.len())?;
         Ok(pairs)
     }
 

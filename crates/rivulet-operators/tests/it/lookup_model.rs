@@ -219,6 +219,20 @@ fn large_tables_are_tried_piece_by_piece_and_too_many_rows_are_refused() {
     assert_eq!(found(&output), [(0, 0.0, None), (1, 0.0, None)]);
 }
 
+/// Events of one batch that together count more rows than they may give.
+#[test]
+fn rows_of_a_key_are_counted_however_many_they_are() {
+    let rows: Vec<Row> = (0..700_000).map(|number| (Some(number % 2), String::new(), None)).collect();
+    let (table, queries) = (table(&rows), queries(&[(0.0, None)]));
+    let count = TableAggregate { name: "n".into(), function: TableFunction::Count, argument: None };
+    let events = [Some(1), Some(2), Some(0), None, Some(1), Some(0)].map(|key| (0, key, 0.0));
+    let find = lookup(&table, key(false), LookupResults::Aggregates(vec![count]));
+    let counted = run(&find, &queries, &events, &[6])
+        .into_iter()
+        .flat_map(|batch| batch.column(2).as_primitive::<Int64Type>().values().to_vec());
+    assert_eq!(counted.collect::<Vec<_>>(), [350_000, 0, 350_000, 0, 350_000, 350_000]);
+}
+
 #[test]
 fn a_batch_sees_the_rows_from_before_a_replacement_or_those_from_after_it() {
     let (before, after) = (table(&[(Some(1), "old".into(), None)]), table(&[(Some(1), "new".into(), None)]));

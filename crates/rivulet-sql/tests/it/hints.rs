@@ -88,15 +88,21 @@ fn the_hint_of_a_subquery_looks_at_its_aggregate() {
 #[test]
 fn the_hint_of_a_table_looks_at_the_join() {
     let alone = "1: the table 'side_input' is read by itself";
-    let exists = "1: IN or EXISTS over the table 'side_input' is not supported yet";
-    let hint = "join it: FROM source LEFT JOIN table ON table.key = source.key WHERE table.key IS NULL";
+    let value = "a subquery over the table 'side_input' in this place is not supported yet";
+    let not_in = "rows are looked up by IN, EXISTS or NOT EXISTS as conditions of their own, by NOT IN where both \
+                  columns are NOT NULL, and by JOIN table ON table.key = source.key";
     check(
         "",
         &[
             (
                 "SELECT price FROM bid EXCEPT SELECT key FROM side_input",
                 "1: EXCEPT over the table 'side_input' is not supported yet",
-                hint,
+                "write WHERE NOT EXISTS (SELECT 1 FROM table WHERE table.key = source.key)",
+            ),
+            (
+                "SELECT price FROM bid INTERSECT SELECT key FROM side_input",
+                "1: INTERSECT over the table 'side_input' is not supported yet",
+                "write WHERE source.key IN (SELECT key FROM table)",
             ),
             (
                 "SELECT key FROM side_input",
@@ -110,19 +116,27 @@ fn the_hint_of_a_table_looks_at_the_join() {
                 "join the table itself with the source, and aggregate, unite or join further behind that",
             ),
             (
-                "SELECT price FROM bid WHERE EXISTS (SELECT 1 FROM side_input WHERE key = auction)",
-                exists,
-                "join it: SELECT ... FROM source JOIN table ON table.key = source.key",
+                "SELECT price FROM bid WHERE price > 5 OR auction IN (SELECT key FROM side_input)",
+                &format!("42: {value}"),
+                not_in,
+            ),
+            ("SELECT price FROM bid WHERE EXISTS (SELECT 1 FROM side_input)", &format!("1: {value}"), not_in),
+            (
+                "SELECT price FROM bid WHERE nullif(auction, 3) NOT IN (SELECT key FROM side_input)",
+                &format!("1: {value}"),
+                not_in,
             ),
             (
-                "SELECT price FROM bid WHERE NOT EXISTS (SELECT 1 FROM side_input WHERE key = auction)",
-                exists,
-                "join it: FROM source LEFT JOIN table ON table.key = source.key WHERE table.key IS NULL",
+                "SELECT key FROM side_input WHERE key IN (SELECT auction FROM bid)",
+                "34: the rows of the table 'side_input' would come without partner",
+                "the source stands outside: FROM source WHERE source.key IN (SELECT key FROM table)",
             ),
         ],
     );
-    // What the hint says to write.
-    planned("SELECT b.price FROM bid AS b LEFT JOIN side_input AS t ON t.key = b.auction WHERE t.key IS NULL");
+    // What the hints say to write.
+    planned("SELECT price FROM bid WHERE auction IN (SELECT key FROM side_input)");
+    planned("SELECT price FROM bid WHERE auction NOT IN (SELECT key FROM side_input)");
+    planned("SELECT price FROM bid WHERE NOT EXISTS (SELECT 1 FROM side_input WHERE key = nullif(auction, 3))");
 }
 
 const SOURCES: &str = "CREATE SOURCE a (id BIGINT, k BIGINT, ts TIMESTAMP EVENT TIME) FROM 'nexmark:bid';

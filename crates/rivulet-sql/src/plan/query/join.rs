@@ -16,6 +16,7 @@ use super::bounds::{LEFT, RIGHT, Sides, bounds_of_pairs, forgetting, lateness};
 use super::columns::used_columns;
 use super::error::{not_yet, place_of, refused};
 use super::lower::Lowering;
+use super::relations::table_within;
 use super::stream::{Attached, Partition, Place, Stream};
 use crate::SqlError;
 
@@ -54,6 +55,14 @@ impl Lowering {
         if join.null_aware {
             return Err(not_yet(position, "NOT IN (SELECT ...) where either side may be null")
                 .hint("write NOT EXISTS (SELECT 1 FROM ... WHERE ... = ...)"));
+        }
+        // What counts rows would read the table by itself.
+        let value = [&join.left, &join.right].into_iter().find(|side| is_value(side));
+        if let Some(name) = value.and_then(|side| table_within(side)) {
+            return Err(not_yet(position, &format!("a subquery over the table '{name}' in this place")).hint(
+                "rows are looked up by IN, EXISTS or NOT EXISTS as conditions of their own, by NOT IN where both columns \
+                 are NOT NULL, and by JOIN table ON table.key = source.key",
+            ));
         }
         let on = join.on.iter().map(|(left, right)| if is_swapped { [right, left] } else { [left, right] }).collect();
         let (left, right): (&LogicalPlan, &LogicalPlan) = (&join.left, &join.right);

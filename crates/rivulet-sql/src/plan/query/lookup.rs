@@ -4,13 +4,16 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
+use datafusion_common::DataFusionError;
 use datafusion_expr::utils::split_conjunction;
-use datafusion_expr::{Expr, LogicalPlan};
+use datafusion_expr::{Expr, LogicalPlan, Operator};
 use datafusion_physical_expr::PhysicalExpr;
-use datafusion_physical_expr::expressions::Column;
+use datafusion_physical_expr::expressions::{Column, binary, case, lit};
 use rivulet_dataflow::EdgeKind;
 use rivulet_operators::parallel::KeyedJoinKind;
-use rivulet_operators::{Find, Lookup, LookupResults, LookupSpec, NamedExpression, Table};
+use rivulet_operators::{
+    Find, Lookup, LookupResults, LookupSpec, NamedExpression, Table, TableAggregate, TableFunction,
+};
 
 use super::chosen::Chosen;
 use super::columns::{unaliased, used_columns};
@@ -19,6 +22,7 @@ use super::join::Sided;
 use super::lower::Lowering;
 use super::relations::ReferenceTable;
 use super::stream::{Place, Stream};
+use crate::plan::message::plain_message;
 use crate::{Position, SqlError};
 
 /// Returns the table that a node reads, with the indices of the columns.
@@ -43,27 +47,28 @@ impl Lowering {
             (Some(table), None) => (0, table),
         };
         let name = table.relation.name().to_owned();
+        // IN and EXISTS: only whether a row of the table is found.
+        let is_half = matches!(join.kind, KeyedJoinKind::LeftSemi | KeyedJoinKind::LeftAnti);
         let keeps_unmatched = match (join.kind, table_side) {
             (KeyedJoinKind::Inner, _) => false,
             (KeyedJoinKind::Left, 1) | (KeyedJoinKind::Right, 0) => true,
-            (KeyedJoinKind::LeftSemi | KeyedJoinKind::LeftAnti, _) => {
-                let hint = match join.kind {
-                    KeyedJoinKind::LeftAnti => {
-                        "join it: FROM source LEFT JOIN table ON table.key = source.key WHERE table.key IS NULL"
-                    }
-                    _ => "join it: SELECT ... FROM source JOIN table ON table.key = source.key",
-                };
-                // Only in these joins is null equal to null.
-                let what = match (join.nulls_are_equal, join.kind) {
-                    (true, KeyedJoinKind::LeftAnti) => "EXCEPT",
-                    (true, _) => "INTERSECT",
-                    (false, _) => "IN or EXISTS",
-                };
-                return Err(not_yet(position, &format!("{what} over the table '{name}'")).hint(hint));
+            (KeyedJoinKind::LeftSemi | KeyedJoinKind::LeftAnti, 1) if !join.nulls_are_equal => false,
+            (KeyedJoinKind::LeftAnti, 1) => {
+                return Err(not_yet(position, &format!("EXCEPT over the table '{name}'"))
+                    .hint("write WHERE NOT EXISTS (SELECT 1 FROM table WHERE table.key = source.key)"));
+            }
+            (KeyedJoinKind::LeftSemi, 1) => {
+                return Err(not_yet(position, &format!("INTERSECT over the table '{name}'"))
+                    .hint("write WHERE source.key IN (SELECT key FROM table)"));
             }
             _ => {
-                return Err(refused(position, format!("the rows of the table '{name}' would come without partner"))
-                    .hint("an outer join keeps the rows of the source: FROM source LEFT JOIN table ON ..."));
+                let hint = match is_half {
+                    true => "the source stands outside: FROM source WHERE source.key IN (SELECT key FROM table)",
+                    false => "an outer join keeps the rows of the source: FROM source LEFT JOIN table ON ...",
+                };
+                return Err(
+                    refused(position, format!("the rows of the table '{name}' would come without partner")).hint(hint)
+                );
             }
         };
         if join.nulls_are_equal {
@@ -71,6 +76,7 @@ impl Lowering {
                 "write = instead of IS NOT DISTINCT FROM; where null is to find a row, give both sides a value for it",
             ));
         }
+        let failed = |error: DataFusionError| SqlError::new(position, plain_message(&error));
         let plan = join.plans[1 - table_side];
         let (schema, table_schema) = (plan.schema(), join.plans[table_side].schema());
         let offsets = match table_side {
@@ -109,14 +115,13 @@ impl Lowering {
                 self.builder.physical(pair[table_side], table_schema, &columns, &both)?
             }];
             let [one, other] = sides;
-            let equal = datafusion_physical_expr::expressions::binary(one, datafusion_expr::Operator::Eq, other, &both);
+            let equal = binary(one, Operator::Eq, other, &both);
             conditions.push(equal.map_err(|_| not_yet(place_of(join.on[place][0]).or(position), "this equality"))?);
         }
         if let Some(filter) = join.filter {
             let plans = [schema.as_ref(), table_schema.as_ref()];
-            let joined = plans[usize::from(table_side == 0)]
-                .join(plans[usize::from(table_side == 1)])
-                .map_err(|error| SqlError::new(position, crate::plan::message::plain_message(&error)))?;
+            let joined =
+                plans[usize::from(table_side == 0)].join(plans[usize::from(table_side == 1)]).map_err(failed)?;
             let of_table = table.columns.iter().map(|column| Place::Column(width + column));
             let columns: Vec<Place> = match table_side {
                 0 => of_table.chain(stream.columns.iter().copied()).collect(),
@@ -165,14 +170,26 @@ impl Lowering {
             }
             None => Find::Scan { nearby: None, condition: condition.clone(), order: Vec::new(), limit: None },
         };
-        let what = format!("{name} {find:?} {found:?}");
+        let mut what = format!("{name} {find:?} {found:?}");
+        let results = match is_half {
+            false => LookupResults::Rows(results),
+            true => {
+                // Of the rows with the key, those count for which the conditions are true.
+                let argument = condition.clone().filter(|_| !is_condition_of_find);
+                let argument = argument.map(|condition| case(None, vec![(condition, lit(1_i64))], None));
+                let argument = argument.transpose().map_err(failed)?;
+                what.push_str(&format!(" number of rows {argument:?}"));
+                let name = format!("rows of {name}");
+                LookupResults::Aggregates(vec![TableAggregate { name, function: TableFunction::Count, argument }])
+            }
+        };
         let spec = LookupSpec {
             input: stream.schema.clone(),
             parameter_schema: Arc::new(Schema::empty()),
             parameters: vec![],
             table: table.relation.clone(),
             find,
-            results: LookupResults::Rows(results),
+            results,
         };
         let lookup = Lookup::new(spec).map_err(|error| crate::plan::defect(error, position))?;
         let rows: SchemaRef = lookup.output_schema().clone();
@@ -182,6 +199,12 @@ impl Lowering {
             self.tables.push(table.relation.clone());
         }
 
+        if is_half {
+            let operator = if join.kind == KeyedJoinKind::LeftAnti { Operator::Eq } else { Operator::Gt };
+            let number: Arc<dyn PhysicalExpr> = Arc::new(Column::new(rows.field(width).name(), width));
+            let condition = binary(number, operator, lit(0_i64), &rows).map_err(failed)?;
+            return self.builder.filter(&Stream { node, schema: rows, ..stream }, condition).map(Some);
+        }
         let new = |column: usize| found.iter().position(|one| *one == column).map(|place| width + place);
         let of_table = table.columns.iter().map(|&column| new(column).map_or(Place::Absent, Place::Column));
         let columns: Vec<Place> = match table_side {

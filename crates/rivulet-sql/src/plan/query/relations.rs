@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use datafusion_expr::TableSource;
+use datafusion_expr::{LogicalPlan, TableSource};
 use rivulet_operators::Table;
 
 use crate::scope::SourceDeclaration;
@@ -23,5 +23,13 @@ pub(super) struct ReferenceTable(pub(super) Arc<Table>);
 impl TableSource for ReferenceTable {
     fn schema(&self) -> SchemaRef {
         self.0.schema().clone()
+    }
+}
+
+/// The name of a reference table that a plan reads, if it reads any.
+pub(super) fn table_within(plan: &LogicalPlan) -> Option<&str> {
+    match plan {
+        LogicalPlan::TableScan(scan) => scan.source.downcast_ref().map(|ReferenceTable(table)| table.name()),
+        other => other.inputs().into_iter().find_map(table_within),
     }
 }

@@ -77,9 +77,13 @@ pub(crate) fn declaration(table: &Table) -> String {
 
 /// Plans a query over tables, behind the views that stand in front of it.
 pub(crate) fn planned(query: &str, tables: &[Table]) -> Result<QueryPlan, String> {
+    planned_beside(Scope::new(), query, tables)
+}
+
+/// Does the same beside what is in scope already.
+pub(crate) fn planned_beside(mut scope: Scope, query: &str, tables: &[Table]) -> Result<QueryPlan, String> {
     let mut script: String = tables.iter().map(declaration).collect();
     script.push_str(query);
-    let mut scope = Scope::new();
     let mut last = None;
     for (statement, _) in parse_script(&script).map_err(|error| error.to_string())? {
         let done = match statement {

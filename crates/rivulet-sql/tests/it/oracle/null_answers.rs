@@ -1,8 +1,12 @@
 //! Joins and subqueries over a few rows with nulls, whose answers are known, over sources that end and such as do not.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use super::engine::{Course, planned, run};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+use rivulet_sql::{Name, Position, Scope};
+
+use super::engine::{Course, planned_beside, run};
 use super::query::{Column, MIDNIGHT_US, SECOND_US, Table, Type, Value};
 
 /// A row: `id`, `k TEXT`, `x BIGINT`, `f BOOLEAN`.
@@ -40,14 +44,20 @@ fn tables<const N: usize>(tables: [(&str, &[Row]); N]) -> Vec<Table> {
 
 /// Runs each query in several ways, over sources that end and that do not; its rows are numbers.
 fn check(tables: &[Table], queries: &[(&str, &[&[i64]])]) {
+    check_beside(&Scope::new(), tables, true, queries);
+}
+
+/// Does the same beside what is in scope, over sources that do not end only if they `may_stay` open.
+fn check_beside(scope: &Scope, tables: &[Table], may_stay: bool, queries: &[(&str, &[&[i64]])]) {
     for (query, expected) in queries {
-        let plan = planned(query, tables).unwrap_or_else(|error| panic!("{query}: {error}"));
+        let plan = planned_beside(scope.clone(), query, tables).unwrap_or_else(|error| panic!("{query}: {error}"));
         let expected: BTreeMap<Vec<Value>, i64> =
             expected.iter().map(|row| (row.iter().map(|one| Value::Int(*one)).collect(), 1)).collect();
         for seed in 0..8 {
             let restart = (seed % 4 > 1).then_some((seed as usize * 3, 1 + seed as usize % 3));
             let parallelism = 1 + seed as usize % 3;
-            let course = Course { seed, parallelism, batch_rows: 2, rows_max: 16, restart, endless: seed % 2 == 1 };
+            let course =
+                Course { seed, parallelism, batch_rows: 2, rows_max: 16, restart, endless: may_stay && seed % 2 == 1 };
             let answered = run(&plan, tables, &course).unwrap_or_else(|error| panic!("{query}: {error}"));
             assert_eq!(answered.rows, expected, "{query}\n{course:?}");
             assert_eq!(answered.refused, None, "{query}");
@@ -172,6 +182,41 @@ fn inputs_of_a_subquery_may_have_columns_of_one_name() {
                  WHERE u.id = a.id AND t.id = a.id - 1) AS n FROM a",
                 &[&[1, 0], &[2, 0], &[3, 1]],
             ),
+        ],
+    );
+}
+
+#[test]
+fn a_table_is_looked_up_by_in_and_exists_with_null_as_in_sql() {
+    let keys: ArrayRef = Arc::new(StringArray::from(vec![Some("a"), Some("c"), None, Some("a")]));
+    let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 2, 5]));
+    let rows = RecordBatch::try_from_iter([("k", keys), ("n", numbers)]).unwrap();
+    let mut scope = Scope::new();
+    let name = Name { text: "t".into(), position: Position::default() };
+    scope.add_table(&name, Arc::new(rivulet_sql::Table::new("t", rows))).unwrap();
+    check_beside(
+        &scope,
+        &tables([("a", THREE)]),
+        true,
+        &[
+            ("SELECT id FROM a WHERE k IN (SELECT k FROM t)", &[&[1], &[3]]),
+            ("SELECT id FROM a WHERE k IN (SELECT k FROM t WHERE n BETWEEN 2 AND 4)", &[]),
+            ("SELECT id FROM a WHERE k IN (SELECT k FROM t WHERE n > x)", &[&[3]]),
+            ("SELECT id FROM a WHERE id + 1 IN (SELECT n FROM t)", &[&[1]]),
+            ("SELECT id FROM a WHERE EXISTS (SELECT 1 FROM t WHERE t.k = a.k)", &[&[1], &[3]]),
+            ("SELECT id FROM a WHERE EXISTS (SELECT 1 FROM t WHERE n > id + 3)", &[&[1]]),
+            ("SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM t WHERE t.k = a.k)", &[&[2]]),
+            ("SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM t WHERE t.k = a.k AND n = x)", &[&[1], &[2]]),
+            ("SELECT id FROM a WHERE id NOT IN (SELECT n FROM t)", &[&[3]]),
+            ("SELECT id FROM a WHERE x IS NOT NULL AND x NOT IN (SELECT n FROM t WHERE n > 1)", &[&[2], &[3]]),
+            ("SELECT id FROM a WHERE k = 'a' AND k NOT IN (SELECT k FROM t WHERE k IS NOT NULL)", &[]),
+            // What comes behind is joined, and counted, as it would be without.
+            (
+                "CREATE VIEW v AS SELECT * FROM a WHERE k IN (SELECT k FROM t); \
+                 SELECT v.id, w.id AS o FROM v JOIN v AS w ON v.k = w.k AND v.id < w.id",
+                &[&[1, 3]],
+            ),
+            ("SELECT count(*) AS n FROM a WHERE k IN (SELECT k FROM t) AND id NOT IN (SELECT n FROM t)", &[&[1]]),
         ],
     );
 }
