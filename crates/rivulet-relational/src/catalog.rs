@@ -14,7 +14,9 @@ use datafusion_expr::planner::{
     TypePlanner,
 };
 use datafusion_expr::utils::COUNT_STAR_EXPANSION;
-use datafusion_expr::{AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowUDF, lit};
+use datafusion_expr::{
+    AggregateUDF, Expr, HigherOrderUDF, LogicalPlan, ScalarUDF, TableSource, WindowFunctionDefinition, WindowUDF, lit,
+};
 use datafusion_functions::core::planner::CoreFunctionPlanner;
 use datafusion_sql::sqlparser::ast;
 use rivulet_dataflow::is_json;
@@ -64,23 +66,26 @@ impl Catalog {
         options.optimizer.enable_physical_uncorrelated_scalar_subquery = false;
         let own = functions::placeholders().into_iter().map(|function| (function.name().to_owned(), function));
         let scalars: HashMap<String, Arc<ScalarUDF>> = scalars.into_iter().chain(own).collect();
+        let aggregates: HashMap<_, _> = aggregates.into_iter().chain([functions::grouping()]).collect();
         let function = |name: &str| scalars.get(name).cloned();
         let syntax = Syntax { core: CoreFunctionPlanner {}, overlay: function("overlay"), part: function(PART) };
         Self {
             relations: HashMap::new(),
             tables: HashSet::new(),
             scalars,
-            aggregates: aggregates.into_iter().chain([functions::grouping()]).collect(),
-            windows: functions::over_functions().collect(),
-            fold,
-            options: Arc::new(options),
             expressions: vec![
-                Arc::new(CountRows),
+                Arc::new(Aggregates {
+                    values: functions::VALUES.iter().filter_map(|name| aggregates.get(*name).cloned()).collect(),
+                }),
                 Arc::new(ExactNumbers),
                 Arc::new(datafusion_functions::datetime::planner::DatetimeFunctionPlanner),
                 Arc::new(datafusion_functions::unicode::planner::UnicodeFunctionPlanner),
                 Arc::new(syntax),
             ],
+            aggregates,
+            windows: functions::over_functions().collect(),
+            fold,
+            options: Arc::new(options),
             relation_planners: vec![Arc::new(TableFunctions::default())],
             types: Arc::new(Types),
         }
@@ -202,11 +207,14 @@ impl ContextProvider for Catalog {
     }
 }
 
-/// Reads `count(*)` and `count()` as the count of a constant, so that all three are the same.
+/// Reads `count(*)` and `count()` as the count of a constant, so that all three are the same; and `first_value` and
+/// `last_value` with OVER as the aggregates `values`, in whose place the planner takes window functions.
 #[derive(Debug)]
-struct CountRows;
+struct Aggregates {
+    values: Vec<Arc<AggregateUDF>>,
+}
 
-impl ExprPlanner for CountRows {
+impl ExprPlanner for Aggregates {
     fn plan_aggregate(&self, raw: RawAggregateExpr) -> Result<PlannerResult<RawAggregateExpr>> {
         #[expect(deprecated, reason = "the planner itself still gives it")]
         let counts_rows = raw.func.name() == "count" && matches!(raw.args.as_slice(), [] | [Expr::Wildcard { .. }]);
@@ -218,7 +226,10 @@ impl ExprPlanner for CountRows {
         Ok(PlannerResult::Planned(Expr::AggregateFunction(count).alias("count(*)")))
     }
 
-    fn plan_window(&self, raw: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
+    fn plan_window(&self, mut raw: RawWindowExpr) -> Result<PlannerResult<RawWindowExpr>> {
+        if let Some(value) = self.values.iter().find(|value| value.name() == raw.func_def.name()) {
+            raw.func_def = WindowFunctionDefinition::AggregateUDF(value.clone());
+        }
         #[expect(deprecated, reason = "the planner itself still gives it")]
         let counts_rows = raw.func_def.name() == "count" && matches!(raw.args.as_slice(), [] | [Expr::Wildcard { .. }]);
         if !counts_rows || raw.distinct {

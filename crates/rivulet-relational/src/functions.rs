@@ -59,16 +59,20 @@ pub const LAG: &str = "lag";
 /// `LEAD(x, rows)`.
 pub const LEAD: &str = "lead";
 
-/// The functions over other rows of a partition that are not aggregates: [`RANKINGS`], [`LAG`] and [`LEAD`].
+/// The aggregates for which the planner asks for window functions of the same name.
+pub(crate) const VALUES: [&str; 2] = ["first_value", "last_value"];
+
+/// The functions over other rows of a partition that are not aggregates: [`RANKINGS`], [`LAG`] and [`LEAD`]. Those of
+/// [`VALUES`] only stand for the aggregates.
 pub(crate) fn over_functions() -> impl Iterator<Item = (String, Arc<WindowUDF>)> {
     let function = |name: &'static str| {
         let signature = match name {
-            LAG | LEAD => Signature::variadic_any(Volatility::Immutable),
+            LAG | LEAD | "first_value" | "last_value" => Signature::variadic_any(Volatility::Immutable),
             _ => Signature::nullary(Volatility::Immutable),
         };
         (name.to_owned(), Arc::new(WindowUDF::from(OverPlaceholder { name, signature })))
     };
-    RANKINGS.into_iter().chain([LAG, LEAD]).map(function)
+    RANKINGS.into_iter().chain([LAG, LEAD]).chain(VALUES).map(function)
 }
 
 /// The name of the condition that a version is the one at a time. Its arguments are the time, of the rows that ask, and

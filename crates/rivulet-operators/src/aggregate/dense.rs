@@ -92,7 +92,7 @@ impl Layout {
     }
 
     /// Merges the words of a group into those of another. Of rows with one event time, the least value is first and the
-    /// greatest is last.
+    /// greatest is last, unless groups are merged in the order of their rows.
     pub(crate) fn merge_dense(&self, words: &mut [u64], other: &[u64]) {
         let (counts, _) = other.split_at(self.classes.len());
         for (class, layout) in self.classes.iter().enumerate() {
@@ -101,6 +101,9 @@ impl Layout {
                 let at = self.dense_offset(index);
                 let place = at..at + kind.words();
                 match kind {
+                    FixedKind::First | FixedKind::Last if self.in_order => {
+                        kind.merge(&mut words[place], 0, std::iter::once(other), at, |_| 0);
+                    }
                     FixedKind::First if timed(&other[place.clone()]) < timed(&words[place.clone()]) => {
                         words[place.clone()].copy_from_slice(&other[place]);
                     }

@@ -40,6 +40,8 @@ pub(crate) struct Layout {
     pub(crate) results: Vec<AggregateResult>,
     /// The inputs of states: an evaluated expression, and the type it is cast to.
     pub(super) arguments: Vec<(usize, DataType)>,
+    /// Whether states are merged in the order of their rows.
+    pub(crate) in_order: bool,
     /// The layout of earlier versions, if it was different.
     pub(crate) earlier: Option<Earlier>,
 }

@@ -114,6 +114,7 @@ impl Layout {
             results,
             arguments: builder.arguments,
             classes,
+            in_order: false,
             earlier: None,
         };
         Ok((layout, builder.expressions))

@@ -82,7 +82,8 @@ impl KeyedOver {
             .map(|lag| Arc::new(spec.input.field(lag.column).clone().with_name(&lag.name).with_nullable(true)));
         let fields: Vec<_> = spec.input.fields().iter().cloned().chain(results).chain(lags).collect();
         let output = Arc::new(Schema::new(fields));
-        let groups = GroupPlan::new(&spec.aggregates, &spec.input, Mode::Merging)?;
+        let mut groups = GroupPlan::new(&spec.aggregates, &spec.input, Mode::Merging)?;
+        groups.layout.in_order = waits(&spec);
         let keys = KeyPlan::new(&spec.input, &spec.partition)?;
         let plan = OverPlan { spec, keys, groups, output, ahead_us: 0, leads: Vec::new(), versions: None };
         plan.store()?;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use datafusion_common::{Column, DFSchema, ScalarValue};
-use datafusion_expr::expr::{Sort, WindowFunction, WindowFunctionParams};
+use datafusion_expr::expr::{NullTreatment, Sort, WindowFunction, WindowFunctionParams};
 use datafusion_expr::{
     BinaryExpr, Expr, Operator, Window, WindowFrame, WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
 };
@@ -166,16 +166,15 @@ impl Lowering {
             stream = self.builder.with_event_time(stream, time)?;
         }
         let input_retracts = stream.changes || leading.is_none() || stream.time != leading;
-        let has_lags = lagged_places.iter().any(Option::is_some);
-        if has_lags && input_retracts {
-            let name = if calls.iter().any(is_lead) { "LEAD" } else { "LAG" };
+        if let Some(example) = calls.iter().find_map(OverCall::in_order).filter(|_| input_retracts) {
+            let name = example.split('(').next().unwrap_or_default();
             let what = match stream.changes {
                 true => "over rows that may be taken back",
                 false => "in another order than that of the event time",
             };
             let hint = format!(
-                "write {name}(x) OVER (PARTITION BY key ORDER BY ts), over a source whose event time is ts; \
-                 over results of windows, order by window_end"
+                "write {example} OVER (PARTITION BY key ORDER BY ts), over a source whose event time is ts; over \
+                 results of windows, order by window_end"
             );
             return Err(refused(position, format!("{name} {what} is not supported yet")).hint(hint));
         }
@@ -340,6 +339,9 @@ impl Lowering {
         let Some(PlannedAggregate { function, .. }) = function else {
             return Err(not_yet(position, "this window function"));
         };
+        if call.params.null_treatment == Some(NullTreatment::RespectNulls) {
+            return Err(not_yet(position, &format!("RESPECT NULLS in {function}")));
+        }
         let frame = self.frame(&call.params.window_frame, position)?;
         Ok(OverCall { function: OverFunction::Aggregate(*function), params: &call.params, frame })
     }
@@ -392,6 +394,17 @@ impl<'e> OverCall<'e> {
     /// The expression whose value is read from another row.
     fn lagged(&self) -> Option<&'e Expr> {
         self.params.args.first().filter(|_| !matches!(self.function, OverFunction::Aggregate(_)))
+    }
+
+    /// An example of the call, if the function follows rows in their order.
+    fn in_order(&self) -> Option<&'static str> {
+        match self.function {
+            OverFunction::Lag { .. } => Some("LAG(x)"),
+            OverFunction::Lead { .. } => Some("LEAD(x)"),
+            OverFunction::Aggregate(AggregateFunction::FirstValue) => Some("first_value(x)"),
+            OverFunction::Aggregate(AggregateFunction::LastValue) => Some("last_value(x)"),
+            OverFunction::Aggregate(_) => None,
+        }
     }
 }
 

@@ -220,3 +220,35 @@ fn a_table_is_looked_up_by_in_and_exists_with_null_as_in_sql() {
         ],
     );
 }
+
+/// Rows of one time follow each other in the order that the query says, and through restarts.
+#[test]
+fn the_last_value_is_that_of_the_order() {
+    let rows: &[Row] = &[
+        (1, Some("b"), Some(3), None),
+        (2, Some("a"), None, Some(true)),
+        (3, Some("b"), Some(1), Some(true)),
+        (4, Some("a"), Some(7), None),
+        (5, None, Some(5), None),
+        (6, Some("b"), None, None),
+    ];
+    let mut tables = tables([("a", rows)]);
+    // The first three have one time.
+    (0..2).for_each(|row| tables[0].rows[row].1[1] = tables[0].rows[2].1[1].clone());
+    let check = |value: &str, partition: &str, frame: &str, expected: [i64; 6]| {
+        let rows: Vec<[i64; 2]> = expected.into_iter().enumerate().map(|(row, one)| [row as i64 + 1, one]).collect();
+        let query =
+            format!("SELECT id, {value} AS v FROM a WINDOW w AS ({partition} ORDER BY ts, id ROWS {frame} PRECEDING)");
+        check_beside(
+            &Scope::new(),
+            &tables,
+            false,
+            &[(&query, &rows.iter().map(<[i64; 2]>::as_slice).collect::<Vec<_>>())],
+        );
+    };
+    let all = "UNBOUNDED";
+    check("last_value(x) OVER w", "", all, [3, 3, 1, 7, 5, 5]);
+    check("first_value(x) IGNORE NULLS OVER w", "", all, [3; 6]);
+    check("coalesce(last_value(x) OVER w, 0)", "PARTITION BY k", all, [3, 0, 1, 7, 5, 1]);
+    check("first_value(x) OVER w", "", "1", [3, 3, 1, 1, 7, 5]);
+}
