@@ -55,7 +55,7 @@ mod row_bytes;
 #[cfg(test)]
 mod testing;
 
-pub use aggregate::{AggregateFunction, AggregateSpec, DECIMAL_DIGITS};
+pub use aggregate::{AggregateFunction, AggregateSpec, DECIMAL_DIGITS, LAST_VALUES_MAX};
 pub use assign_time::{AssignTime, INPUT_COLUMN, InputTime};
 pub use change_only::ChangeOnly;
 pub use elements::{ElementColumn, each_element, each_member, element_number, element_text};

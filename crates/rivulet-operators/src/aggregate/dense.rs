@@ -173,6 +173,11 @@ impl DenseUpdates<'_> {
                                     }
                                 });
                             }
+                            FixedValues::Kalman(_) | FixedValues::AvgLast(_) => {
+                                each(groups, rows, class.valid, |group, row| {
+                                    values.update(&mut states.row_mut(group)[*offset..], 0, row, 0);
+                                });
+                            }
                             // These are updated together with their counts.
                             FixedValues::Variance(_) | FixedValues::Regression(..) => {}
                         }

@@ -7,7 +7,7 @@
 
 use rivulet_dataflow::canonical_float;
 
-use super::AggregateFunction;
+use super::{AggregateFunction, LAST_VALUES_MAX};
 
 /// The content of a state of fixed size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,15 @@ pub(crate) enum FixedKind {
     First,
     /// event time (`i64::MIN` without values), bits of the value
     Last,
+    /// variance of the process (`i64::MIN` without values), estimate, its variance; the last value, variance of the
+    /// measurement
+    Kalman,
+    /// how many values count (`i64::MIN` without values), their mean; how many there have been, and room for the last
+    AvgLast,
 }
+
+/// The first word of a state without values.
+const NOTHING: u64 = i64::MIN as u64;
 
 impl FixedKind {
     pub(crate) fn words(self) -> usize {
@@ -49,13 +57,14 @@ impl FixedKind {
             Self::SumFloat | Self::MinFloat | Self::MaxFloat | Self::MinInteger | Self::MaxInteger => 1,
             Self::BitAnd | Self::BitOr | Self::BitXor => 1,
             Self::SumInteger | Self::Variance | Self::First | Self::Last => 2,
-            Self::Regression | Self::SumUndone => 5,
+            Self::Regression | Self::SumUndone | Self::Kalman => 5,
+            Self::AvgLast => 3 + LAST_VALUES_MAX,
         }
     }
 
     /// Whether the result depends on the number of values.
     pub(crate) fn is_counted(self) -> bool {
-        !matches!(self, Self::First | Self::Last)
+        !matches!(self, Self::First | Self::Last | Self::Kalman | Self::AvgLast)
     }
 
     /// Writes the state without values; `state` is zeroed.
@@ -64,7 +73,7 @@ impl FixedKind {
             Self::MinFloat => state[0] = f64::NAN.to_bits(),
             Self::MaxFloat => state[0] = f64::NEG_INFINITY.to_bits(),
             Self::MinInteger | Self::First => state[0] = i64::MAX as u64,
-            Self::MaxInteger | Self::Last => state[0] = i64::MIN as u64,
+            Self::MaxInteger | Self::Last | Self::Kalman | Self::AvgLast => state[0] = NOTHING,
             Self::BitAnd => state[0] = u64::MAX,
             Self::SumFloat | Self::SumInteger | Self::SumUndone | Self::Variance | Self::Regression => {}
             Self::BitOr | Self::BitXor => {}
@@ -122,6 +131,13 @@ impl FixedKind {
                     state.copy_from_slice(other);
                 }
             }),
+            // The other state is that of one row.
+            Self::Kalman => others.filter(|(_, other)| other[0] != NOTHING).for_each(|(_, other)| {
+                follow(state, [other[3], other[0], other[4]].map(float));
+            }),
+            Self::AvgLast => others.filter(|(_, other)| other[0] != NOTHING).for_each(|(_, other)| {
+                keep_values(state, [other[3], other[0]].map(float));
+            }),
         }
     }
 }
@@ -145,6 +161,10 @@ pub(crate) enum FixedValues<'a> {
     FirstInteger(&'a [i64]),
     LastFloat(&'a [f64]),
     LastInteger(&'a [i64]),
+    /// The values, the variances of the process, those of the measurement.
+    Kalman([&'a [f64]; 3]),
+    /// The values, and how many count.
+    AvgLast([&'a [f64]; 2]),
 }
 
 impl FixedValues<'_> {
@@ -168,6 +188,8 @@ impl FixedValues<'_> {
             Self::FirstInteger(values) => keep_first(state, time_us, values[row] as u64),
             Self::LastFloat(values) => keep_last(state, time_us, values[row].to_bits()),
             Self::LastInteger(values) => keep_last(state, time_us, values[row] as u64),
+            Self::Kalman(arguments) => follow(state, arguments.map(|values| values[row])),
+            Self::AvgLast(arguments) => keep_values(state, arguments.map(|values| values[row])),
         }
     }
 
@@ -195,7 +217,8 @@ impl FixedValues<'_> {
         match self {
             Self::SumFloat(_) | Self::MinFloat(_) | Self::MaxFloat(_) | Self::MinInteger(_) | Self::MaxInteger(_) => 1,
             Self::BitAnd(_) | Self::BitOr(_) | Self::BitXor(_) => 1,
-            Self::SumUndone(_) | Self::Regression(..) => 5,
+            Self::SumUndone(_) | Self::Regression(..) | Self::Kalman(_) => 5,
+            Self::AvgLast(_) => 3 + LAST_VALUES_MAX,
             _ => 2,
         }
     }
@@ -274,6 +297,41 @@ fn keep_last(state: &mut [u64], time_us: i64, bits: u64) {
     if time_us >= state[0] as i64 {
         (state[0], state[1]) = (time_us as u64, bits);
     }
+}
+
+/// The variance of the first estimate of a Kalman filter, which is 0.
+const FIRST_VARIANCE: f64 = 30.0;
+
+/// A step of a Kalman filter: a value, the variance of the process, and that of the measurement.
+fn follow(state: &mut [u64], [value, process, measurement]: [f64; 3]) {
+    if !value.is_finite() {
+        return;
+    }
+    let (estimate, variance) = match state[0] {
+        NOTHING => (0.0, FIRST_VARIANCE),
+        _ => (float(state[1]), float(state[2])),
+    };
+    let variance = variance + process;
+    let gain = variance / (variance + measurement);
+    // A weighted mean cannot overflow, as a difference could.
+    let estimate = (1.0 - gain) * estimate + gain * value;
+    let words = [process, estimate, (1.0 - gain) * variance, value, measurement];
+    state[..5].copy_from_slice(&words.map(f64::to_bits));
+}
+
+/// Keeps a value among the last ones, of which so many count, and their mean.
+fn keep_values(state: &mut [u64], [value, most]: [f64; 2]) {
+    if !value.is_finite() {
+        return;
+    }
+    let room = (most as usize).clamp(1, LAST_VALUES_MAX) as u64;
+    let before = if state[0] == NOTHING { 0 } else { state[2] };
+    let seen = before + 1;
+    state[3 + (before % room) as usize] = value.to_bits();
+    let kept = room.min(seen);
+    // From the oldest on, so that the mean does not depend on where the values lie.
+    let sum: f64 = (seen - kept..seen).map(|at| float(state[3 + (at % room) as usize])).sum();
+    (state[0], state[1], state[2]) = (most.to_bits(), (sum / kept as f64).to_bits(), seen);
 }
 
 /// Moves the mean by a step towards that of other values. An infinite value makes it infinite, as it does a sum.
@@ -533,6 +591,43 @@ mod tests {
         assert_eq!(moments(AggregateFunction::VarPop, &none), None);
         assert_eq!(moments(AggregateFunction::VarPop, &one), Some(0.0));
         assert_eq!(moments(AggregateFunction::StddevSamp, &one), None);
+    }
+
+    /// The first five temperatures of RIoTBench's city data, and what its filter makes of them.
+    #[test]
+    fn a_kalman_filter_follows_values_and_leaves_out_what_is_none() {
+        let values = [8.0, 7.5, f64::NAN, 31.3, f64::INFINITY, 11.7, 35.2];
+        let expected = [7.915914, 7.674746, 7.674746, 19.310387, 19.310387, 15.741342, 24.736078];
+        let (q, r) = ([0.125; 7], [0.32; 7]);
+        let of = FixedValues::Kalman([&values, &q, &r]);
+        let one = |row: usize| state_of(FixedValues::Kalman([&values, &q, &r]), FixedKind::Kalman, row..row + 1);
+        let mut followed = vec![0; 5];
+        FixedKind::Kalman.initialize(&mut followed);
+        for (row, expected) in expected.into_iter().enumerate() {
+            of.update(&mut followed, 0, row, 0);
+            assert!((float(followed[1]) - expected).abs() < 1e-5, "{row}: {}", float(followed[1]));
+            let merged = merged(FixedKind::Kalman, &(0..=row).map(one).collect::<Vec<_>>()).1;
+            assert_eq!(merged[..3], followed[..3], "rows that are merged one by one are followed");
+        }
+        assert_eq!(one(2).1[0], NOTHING);
+    }
+
+    #[test]
+    fn the_mean_of_the_last_values_is_that_of_a_list() {
+        let values: Vec<f64> = (0..40).map(|n| if n % 7 == 3 { f64::NAN } else { f64::from(n * n % 11) }).collect();
+        for most in 1..=LAST_VALUES_MAX {
+            let counts = vec![most as f64; values.len()];
+            let of = || FixedValues::AvgLast([&values, &counts]);
+            for end in 1..=values.len() {
+                let valid: Vec<f64> = values[..end].iter().copied().filter(|value| !value.is_nan()).collect();
+                let last = &valid[valid.len().saturating_sub(most)..];
+                let mean = last.iter().sum::<f64>() / last.len() as f64;
+                let (_, state) = state_of(of(), FixedKind::AvgLast, 0..end);
+                assert_eq!(float(state[1]), mean, "{most} of {end}");
+                let ones = (0..end).map(|row| state_of(of(), FixedKind::AvgLast, row..row + 1));
+                assert_eq!(merged(FixedKind::AvgLast, &ones.collect::<Vec<_>>()).1, state);
+            }
+        }
     }
 
     #[test]

@@ -223,6 +223,8 @@ impl Layout {
                 FixedKind::First => FixedValues::FirstInteger(integers()),
                 FixedKind::Last if is_float() => FixedValues::LastFloat(floats(0)),
                 FixedKind::Last => FixedValues::LastInteger(integers()),
+                FixedKind::Kalman => FixedValues::Kalman([0, 1, 2].map(floats)),
+                FixedKind::AvgLast => FixedValues::AvgLast([0, 1].map(floats)),
             }
         })
     }

@@ -83,6 +83,13 @@ pub enum AggregateFunction {
     FirstValue,
     /// `last_value(x)`: the value with the latest event time.
     LastValue,
+    /// `kalman(x, q, r)`: the estimate of a scalar Kalman filter, for each row after its value; q is the variance of
+    /// the process, r that of the measurement, both constants above 0. The first estimate is 0 with a variance of 30.
+    /// Values that are null, NaN or infinite are missing.
+    Kalman,
+    /// `avg_last(x, n)`: the mean of the last n values, 1 to [`LAST_VALUES_MAX`]. Values that are null, NaN or infinite
+    /// are missing.
+    AvgLast,
     /// `bool_and(x)`.
     BoolAnd,
     /// `bool_or(x)`.
@@ -106,7 +113,7 @@ pub enum AggregateFunction {
 }
 
 /// Every function and its SQL name. Names with a space cannot be written: they are of calls with DISTINCT.
-const NAMES: [(AggregateFunction, &str); 32] = [
+const NAMES: [(AggregateFunction, &str); 34] = [
     (AggregateFunction::Count, "count"),
     (AggregateFunction::CountDistinct, "count distinct"),
     (AggregateFunction::ApproxDistinct, "approx_distinct"),
@@ -130,6 +137,8 @@ const NAMES: [(AggregateFunction, &str); 32] = [
     (AggregateFunction::RegrR2, "regr_r2"),
     (AggregateFunction::FirstValue, "first_value"),
     (AggregateFunction::LastValue, "last_value"),
+    (AggregateFunction::Kalman, "kalman"),
+    (AggregateFunction::AvgLast, "avg_last"),
     (AggregateFunction::BoolAnd, "bool_and"),
     (AggregateFunction::BoolOr, "bool_or"),
     (AggregateFunction::BitAnd, "bit_and"),
@@ -178,7 +187,15 @@ impl AggregateFunction {
                 | Self::RegrSlope
                 | Self::RegrIntercept
                 | Self::RegrR2
+                | Self::Kalman
+                | Self::AvgLast
         )
+    }
+
+    /// Whether the function follows rows one by one in their order, so that groups of rows cannot be merged. It stands
+    /// over rows that wait for their turn and stay ([`KeyedOver::waits`](crate::parallel::KeyedOver::waits)).
+    pub fn is_sequence(self) -> bool {
+        matches!(self, Self::Kalman | Self::AvgLast)
     }
 
     /// Whether this is the DISTINCT form of a function: SQL calls it by the name of the other form.
@@ -255,6 +272,8 @@ impl AggregateFunction {
             Self::PercentileCont => (2, "percentile_cont(value, 0.95)"),
             Self::CovarSamp | Self::CovarPop => (2, "covar_samp(y, x)"),
             Self::Corr => (2, "corr(y, x)"),
+            Self::Kalman => (3, "kalman(value, 0.125, 0.32)"),
+            Self::AvgLast => (2, "avg_last(value, 5)"),
             Self::RegrSlope | Self::RegrIntercept | Self::RegrR2 => (2, "regr_slope(y, x)"),
             // With or without a key.
             Self::ArrayAgg | Self::ArrayAggDistinct => (arguments.len().clamp(1, 2), "array_agg(value)"),
@@ -387,6 +406,9 @@ impl AggregateSpec {
         text
     }
 }
+
+/// The most values that `avg_last` keeps.
+pub const LAST_VALUES_MAX: usize = 8;
 
 /// The most digits of decimals that are aggregated. This many digits always fit 64 bits.
 pub const DECIMAL_DIGITS: u8 = 18;

@@ -321,7 +321,7 @@ impl Builder {
                 }
                 FixedKind::SumInteger if function == AggregateFunction::Avg => Form::WideQuotient(word),
                 FixedKind::SumInteger => Form::WideSum(word),
-                FixedKind::First | FixedKind::Last => Form::Timed(word),
+                FixedKind::First | FixedKind::Last | FixedKind::Kalman | FixedKind::AvgLast => Form::Timed(word),
                 FixedKind::Regression => Form::Regression(word),
                 _ => Form::Word(word),
             }
@@ -426,6 +426,8 @@ fn fixed_kind(function: AggregateFunction, storage: Storage) -> FixedKind {
         F::BitXor => FixedKind::BitXor,
         F::FirstValue => FixedKind::First,
         F::LastValue => FixedKind::Last,
+        F::Kalman => FixedKind::Kalman,
+        F::AvgLast => FixedKind::AvgLast,
         _ => unreachable!("{function} has no state of fixed size"),
     }
 }

@@ -10,6 +10,7 @@ use rivulet_relational::functions::RANKINGS;
 use super::bounded::bounded;
 use super::haversine::haversine_m;
 use super::scalars;
+use crate::{Position, SqlError};
 
 /// The functions that make windows, in GROUP BY only.
 pub(super) const WINDOWS: [&str; 6] = ["tumble", "hop", "cumulate", "session", "count_window", "state_window"];
@@ -165,6 +166,14 @@ pub(super) const LEFT_OUT: [(&[&str], &str, &str); 4] = [
 /// Why a function of DataFusion's packages is not offered, and what to do instead.
 fn left_out(name: &str) -> Option<(&'static str, &'static str)> {
     LEFT_OUT.iter().find(|(names, ..)| names.contains(&name)).map(|(_, why, instead)| (*why, *instead))
+}
+
+/// The error for an aggregate that follows rows one by one, over rows without an order.
+pub(super) fn one_by_one(function: AggregateFunction, position: Position) -> SqlError {
+    let arguments = if function == AggregateFunction::Kalman { "x, 0.125, 0.32" } else { "x, 5" };
+    SqlError::new(position, format!("{function} follows rows one by one")).hint(format!(
+        "in a big query write {function}({arguments}) OVER (PARTITION BY k ORDER BY ts ROWS UNBOUNDED PRECEDING)"
+    ))
 }
 
 /// The meaning of a function name.

@@ -271,3 +271,57 @@ fn the_hint_of_an_unknown_column_has_each_name_once() {
         ],
     );
 }
+
+#[test]
+fn functions_that_follow_rows_say_where_they_stand() {
+    let group = "follows rows one by one";
+    let over = "in a big query write kalman(x, 0.125, 0.32) OVER (PARTITION BY k ORDER BY ts ROWS UNBOUNDED PRECEDING)";
+    let mean = "in a big query write avg_last(x, 5) OVER (PARTITION BY k ORDER BY ts ROWS UNBOUNDED PRECEDING)";
+    let frame = "write ROWS UNBOUNDED PRECEDING behind ORDER BY ts";
+    let ordered = |call: &str| {
+        format!(
+            "write {call} OVER (PARTITION BY key ORDER BY ts), over a source whose event time is ts; over results of \
+             windows, order by window_end"
+        )
+    };
+    let constants = ("the variances of kalman are constants above 0", "write for example kalman(x, 0.125, 0.32)");
+    let last = ("avg_last takes the last 1 to 8 values, a constant number", "write for example avg_last(x, 5)");
+    let w = "OVER (ORDER BY date_time ROWS UNBOUNDED PRECEDING)";
+    let other = "in another order than that of the event time is not supported yet";
+    for (query, error, hint) in [
+        ("kalman(price, 1, 1) FROM bid".to_owned(), format!("kalman {group}"), over.to_owned()),
+        ("avg_last(price, 3) FROM bid GROUP BY auction".into(), format!("avg_last {group}"), mean.into()),
+        ("avg_last(price, 3) OVER (PARTITION BY auction) FROM bid".into(), format!("avg_last {group}"), mean.into()),
+        (
+            "avg_last(price, 3) OVER (ORDER BY date_time ROWS 3 PRECEDING) FROM bid".into(),
+            "avg_last follows all rows of a partition, and this frame has not all".into(),
+            frame.into(),
+        ),
+        (
+            "kalman(price, 1, 1) OVER (ORDER BY price ROWS UNBOUNDED PRECEDING) FROM bid".into(),
+            format!("kalman {other}"),
+            ordered("kalman(x, 0.125, 0.32)"),
+        ),
+        (
+            "last_value(price) OVER (ORDER BY price) FROM bid".into(),
+            format!("last_value {other}"),
+            ordered("last_value(x)"),
+        ),
+        (
+            format!("last_value(price) RESPECT NULLS {w} FROM bid"),
+            "RESPECT NULLS in last_value is not supported yet".into(),
+            String::new(),
+        ),
+        (format!("kalman(price, 0, 1) {w} FROM bid"), constants.0.into(), constants.1.into()),
+        (format!("kalman(price, 1, price) {w} FROM bid"), constants.0.into(), constants.1.into()),
+        (format!("kalman(price, 1, 1e308 * 10) {w} FROM bid"), constants.0.into(), constants.1.into()),
+        (format!("avg_last(price, 9) {w} FROM bid"), last.0.into(), last.1.into()),
+        (format!("avg_last(price, 2.5) {w} FROM bid"), last.0.into(), last.1.into()),
+        (format!("avg_last(price, NULL) {w} FROM bid"), last.0.into(), last.1.into()),
+    ] {
+        let text = format!("SELECT {query}");
+        let told = super::query_plans::error(&text);
+        assert!(told.contains(&error) && told.contains(&hint), "{text}\n{told}");
+    }
+    planned(&format!("SELECT first_value(channel) IGNORE NULLS {w}, avg_last(price, 8) {w} FROM bid"));
+}

@@ -15,7 +15,7 @@ use arrow::datatypes::{DataType, Schema, SchemaRef};
 pub use self::plan::{KeyedOverSpec, Lag, OverFrame, Versions};
 
 use self::changing::ChangingOperator;
-use self::plan::{OverPlan, is_by_time, waits};
+use self::plan::{OverPlan, is_bounded, is_by_time, waits};
 use self::waiting::WaitingOperator;
 use super::check_columns;
 use super::groups::{GroupPlan, Mode};
@@ -85,6 +85,14 @@ impl KeyedOver {
         let mut groups = GroupPlan::new(&spec.aggregates, &spec.input, Mode::Merging)?;
         groups.layout.in_order = waits(&spec);
         let keys = KeyPlan::new(&spec.input, &spec.partition)?;
+        let is_of_all = !is_bounded(spec.frame) && waits(&spec);
+        if let Some(one) = spec.aggregates.iter().find(|one| one.function.is_sequence() && !is_of_all) {
+            return Err(PlanError::Operator {
+                operator: "over",
+                problem: format!("{} follows all rows one by one", one.function),
+                hint: "order by the event time, ascending, with ROWS UNBOUNDED PRECEDING".into(),
+            });
+        }
         let plan = OverPlan { spec, keys, groups, output, ahead_us: 0, leads: Vec::new(), versions: None };
         plan.store()?;
         plan.result_store()?;

@@ -101,7 +101,7 @@ impl OverPlan {
 
     /// Whether rows leave the frame.
     pub(super) fn is_bounded(&self) -> bool {
-        !matches!(self.spec.frame, OverFrame::Rows { preceding: None } | OverFrame::Range { preceding_us: None })
+        is_bounded(self.spec.frame)
     }
 
     /// For how many later rows a row waits; 0 if it does not wait.
@@ -160,6 +160,10 @@ impl OverPlan {
         let KeyedOverSpec { partition, order, frame, .. } = &self.spec;
         format!("{partition:?} {order:?} {frame:?} {}", self.groups.fingerprint())
     }
+}
+
+pub(super) fn is_bounded(frame: OverFrame) -> bool {
+    !matches!(frame, OverFrame::Rows { preceding: None } | OverFrame::Range { preceding_us: None })
 }
 
 pub(super) fn waits(spec: &KeyedOverSpec) -> bool {

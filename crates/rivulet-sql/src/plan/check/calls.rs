@@ -6,7 +6,7 @@ use rivulet_operators::AggregateFunction;
 use super::{ARRIVAL_TIME, Place, Scope, WINDOW_END, WINDOW_START, exact, not_yet};
 use crate::parse::name_of;
 use crate::plan::call::call_name;
-use crate::plan::functions::{CLOCK, Found, REGISTRY, UUID_OF_NOTHING, instead_of};
+use crate::plan::functions::{CLOCK, Found, REGISTRY, UUID_OF_NOTHING, instead_of, one_by_one};
 use crate::plan::synonyms;
 use crate::plan::walk::inspect;
 use crate::statement::Name;
@@ -50,6 +50,7 @@ impl Scope<'_> {
             return Err(not_yet(position, &treatment.to_string()));
         }
         match found {
+            Found::Aggregate(aggregate) if aggregate.is_sequence() => return Err(one_by_one(aggregate, position)),
             Found::Aggregate(_) if is_over => self.check_history(function, &name, place)?,
             Found::Aggregate(_) => self.check_aggregate(function, &name, place)?,
             Found::Scalar if !plain => {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use arrow::datatypes::DataType;
 use datafusion_common::{DFSchema, ScalarValue};
 use datafusion_expr::expr::{AggregateFunctionParams, Sort};
 use datafusion_expr::{Aggregate, Expr};
@@ -11,7 +12,7 @@ use rivulet_operators::expression::sql;
 use rivulet_operators::parallel::{
     KeyedAggregate, KeyedAggregateSpec, KeyedWindow, KeyedWindowKind, KeyedWindowSpec, Phase,
 };
-use rivulet_operators::{AggregateFunction, AggregateSpec};
+use rivulet_operators::{AggregateFunction, AggregateSpec, LAST_VALUES_MAX};
 
 use super::PlannedSource;
 use super::aggregates::PlannedAggregate;
@@ -21,7 +22,8 @@ use super::error::{not_yet, place_of, refused};
 use super::lower::Lowering;
 use super::stream::{Attached, Partition, Pending, Place, Stream};
 use super::{letters, lists};
-use crate::SqlError;
+use crate::plan::functions::one_by_one;
+use crate::{Position, SqlError};
 
 /// The kind of a key of GROUP BY.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -374,6 +376,9 @@ impl Lowering {
             return Err(not_yet(position, &format!("the aggregate {}", call.func.name())));
         };
         let AggregateFunctionParams { args, distinct, filter, order_by, null_treatment } = &call.params;
+        if function.is_sequence() {
+            return Err(one_by_one(*function, position));
+        }
         if stream.changes && !function.takes_back() {
             let problem = format!("{function} cannot take back a row, and rows of this input may be taken back");
             let hint = match function {
@@ -422,6 +427,9 @@ impl Lowering {
                 )));
             }
         };
+        if function.is_sequence() {
+            check_constants(function, args, position)?;
+        }
         // The count of a constant is the count of rows.
         let counts_rows = function == F::Count
             && matches!(args, [Expr::Literal(value, _)] if !matches!(value, ScalarValue::Null) && !value.is_null());
@@ -441,6 +449,31 @@ impl Lowering {
         };
         Ok(AggregateSpec { name, function, arguments, filter })
     }
+}
+
+/// Checks the constants of an aggregate that follows rows one by one.
+fn check_constants(function: AggregateFunction, args: &[Expr], position: Position) -> Result<(), SqlError> {
+    let fits = |argument: &Expr| {
+        let Expr::Literal(value, _) = unaliased(argument) else { return false };
+        match (function, value.cast_to(&DataType::Float64)) {
+            (AggregateFunction::AvgLast, Ok(ScalarValue::Float64(Some(count)))) => {
+                count.fract() == 0.0 && (1.0..=LAST_VALUES_MAX as f64).contains(&count)
+            }
+            (_, Ok(ScalarValue::Float64(Some(variance)))) => variance > 0.0 && variance.is_finite(),
+            _ => false,
+        }
+    };
+    if args.iter().skip(1).all(fits) {
+        return Ok(());
+    }
+    Err(match function {
+        AggregateFunction::AvgLast => {
+            refused(position, format!("avg_last takes the last 1 to {LAST_VALUES_MAX} values, a constant number"))
+                .hint("write for example avg_last(x, 5)")
+        }
+        _ => refused(position, "the variances of kalman are constants above 0")
+            .hint("write for example kalman(x, 0.125, 0.32)"),
+    })
 }
 
 /// Returns the distinct keys, and for each key of GROUP BY its kind. `places` are the indices of the keys that are no

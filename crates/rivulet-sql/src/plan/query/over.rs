@@ -343,6 +343,10 @@ impl Lowering {
             return Err(not_yet(position, &format!("RESPECT NULLS in {function}")));
         }
         let frame = self.frame(&call.params.window_frame, position)?;
+        if function.is_sequence() && !matches!(frame, OverFrame::Rows { preceding: None }) {
+            let problem = format!("{function} follows all rows of a partition, and this frame has not all");
+            return Err(refused(position, problem).hint("write ROWS UNBOUNDED PRECEDING behind ORDER BY ts"));
+        }
         Ok(OverCall { function: OverFunction::Aggregate(*function), params: &call.params, frame })
     }
 
@@ -403,6 +407,8 @@ impl<'e> OverCall<'e> {
             OverFunction::Lead { .. } => Some("LEAD(x)"),
             OverFunction::Aggregate(AggregateFunction::FirstValue) => Some("first_value(x)"),
             OverFunction::Aggregate(AggregateFunction::LastValue) => Some("last_value(x)"),
+            OverFunction::Aggregate(AggregateFunction::Kalman) => Some("kalman(x, 0.125, 0.32)"),
+            OverFunction::Aggregate(AggregateFunction::AvgLast) => Some("avg_last(x, 5)"),
             OverFunction::Aggregate(_) => None,
         }
     }

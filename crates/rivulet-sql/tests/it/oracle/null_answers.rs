@@ -251,4 +251,7 @@ fn the_last_value_is_that_of_the_order() {
     check("first_value(x) IGNORE NULLS OVER w", "", all, [3; 6]);
     check("coalesce(last_value(x) OVER w, 0)", "PARTITION BY k", all, [3, 0, 1, 7, 5, 1]);
     check("first_value(x) OVER w", "", "1", [3, 3, 1, 1, 7, 5]);
+    check("CAST(avg_last(x, 2) OVER w AS BIGINT)", "", all, [3, 3, 2, 4, 6, 6]);
+    check("coalesce(x, CAST(avg_last(x, 2) OVER w AS BIGINT))", "", all, [3, 3, 1, 7, 5, 6]);
+    check("CAST(round(kalman(x, 0.125, 0.32) OVER w * 1000) AS BIGINT)", "", all, [2968, 2968, 1827, 4375, 4668, 4668]);
 }
