@@ -58,6 +58,7 @@ pub const TARGETS: &[Target] = &[
     targets::mqtt_journal::TARGET,
     targets::nested_payloads::TARGET,
     targets::jwt::TARGET,
+    targets::model::TARGET,
 ];
 
 /// The target with this name.

@@ -97,6 +97,7 @@ exercise!(
     mqtt_journal,
     nested_payloads,
     jwt,
+    model,
 );
 
 #[test]

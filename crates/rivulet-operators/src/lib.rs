@@ -23,6 +23,7 @@
 //! - [`matching`]: which queries on one topic a row can concern ([`Match`], [`MatchIndex`]);
 //! - [`pattern`]: sequences of rows, MATCH_RECOGNIZE ([`PatternMatch`], [`PatternSpec`]);
 //! - [`unnest`]: several rows from one ([`Unnest`]);
+//! - [`model`]: trees and linear models that are read from files ([`Model`]);
 //! - [`parallel`]: the keyed operators of big queries, whose instances run side by side ([`parallel::KeyedWindow`],
 //!   ...);
 //! - [`error`]: what a plan can get wrong ([`PlanError`]).
@@ -46,6 +47,7 @@ pub mod route;
 pub mod matching;
 pub mod pattern;
 pub mod elements;
+pub mod model;
 pub mod unnest;
 pub mod parallel;
 pub mod error;
@@ -68,6 +70,7 @@ pub use lookup::{
     EARTH_RADIUS_M, Find, Lookup, LookupResults, LookupSpec, Nearby, OrderKey, Table, TableAggregate, TableFunction,
 };
 pub use matching::{Comparison, Match, MatchIndex, MatchKey, match_keys};
+pub use model::Model;
 pub use pattern::{
     Aggregate as PatternAggregate, KeyedPattern, MatchCondition, Navigation, Pattern, PatternMatch, PatternSpec,
     PatternVariable, Skip, Source,

@@ -65,7 +65,8 @@ pub use plan::{SQL, is_input_option, plan_application, plan_application_with};
 pub use reserved::name_in_sql;
 use rivulet_dataflow::suggest;
 pub use rivulet_dataflow::suggest::nearest;
-pub use rivulet_operators::{Match, MatchIndex, MatchKey, Table, match_keys};
+pub use rivulet_operators::model::{MODEL_BYTES_MAX, ModelError};
+pub use rivulet_operators::{Match, MatchIndex, MatchKey, Model, Table, match_keys};
 pub use scope::{Scope, SinkDeclaration, SourceDeclaration, View};
 pub use shown::shown_statement;
 pub use statement::{

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, SchemaRef};
 use datafusion_expr::LogicalPlan;
 use datafusion_physical_expr::PhysicalExpr;
-use rivulet_operators::Table;
+use rivulet_operators::{Model, Table};
 
 use crate::statement::{Declared, FormatSpec, Name};
 use crate::value::column_type_name;
@@ -182,6 +182,7 @@ pub(crate) enum Relation {
 pub struct Scope {
     relations: BTreeMap<String, Relation>,
     sinks: BTreeMap<String, Arc<SinkDeclaration>>,
+    models: BTreeMap<String, Arc<Model>>,
 }
 
 impl Scope {
@@ -204,6 +205,15 @@ impl Scope {
         self.check_is_free(name)?;
         self.relations.insert(name.text.clone(), Relation::Table(table));
         Ok(())
+    }
+
+    /// Adds models by the names of their files, in the place of earlier ones of these names.
+    pub fn add_models(&mut self, models: impl IntoIterator<Item = (String, Arc<Model>)>) {
+        self.models.extend(models);
+    }
+
+    pub(crate) fn models(&self) -> Vec<(String, Arc<Model>)> {
+        self.models.iter().map(|(file, model)| (file.clone(), model.clone())).collect()
     }
 
     /// Adds a sink.

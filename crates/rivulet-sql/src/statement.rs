@@ -19,8 +19,8 @@ pub use kind::{Declared, ObjectKind};
 use parts::Sealed;
 pub(crate) use parts::{ColumnDeclaration, ComputedColumn, MatchClause, PatternTree, SealedComputed, SkipClause};
 pub use parts::{Name, SecretValue, StateWish};
-pub(crate) use query::Watermark;
 pub use query::{BigQuery, CreateBigQuery, CreateSink, CreateSource, CreateView};
+pub(crate) use query::{PREDICT, Watermark};
 
 /// A statement.
 #[derive(Clone, Debug)]

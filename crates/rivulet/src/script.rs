@@ -17,7 +17,9 @@ use rivulet_sql::{
 };
 
 use crate::engine::{TableBound, read_table};
-use crate::run::{CONNECTORS, check_sink, check_source, create_source, own_columns, replaced_file, with_files};
+use crate::run::{
+    CONNECTORS, check_sink, check_source, create_source, own_columns, read_models, replaced_file, with_files,
+};
 use crate::service::ServiceError;
 use crate::trial::{Trial, beside_script};
 
@@ -178,6 +180,7 @@ impl Script {
             Statement::CreateView(create) => {
                 let known = self.scope.view(&create.name.text).is_some();
                 if !(known && create.if_not_exists) {
+                    self.scope.add_models(read_models(&create.query, &self.host.files)?);
                     self.scope.add_view(&create)?;
                 }
             }

@@ -15,6 +15,7 @@ pub mod files;
 pub mod grants;
 pub mod json;
 pub mod jwt;
+pub mod model;
 pub mod mqtt_broker;
 pub mod mqtt_journal;
 pub mod mqtt_packets;

@@ -12,6 +12,9 @@ use super::parts::{ColumnDeclaration, MatchClause, Name, SealedComputed, StateWi
 use crate::application::FormatSpec;
 use crate::{Literal, Position, SqlError};
 
+/// The function that gives the result of a model.
+pub(crate) const PREDICT: &str = "predict";
+
 /// `CREATE SOURCE name [(column TYPE, column AS expression, ..., PRIMARY KEY (column))] FROM 'connector:rest'
 /// [FORMAT ...] [WITH (...)]`
 #[derive(Clone, Debug)]
@@ -165,6 +168,27 @@ impl BigQuery {
             ControlFlow::<()>::Continue(())
         });
         files
+    }
+
+    /// The files of the models that the query calls, each once.
+    pub fn models(&self) -> Vec<(String, Position)> {
+        let mut models: Vec<(String, Position)> = Vec::new();
+        let Ok(query) = self.query() else { return models };
+        let _ = ast::visit_expressions(query, |expression| {
+            if let ast::Expr::Function(call) = expression
+                && let [ast::ObjectNamePart::Identifier(name)] = call.name.0.as_slice()
+                && name.value.eq_ignore_ascii_case(PREDICT)
+                && let ast::FunctionArguments::List(arguments) = &call.args
+                && let Some(ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(ast::Expr::Value(file)))) =
+                    arguments.args.first()
+                && let ast::Value::SingleQuotedString(path) = &file.value
+                && !models.iter().any(|(known, _)| known == path)
+            {
+                models.push((path.clone(), Position::from(file.span).or(self.position)));
+            }
+            ControlFlow::<()>::Continue(())
+        });
+        models
     }
 
     /// The syntax tree, or the error of a stored text that could not be read.

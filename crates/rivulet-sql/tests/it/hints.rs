@@ -325,3 +325,45 @@ fn functions_that_follow_rows_say_where_they_stand() {
     }
     planned(&format!("SELECT first_value(channel) IGNORE NULLS {w}, avg_last(price, 8) {w} FROM bid"));
 }
+
+#[test]
+fn calls_of_models_are_checked() {
+    check(
+        "",
+        &[
+            (
+                "SELECT predict('air.json', price) FROM bid",
+                "8: the model 'air.json' has 2 inputs, and 1 are given",
+                "write predict('air.json', dust, air)",
+            ),
+            (
+                "SELECT predict('other.json', price) FROM bid",
+                "8: the model 'other.json' is not read in this place",
+                "call predict in a SELECT around it",
+            ),
+            (
+                "SELECT predict(channel, price) FROM bid",
+                "8: the file of a model is a constant text",
+                "write predict('model.json', x, y)",
+            ),
+            (
+                "SELECT predict('air.json', channel, price) FROM bid",
+                "8: predict does not take (TEXT, TEXT, BIGINT)",
+                "write numbers without quotes; convert with CAST(... AS DOUBLE) or CAST(... AS TEXT)",
+            ),
+            (
+                "SELECT predict('air.json', price, price) OVER () FROM bid",
+                "8: predict is not an aggregate",
+                "OVER is for aggregates: leave it out",
+            ),
+            (
+                "SELECT predct('air.json', price, price) FROM bid",
+                "8: unknown function 'predct'",
+                "did you mean 'predict'?",
+            ),
+        ],
+    );
+    let plan =
+        planned("SELECT predict('air.json', price, NULL) AS air FROM bid WHERE PREDICT('air.json', 1, price) > 'B'");
+    assert_eq!(plan.output.schema.field(0).name(), "air");
+}

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::array::{Int64Array, RecordBatch};
 use arrow::datatypes::DataType;
 use rivulet_sql::{
-    Name, Position, QueryPlan, Scope, SqlError, Statement, Table, explain_query, parse_script, plan_query,
+    Model, Name, Position, QueryPlan, Scope, SqlError, Statement, Table, explain_query, parse_script, plan_query,
 };
 
 fn folder() -> PathBuf {
@@ -19,7 +19,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The sources of the benchmark, and a table `side_input` of keys and values.
+/// The sources of the benchmark, a table `side_input` of keys and values, and the model `air.json` of two inputs.
 fn scope() -> Scope {
     let mut scope = Scope::new();
     run(&read(&folder().join("prelude.sql")), &mut scope).unwrap();
@@ -27,6 +27,8 @@ fn scope() -> Scope {
     let rows = RecordBatch::try_from_iter([("key", column()), ("value", column())]).unwrap();
     let name = Name { text: "side_input".into(), position: Position::default() };
     scope.add_table(&name, Arc::new(Table::new("side_input", rows))).unwrap();
+    let model = br#"{"kind": "tree", "inputs": ["dust", "air"], "nodes": [{"leaf": "GOOD"}]}"#;
+    scope.add_models([("air.json".to_owned(), Arc::new(Model::parse(model).unwrap()))]);
     scope
 }
 

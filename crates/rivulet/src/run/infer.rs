@@ -1,11 +1,14 @@
-//! Files that a SELECT reads by their paths: each becomes a source that is declared for that SELECT alone, with the
-//! columns that its file shows.
+//! Models that a query calls, and files that a SELECT reads by their paths: each of these becomes a source that is
+//! declared for that SELECT alone, with the columns that its file shows.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
+use std::sync::Arc;
 
 use rivulet_connectors::connector::{ConnectorContext, ConnectorError, InferredFile, infer_file};
 use rivulet_connectors::files::Files;
-use rivulet_sql::{BigQuery, Position, Scope, Statement, declared_type_name, name_in_sql, parse_script};
+use rivulet_sql::{
+    BigQuery, MODEL_BYTES_MAX, Model, Position, Scope, Statement, declared_type_name, name_in_sql, parse_script,
+};
 
 use super::open::check_source;
 use crate::service::{ErrorKind, ServiceError};
@@ -67,12 +70,41 @@ fn name_of(path: &str) -> String {
     }
 }
 
-/// The names that a SELECT may use: those in scope, and the files that it reads by their paths.
+/// The most models that a query may call.
+const MODELS_MAX: usize = 32;
+
+/// Reads the models that a query calls. Each is there by the name of its file.
+///
+/// # Errors
+/// A file cannot be read, or is no model.
+pub(crate) fn read_models(query: &BigQuery, files: &Files) -> Result<Vec<(String, Arc<Model>)>, ServiceError> {
+    let models = query.models();
+    if models.len() > MODELS_MAX {
+        return Err(ServiceError::invalid(format!(
+            "the query calls {} models, and {MODELS_MAX} is the most",
+            models.len()
+        )));
+    }
+    let read = models.into_iter().map(|(path, position)| {
+        let failed = |error: &dyn Display| {
+            let text = format!("the model '{path}' cannot be used: {error}");
+            ServiceError::from_text(ErrorKind::Invalid, &text).at(position.line, position.column)
+        };
+        let bytes = files.read(&path, MODEL_BYTES_MAX).map_err(|error| failed(&error))?;
+        let model = Model::parse(&bytes).map_err(|error| failed(&error))?;
+        Ok((path, Arc::new(model)))
+    });
+    read.collect()
+}
+
+/// The names that a SELECT may use: those in scope, the models that it calls, and the files that it reads by their
+/// paths.
 ///
 /// # Errors
 /// As with [`create_source`].
 pub(crate) fn with_files(query: &BigQuery, scope: &Scope, host: &ConnectorContext) -> Result<Scope, ServiceError> {
     let mut scope = scope.clone();
+    scope.add_models(read_models(query, &host.files)?);
     for (path, position) in query.files() {
         // A declared name comes first.
         if scope.has_relation(&path) {

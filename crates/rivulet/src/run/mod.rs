@@ -26,7 +26,7 @@ use crate::service::{ErrorKind, ServiceError};
 use letters::QueryLetters;
 use results::{Results, SharedResults};
 
-pub(crate) use infer::{create_source, with_files};
+pub(crate) use infer::{create_source, read_models, with_files};
 pub use open::{CONNECTORS, End};
 pub(crate) use open::{check_sink, check_source, format_text, option_text, own_columns, placed_at, replaced_file};
 

@@ -61,6 +61,16 @@ fn relations(query: &BigQuery) -> Vec<Name> {
     relations_of(query).unwrap_or_default().into_iter().map(named).collect()
 }
 
+/// Whether a statement reads files of models.
+pub(super) fn calls_models(statement: &Statement) -> bool {
+    match statement {
+        Statement::CreateView(create) => !create.query.models().is_empty(),
+        Statement::CreateBigQuery(create) => !create.query.models().is_empty(),
+        Statement::RunQuery(query) | Statement::ExplainBigQuery { query, .. } => !query.models().is_empty(),
+        _ => false,
+    }
+}
+
 /// The names of the sinks to which a statement writes, or explains how to write.
 pub(super) fn written_by(statement: &Statement) -> Vec<Name> {
     match statement {

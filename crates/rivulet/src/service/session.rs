@@ -11,7 +11,7 @@ use tokio::sync::broadcast;
 use super::access::{Access, Permit};
 use super::audit::{AuditEntry, Auditor, without_values};
 use super::caller::Caller;
-use super::needed::{declared_by, needed, read_by, written_by};
+use super::needed::{calls_models, declared_by, needed, read_by, written_by};
 use super::resource::Action::{self, Administer, Change, Publish, Read, Subscribe};
 use super::resource::Resource;
 use super::resource::ResourceKind::{self, Application, Query, Secret, Server, Sink, Source, Table, Tenant, User};
@@ -359,6 +359,10 @@ impl Session<'_> {
     fn permit_rows(&self, statement: &Statement, declared: &[(ResourceKind, String)]) -> Result<(), ServiceError> {
         if self.access.is_none() {
             return Ok(());
+        }
+        // The files of models are read as those of sources are.
+        if calls_models(statement) {
+            self.permit(Change, Source, None)?;
         }
         let read = read_by(statement).into_iter().map(|name| (Subscribe, name));
         for (action, name) in read.chain(written_by(statement).into_iter().map(|name| (Publish, name))) {

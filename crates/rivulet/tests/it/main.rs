@@ -58,6 +58,7 @@ mod kill_kafka;
 mod kill_mqtt;
 mod kill_qos2;
 mod kill_sessions;
+mod models;
 mod parts;
 mod passwords;
 mod permitted;

@@ -171,3 +171,27 @@ fn nobody_writes_to_a_sink_without_the_right() {
         assert_eq!(status, 200, "{statement}: {answer}");
     }
 }
+
+#[test]
+fn files_of_models_are_read_for_whoever_may_declare_a_source() {
+    let fixture = Fixture::new();
+    fixture.done(DECLARED);
+    let rights = ["change ON VIEW", "change ON QUERY", "subscribe ON SOURCE 'bids'", "publish ON SINK 'results'"];
+    let ben = fixture.user("ben", &rights);
+    let eve = fixture.user("eve", &[&rights[..], &["change ON SOURCE"]].concat());
+    let select = "SELECT predict('none.json', n) AS y FROM bids";
+    for (path, statement) in [
+        ("/api/v1/sql", format!("CREATE VIEW v AS {select}")),
+        ("/api/v1/sql", format!("CREATE QUERY q AS {select} INTO results")),
+        ("/api/v1/big-queries", format!("CREATE QUERY q AS {select} INTO results")),
+        ("/api/v1/select", select.to_owned()),
+    ] {
+        let (status, error) = ask(&fixture.server, &ben, "POST", path, &statement);
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(status == 403 && message == "'ben' may not change sources", "{path}: {statement}: {status} {error}");
+        // The file is looked for, and is not there.
+        let (status, error) = ask(&fixture.server, &eve, "POST", path, &statement);
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(status == 400 && message.contains("'none.json'"), "{path}: {statement}: {status} {error}");
+    }
+}

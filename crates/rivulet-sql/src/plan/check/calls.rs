@@ -9,7 +9,7 @@ use crate::plan::call::call_name;
 use crate::plan::functions::{CLOCK, Found, REGISTRY, UUID_OF_NOTHING, instead_of, one_by_one};
 use crate::plan::synonyms;
 use crate::plan::walk::inspect;
-use crate::statement::Name;
+use crate::statement::{Name, PREDICT};
 use crate::{Position, SqlError};
 
 impl Scope<'_> {
@@ -24,6 +24,13 @@ impl Scope<'_> {
         let plain = !matches!(function.args, ast::FunctionArguments::None);
         if function.uses_odbc_syntax || !matches!(function.parameters, ast::FunctionArguments::None) {
             return Err(not_yet(position, "this form of a call"));
+        }
+        if name.text == PREDICT {
+            return Err(SqlError::new(
+                position,
+                format!("{PREDICT} reads the file of a model, which only a big query does"),
+            )
+            .hint("write SELECT predict('model.json', x, y) FROM source"));
         }
         let found = REGISTRY.find(&name.text);
         let has_arguments = match &function.args {

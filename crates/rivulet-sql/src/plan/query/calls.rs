@@ -5,7 +5,7 @@ use rivulet_relational::functions::{GROUPING, LAG, LEAD, RANKINGS};
 
 use crate::plan::functions::{Found, REGISTRY, UUID_OF_NOTHING, instead_of};
 use crate::plan::synonyms;
-use crate::statement::BigQuery;
+use crate::statement::{BigQuery, PREDICT};
 use crate::{Position, SqlError};
 
 /// Functions of windows, which may only be called in their own places.
@@ -65,7 +65,7 @@ pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
             let (why, instead) = UUID_OF_NOTHING;
             return Err(SqlError::new(position, format!("{name} {why}")).hint(instead));
         }
-        match REGISTRY.find(name) {
+        match if name == PREDICT { Found::Scalar } else { REGISTRY.find(name) } {
             Found::Scalar if call.is_over || call.is_filtered || call.is_distinct => {
                 let what = match (call.is_over, call.is_filtered) {
                     (true, _) => "OVER is",
@@ -99,7 +99,7 @@ pub(super) fn check(query: &BigQuery) -> Result<(), SqlError> {
                     ));
             }
             Found::Unknown => {
-                let names = REGISTRY.names().chain(WINDOWS).chain(RANKINGS).chain([LAG, LEAD]);
+                let names = REGISTRY.names().chain(WINDOWS).chain(RANKINGS).chain([LAG, LEAD, PREDICT]);
                 let error = SqlError::new(position, format!("unknown function '{name}'"));
                 return Err(match synonyms::instead(name) {
                     Some(instead) => error.hint(instead),

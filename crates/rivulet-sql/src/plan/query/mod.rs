@@ -45,9 +45,10 @@ use rivulet_relational::{Catalog, RelationalError, RowPattern};
 
 use super::constants::fold_constants;
 use super::functions::REGISTRY;
+use super::scalars::predict;
 use super::with_room;
 use crate::scope::{Relation, Scope};
-use crate::statement::BigQuery;
+use crate::statement::{BigQuery, PREDICT};
 use crate::{Position, SqlError};
 use builder::Builder;
 use lower::Lowering;
@@ -173,7 +174,9 @@ fn needs_its_reader(plan: &LogicalPlan) -> bool {
 /// The names that queries may use.
 fn catalog(scope: &Scope, query: &BigQuery) -> Arc<Catalog> {
     let patterns = query.patterns().iter().map(|clause| Arc::new(PatternOf(clause.clone())) as Arc<dyn RowPattern>);
-    let catalog = Catalog::new(REGISTRY.scalars(), aggregates::aggregates(), fold_constants);
+    let predict = (PREDICT.to_owned(), predict(scope.models()));
+    let scalars = REGISTRY.scalars().chain([predict]);
+    let catalog = Catalog::new(scalars, aggregates::aggregates(), fold_constants);
     let mut catalog = catalog.with_patterns(patterns.collect());
     for (name, relation) in scope.relations() {
         match relation {

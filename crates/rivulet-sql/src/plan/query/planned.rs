@@ -30,6 +30,13 @@ pub struct QueryPlan {
     pub(crate) changes: BTreeMap<NodeId, bool>,
 }
 
+impl QueryPlan {
+    /// Whether another plan of the same text does the same: it has the same versions of all models.
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.identities == other.identities
+    }
+}
+
 /// A source that a query reads.
 #[derive(Clone, Debug)]
 pub struct PlannedSource {

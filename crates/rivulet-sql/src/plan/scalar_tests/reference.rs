@@ -293,8 +293,8 @@ These are no functions of values. They have sections of their own:
   over [earlier rows](../sql/applications.md#earlier-rows). `FIRST`, `LAST`, `PREV`, `CLASSIFIER` and `MATCH_NUMBER`
   belong to [MATCH_RECOGNIZE](../sql/applications.md#match_recognize).
 - In big queries: [windows](../sql/big-queries.md#windows), ranks, `LAG`, `LEAD` and aggregates
-  [OVER](../sql/big-queries.md#over) rows, `GROUPING` of [sets of keys](../sql/big-queries.md#group-by), and
-  `PROCTIME()`, the clock as the time of tumbling windows.
+  [OVER](../sql/big-queries.md#over) rows, `GROUPING` of [sets of keys](../sql/big-queries.md#group-by),
+  `predict` of [models](../sql/big-queries.md#models), and `PROCTIME()`, the clock as the time of tumbling windows.
 
 ### tumble
 
@@ -362,6 +362,11 @@ which number, in big queries.
 ### dense_rank
 
 `dense_rank() OVER (PARTITION BY key ORDER BY x)`: The same without gaps, in big queries.
+
+### predict
+
+`predict('model.json', x, ...)`: What a model makes of each row: a decision tree or a linear model that is read from a
+file, in big queries. [Models](../sql/big-queries.md#models) says how it is written.
 
 ### first
 
@@ -536,7 +541,7 @@ fn every_function_is_in_the_reference() {
         .chain(HISTORY)
         .chain(rivulet_relational::functions::RANKINGS);
     let names =
-        names.chain(CLOCK).chain(RANKINGS).chain([LAG, PROCTIME]).chain(bounds.iter().map(String::as_str));
+        names.chain(CLOCK).chain(RANKINGS).chain([LAG, PROCTIME, "predict"]).chain(bounds.iter().map(String::as_str));
     for name in names.chain(refused().map(|(name, ..)| name)) {
         let found = crate::function(name).unwrap_or_else(|| panic!("{name} is not in the reference"));
         assert!(!found.calls.is_empty() && !found.description.is_empty(), "{found:?}");

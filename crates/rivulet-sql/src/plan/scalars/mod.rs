@@ -10,6 +10,7 @@ mod json;
 mod json_path;
 mod list_key;
 mod maps;
+mod predict;
 mod regexp_extract;
 mod rounding;
 mod text;
@@ -30,6 +31,7 @@ use crate::value::TIMESTAMP;
 pub(in crate::plan) use function::Function;
 pub(in crate::plan) use json::{array_of, json_of};
 pub(in crate::plan) use list_key::list_key;
+pub(in crate::plan) use predict::predict;
 
 /// All these functions.
 pub(in crate::plan) fn scalars() -> Vec<Arc<ScalarUDF>> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
-use rivulet_sql::{Name, Position, Scope};
+use rivulet_sql::{Model, Name, Position, Scope};
 
 use super::engine::{Course, planned_beside, run};
 use super::query::{Column, MIDNIGHT_US, SECOND_US, Table, Type, Value};
@@ -254,4 +254,45 @@ fn the_last_value_is_that_of_the_order() {
     check("CAST(avg_last(x, 2) OVER w AS BIGINT)", "", all, [3, 3, 2, 4, 6, 6]);
     check("coalesce(x, CAST(avg_last(x, 2) OVER w AS BIGINT))", "", all, [3, 3, 1, 7, 5, 6]);
     check("CAST(round(kalman(x, 0.125, 0.32) OVER w * 1000) AS BIGINT)", "", all, [2968, 2968, 1827, 4375, 4668, 4668]);
+}
+
+#[test]
+fn a_model_gives_null_for_null_and_refuses_what_is_no_number() {
+    let mut scope = Scope::new();
+    let models = [
+        (
+            "tree.json",
+            r#"{"kind": "tree", "inputs": ["a", "b"], "nodes": [{"input": 1, "le": 0, "then": 1, "else": 2},
+                         {"leaf": "low"}, {"leaf": "high"}]}"#,
+        ),
+        ("line.json", r#"{"kind": "linear", "inputs": ["a"], "coefficients": [2], "intercept": 1}"#),
+    ];
+    scope.add_models(models.map(|(file, model)| {
+        (file.to_owned(), Arc::new(Model::parse(model.as_bytes()).unwrap_or_else(|error| panic!("{error}"))))
+    }));
+    let tables = tables([("a", THREE)]);
+    check_beside(
+        &scope,
+        &tables,
+        true,
+        &[
+            ("SELECT id FROM a WHERE predict('tree.json', id, x) = 'high'", &[&[2], &[3]]),
+            ("SELECT id FROM a WHERE predict('tree.json', id, x - id) = 'high'", &[]),
+            ("SELECT id FROM a WHERE predict('tree.json', x, id) IS NULL", &[&[1]]),
+            ("SELECT id, CAST(predict('line.json', id) AS BIGINT) AS v FROM a", &[&[1, 3], &[2, 5], &[3, 7]]),
+            (
+                "CREATE VIEW v AS SELECT id, predict('line.json', id) AS y FROM a; \
+                 SELECT CAST(max(predict('line.json', y)) AS BIGINT) AS v FROM v",
+                &[&[15]],
+            ),
+        ],
+    );
+    let query =
+        "SELECT id FROM a WHERE predict('line.json', CASE WHEN id > 1 THEN CAST('NaN' AS DOUBLE) ELSE 0 END) = 1";
+    let plan = planned_beside(scope, query, &tables).unwrap();
+    let course = Course { seed: 1, parallelism: 1, batch_rows: 3, rows_max: 16, restart: None, endless: false };
+    let answered = run(&plan, &tables, &course).unwrap();
+    assert_eq!(answered.rows.keys().collect::<Vec<_>>(), [&vec![Value::Int(1)]]);
+    let refused = answered.refused.unwrap();
+    assert!(refused.contains("the input 'a' of the model 'line.json' is NaN"), "{refused}");
 }

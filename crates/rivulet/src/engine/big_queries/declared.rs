@@ -6,17 +6,18 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rivulet_connectors::connector::{ConnectorContext, Direction};
 use rivulet_connectors::files::Files;
 use rivulet_sql::{
-    CreateBigQuery, CreateView, Declared, Name, Scope, SinkDeclaration, SourceDeclaration, SqlError, Statement,
+    CreateBigQuery, CreateView, Declared, Model, Name, Scope, SinkDeclaration, SourceDeclaration, SqlError, Statement,
     plan_query, shown_statement, type_name,
 };
 
 use crate::engine::outside::OPEN_MAX;
-use crate::run::{CONNECTORS, check_sink, check_source, own_columns};
+use crate::run::{CONNECTORS, check_sink, check_source, own_columns, read_models};
 use crate::service::{ErrorKind, FullName, ServiceError, Tenant};
 
 use super::{Absence, BigQueries, Known, Remembered, Space};
@@ -62,16 +63,18 @@ impl<'s> Declaration<'s> {
 pub(super) enum Ready {
     Source(SourceDeclaration),
     Sink(SinkDeclaration),
-    View(Box<CreateView>),
+    /// With the models that it calls.
+    View(Box<CreateView>, Vec<(String, Arc<Model>)>),
 }
 
 impl Ready {
-    /// Reads the columns of a source from its file, if the file defines them. The statement is a declaration.
+    /// Reads the columns of a source from its file, if the file defines them, and the models of a view. The statement
+    /// is a declaration.
     fn of(statement: &Statement, files: &Files) -> Result<Self, ServiceError> {
         match statement {
             Statement::CreateSource(create) => Ok(Self::Source(create.declare(own_columns(files))?)),
             Statement::CreateSink(create) => Ok(Self::Sink(create.declare()?)),
-            Statement::CreateView(create) => Ok(Self::View(create.clone())),
+            Statement::CreateView(create) => Ok(Self::View(create.clone(), read_models(&create.query, files)?)),
             _ => Err(ServiceError::invalid("the statement declares no source, sink or view")),
         }
     }
@@ -81,7 +84,7 @@ impl Ready {
         match self {
             Self::Source(source) => check_source(source, host),
             Self::Sink(sink) => check_sink(sink, host),
-            Self::View(_) => Ok(()),
+            Self::View(..) => Ok(()),
         }
     }
 
@@ -89,7 +92,10 @@ impl Ready {
         match self {
             Self::Source(source) => scope.add_source(source),
             Self::Sink(sink) => scope.add_sink(sink),
-            Self::View(create) => scope.add_view(&create),
+            Self::View(create, models) => {
+                scope.add_models(models);
+                scope.add_view(&create)
+            }
         }
     }
 }
@@ -154,6 +160,13 @@ impl Declarations {
                 self.scope.source(&create.name.text).map_or(Ok(()), |source| scope.add_source((**source).clone()))
             }
             Statement::CreateSink(create) => scope.add_sink(create.declare()?),
+            // Its models are not read again.
+            Statement::CreateView(create) if calls_models(statement) => {
+                if let Some(view) = self.scope.view(&create.name.text) {
+                    scope.add_planned_view(view.clone());
+                }
+                Ok(())
+            }
             Statement::CreateView(create) => scope.add_view(create),
             _ => Ok(()),
         }
@@ -179,7 +192,8 @@ impl Declarations {
                 (Statement::CreateBigQuery(create), _) => queries.push(create),
                 (_, Some(declaration))
                     if self.add_again(statement, &mut scope).is_err()
-                        && (!self.absent.contains_key(other) || names_it(declaration.text)) =>
+                        && (!self.absent.contains_key(other) || names_it(declaration.text))
+                        || calls_models(statement) && names_it(declaration.text) =>
                 {
                     needing.push(declaration.name.text.clone());
                 }
@@ -202,6 +216,11 @@ impl Declarations {
                 .with_hint(format!("drop '{what}' first"))),
         }
     }
+}
+
+/// Whether a statement declares a view that calls models.
+fn calls_models(statement: &Statement) -> bool {
+    matches!(statement, Statement::CreateView(create) if !create.query.models().is_empty())
 }
 
 /// Whether a name occurs in a text of SQL, ignoring case.
@@ -275,7 +294,7 @@ impl BigQueries {
         is_new: bool,
         limit: Duration,
     ) -> Result<Ready, ServiceError> {
-        if !is_new && !matches!(statement, Statement::CreateSource(_)) {
+        if !is_new && !matches!(statement, Statement::CreateSource(_)) && !calls_models(statement) {
             return Ready::of(statement, &Files::default());
         }
         let host = self.opener.permitted.host(tenant);
@@ -298,7 +317,7 @@ impl BigQueries {
         let mut known = self.known.lock();
         let scope = &mut known.spaces.entry(tenant.clone()).or_default().scope;
         match ready {
-            Ready::View(create) => {
+            Ready::View(create, _) => {
                 let view = full.view(&create.name.text).expect("it was just added").clone();
                 scope.add_planned_view(view);
                 Ok(())

@@ -119,7 +119,8 @@ impl BigQueries {
     ) -> OneQuery {
         let (query, life) = (query.clone(), Life::stored(is_paused, failure));
         let mut one = OneQuery { number, query, plan: None, saved: None, life };
-        let planned = plan_query(&one.query, &self.scope(&name.tenant)).map_err(ServiceError::from);
+        let scope = self.scope_of(&name.tenant, &one.query);
+        let planned = scope.and_then(|scope| Ok(plan_query(&one.query, &scope)?));
         let loaded = planned.and_then(|plan| {
             let plan = one.plan.insert(Arc::new(plan)).clone();
             one.saved = self.line(name, number, &one.query.text)?;

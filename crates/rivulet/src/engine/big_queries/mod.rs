@@ -51,7 +51,7 @@ use super::queries::submit::check_free;
 use super::tables::ReferenceTables;
 use super::taps::Watched;
 use crate::catalog::Catalog;
-use crate::run;
+use crate::run::{self, read_models};
 use crate::service::{ErrorKind, FullName, Limit, ServiceError, Tenant};
 use life::{Life, Started};
 use saved::Saved;
@@ -228,6 +228,17 @@ impl BigQueries {
         scope
     }
 
+    /// The same, and the models that a query calls, as their files are now.
+    fn scope_of(&self, tenant: &Tenant, query: &BigQuery) -> Result<Scope, ServiceError> {
+        let mut scope = self.scope(tenant);
+        if !query.models().is_empty() {
+            let (query, files) = (query.clone(), self.opener.permitted.files(tenant));
+            let read = move || read_models(&query, &files);
+            scope.add_models(self.opener.call("reading a model", self.opener.limit(), read)?);
+        }
+        Ok(scope)
+    }
+
     /// Plans and starts a query of a tenant. Returns whether it is new.
     pub(super) fn create(&self, tenant: &Tenant, create: CreateBigQuery) -> Result<bool, ServiceError> {
         let name = tenant.named(&create.name.text);
@@ -263,7 +274,7 @@ impl BigQueries {
         let mut plans = 0;
         let (plan, running, changing) = loop {
             let changes = self.declarations(tenant);
-            let plan = Arc::new(plan_query(query, &self.scope(tenant))?);
+            let plan = Arc::new(plan_query(query, &self.scope_of(tenant, query)?)?);
             let running = self.opener.start(&plan, name, None, self.tap_of(name, &plan))?;
             let changing = self.changing.lock();
             if self.declarations(tenant) == changes && !self.opener.is_stopped() {
@@ -416,7 +427,7 @@ impl BigQueries {
     }
 
     fn start_once_more(&self, name: &FullName, one: OneQuery) -> Result<Resumed, ServiceError> {
-        let plan = Arc::new(plan_query(&one.query, &self.scope(&name.tenant))?);
+        let plan = Arc::new(plan_query(&one.query, &self.scope_of(&name.tenant, &one.query)?)?);
         if let Some(running) = one.life.into_flow() {
             // What the query has opened is closed first: a port that it listens on is free then.
             self.known.lock().change(name, |one| one.life.forget_flow());
@@ -487,7 +498,7 @@ impl BigQueries {
 
     /// The plan that a query of a tenant would have, without creating it.
     pub(super) fn explain_text(&self, tenant: &Tenant, query: &BigQuery) -> Result<String, ServiceError> {
-        Ok(explain_query(&plan_query(query, &self.scope(tenant))?))
+        Ok(explain_query(&plan_query(query, &self.scope_of(tenant, query)?)?))
     }
 }
 

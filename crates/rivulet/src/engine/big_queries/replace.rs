@@ -117,7 +117,13 @@ impl BigQueries {
         };
         let is_same =
             |statement: &Statement| matches!(statement, Statement::CreateBigQuery(one) if one.id == create.id);
-        if self.known.lock().remembered.get(&before.number).is_some_and(|one| is_same(&one.statement)) {
+        let is_same = self.known.lock().remembered.get(&before.number).is_some_and(|one| is_same(&one.statement));
+        // The same text may call other versions of its models.
+        let is_read_again = || {
+            let plan = plan_query(&create.query, &self.scope_of(tenant, &create.query)?)?;
+            Ok::<_, ServiceError>(!before.plan.as_ref().is_some_and(|before| before.is_same(&plan)))
+        };
+        if is_same && (create.query.models().is_empty() || !is_read_again()?) {
             return Ok(QueryReplacement::default());
         }
         let version = self.check_version(&name, before, create, wish, claim, no_checkpoint)?;
@@ -138,7 +144,7 @@ impl BigQueries {
     ) -> Result<Version<'a>, ServiceError> {
         let FullName { tenant, name } = full_name;
         let declarations = self.declarations(tenant);
-        let plan = Arc::new(plan_query(&create.query, &self.scope(tenant))?);
+        let plan = Arc::new(plan_query(&create.query, &self.scope_of(tenant, &create.query)?)?);
         if matches!(before.life, Life::Ending(_) | Life::Ended(_)) {
             return Err(has_ended(name));
         }

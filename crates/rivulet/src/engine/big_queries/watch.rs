@@ -239,7 +239,7 @@ impl BigQueries {
     }
 
     fn try_to_start(&self, name: &FullName, one: &OneQuery) -> Result<(), ServiceError> {
-        let plan = Arc::new(plan_query(&one.query, &self.scope(&name.tenant))?);
+        let plan = Arc::new(plan_query(&one.query, &self.scope_of(&name.tenant, &one.query)?)?);
         let is_wanted = || {
             if self.opener.is_stopped() {
                 return false;

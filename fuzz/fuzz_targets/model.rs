@@ -1,0 +1,4 @@
+//! Fuzzes `model`; see there.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| (rivulet_fuzz::targets::model::TARGET.run)(bytes));
