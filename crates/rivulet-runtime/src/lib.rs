@@ -35,7 +35,7 @@ pub mod task;
 pub mod workers;
 
 pub use flow::{
-    Flow, FlowError, FlowLimits, FlowParts, FlowReport, Letters, OperatorReport, Partition, Tap, TaskReport,
+    Flow, FlowError, FlowLimits, FlowParts, FlowReport, Letters, OperatorReport, Partition, Tap, TaskReport, Usage,
 };
 pub use group::{
     Alter, Group, GroupId, GroupInput, GroupParts, GroupSnapshot, Joined, Restored, Saved, StateMigration, Suspended,

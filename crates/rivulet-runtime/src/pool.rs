@@ -142,6 +142,7 @@ impl Pool {
 
     /// A worker returns a task that has more work: its budget is spent, or its sink had no room.
     pub(crate) fn schedule_again(&self, task: Arc<dyn Runnable>) {
+        task.standing().note_due(self.clock.steady_us());
         task.standing().again();
         let pending = task.pending();
         self.scheduler.ready(task, pending);
@@ -165,6 +166,7 @@ impl Pool {
     /// Whether the scheduler must be told of work for a task in this standing.
     fn is_to_be_told(&self, standing: &Standing) -> bool {
         if standing.claim() {
+            standing.note_due(self.clock.steady_us());
             self.scheduled.fetch_add(1, Ordering::AcqRel);
             // At the end no worker is left to run the task, and waiting events have been reported.
             return !self.closing.is_over();

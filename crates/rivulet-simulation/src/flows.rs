@@ -573,7 +573,6 @@ impl FlowWorld {
             sinks: vec![parts],
             parallelism: self.parallelism,
             limits: FlowLimits { rows_max: 16, bytes_max: 1 << 20, batch_rows: 4 },
-            measures: false,
             letters: None,
             tap: None,
             restored: snapshot,

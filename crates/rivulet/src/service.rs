@@ -50,8 +50,8 @@ pub(crate) use live::Waiting;
 pub use live::{LiveResult, Selection};
 pub use names::{FullName, Tenant};
 pub use queries::{
-    BigQueryInfo, EndHealth, LatencyStatus, QueryFilter, QueryInfo, QueryState, WindowWait, generated_id,
-    generated_name,
+    BigQueryInfo, EndHealth, LatencyStatus, OperatorUsage, QueryFilter, QueryInfo, QueryState, TaskUsage, WindowWait,
+    generated_id, generated_name,
 };
 pub use quotas::{LIMIT_MAX, Limit, LimitUse, Limits, LiveStream, Quota, Quotas, TenantInfo};
 pub use requests::{Alteration, AlterationEffect, Parameter, ParameterValue, QueryChange, QueryRequest};

@@ -35,6 +35,8 @@ pub(super) struct Sent {
     pub(super) channel: usize,
     pub(super) element: Element,
     bytes: usize,
+    /// When it was sent, microseconds of the steady clock.
+    pub(super) sent_us: i64,
 }
 
 /// The elements that wait for a task.
@@ -60,9 +62,9 @@ impl FlowInbox {
         }
     }
 
-    /// Adds an element. Returns true if the task must be scheduled: the queue was empty, or the order of magnitude of
+    /// Adds an element that is sent at `now_us`. Returns true if the task must be scheduled: the queue was empty, or the order of magnitude of
     /// its rows has risen.
-    pub(super) fn push(&self, channel: usize, element: Element) -> bool {
+    pub(super) fn push(&self, channel: usize, element: Element, now_us: i64) -> bool {
         let (mut bytes, mut has_risen) = (0, false);
         let mut queue = self.queue.lock();
         if let Element::Watermark(watermark_us) = element
@@ -79,7 +81,7 @@ impl FlowInbox {
             self.rows_most.fetch_max(rows, Ordering::Relaxed);
             self.bytes.fetch_add(bytes, Ordering::AcqRel);
         }
-        queue.push_back(Sent { channel, element, bytes });
+        queue.push_back(Sent { channel, element, bytes, sent_us: now_us });
         queue.len() == 1 || has_risen
     }
 
@@ -98,7 +100,7 @@ impl FlowInbox {
                     let bytes = sent.bytes * rest.rows() / batch.rows();
                     *batch = batch.slice(0, most);
                     sent.bytes -= bytes;
-                    queue.push_front(Sent { channel: sent.channel, element: Element::Batch(rest), bytes });
+                    queue.push_front(Sent { channel: sent.channel, element: Element::Batch(rest), bytes, sent_us: sent.sent_us });
                 }
                 rows += batch.rows();
                 bytes += sent.bytes;
@@ -191,9 +193,9 @@ mod tests {
     #[test]
     fn of_a_batch_no_more_is_taken_than_asked_for() {
         let inbox = FlowInbox::new(FlowLimits::default());
-        inbox.push(0, Element::Batch(batch(0..100)));
-        inbox.push(1, Element::Watermark(50));
-        inbox.push(0, Element::Batch(batch(100..110)));
+        inbox.push(0, Element::Batch(batch(0..100)), 0);
+        inbox.push(1, Element::Watermark(50), 0);
+        inbox.push(0, Element::Batch(batch(100..110)), 0);
         let bytes = inbox.bytes.load(Ordering::Relaxed);
         let (mut times, mut left) = (Vec::new(), 110);
         for (rows_max, elements) in [(30, 1), (70, 1), (7, 2), (50, 1)] {
@@ -212,7 +214,7 @@ mod tests {
         }
         assert!(times.into_iter().eq(0..110) && inbox.is_empty());
         // A batch that is larger than what is asked for at a time is taken as a whole, if it may be.
-        inbox.push(0, Element::Batch(batch(0..110)));
+        inbox.push(0, Element::Batch(batch(0..110)), 0);
         assert_eq!(inbox.bytes.load(Ordering::Relaxed), bytes);
         let mut taken = Vec::new();
         inbox.take(10, usize::MAX, &mut taken);
@@ -234,7 +236,7 @@ mod tests {
             (0, Element::Watermark(4)),
         ];
         for (channel, element) in elements {
-            inbox.push(channel, element);
+            inbox.push(channel, element, 0);
         }
         let mut taken = Vec::new();
         inbox.take(10, usize::MAX, &mut taken);

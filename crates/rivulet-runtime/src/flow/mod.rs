@@ -32,7 +32,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rivulet_dataflow::stage::{Stage, cut};
-use rivulet_dataflow::{Dataflow, Sink, Snapshot, StateError, StateSink};
+use rivulet_dataflow::{Clock, Dataflow, Sink, Snapshot, StateError, StateSink};
 
 use crate::pool::Pool;
 use alignment::Alignment;
@@ -47,7 +47,7 @@ pub use exchange::{Letters, Tap};
 pub use inbox::FlowLimits;
 pub use measure::OperatorReport;
 pub use reader::Partition;
-pub use report::{FlowReport, TaskReport};
+pub use report::{FlowReport, TaskReport, Usage};
 
 /// The parts of a big query.
 pub struct FlowParts {
@@ -68,8 +68,6 @@ pub struct FlowParts {
     pub parallelism: usize,
     /// The bounds of inboxes.
     pub limits: FlowLimits,
-    /// Whether rows and time of each operator are counted, which costs some percent of the time.
-    pub measures: bool,
     /// The state to continue from; sources and sinks were opened there.
     pub restored: Option<Snapshot>,
 }
@@ -79,7 +77,12 @@ pub struct Flow {
     state: Arc<FlowState>,
     tasks: Vec<Arc<FlowTask>>,
     stages: Vec<Stage>,
+    /// For each stage the sources of its rows.
+    sources_of: Vec<Arc<[usize]>>,
     dataflow: Dataflow,
+    clock: Arc<dyn Clock>,
+    /// Of the steady clock, microseconds.
+    begun_us: i64,
 }
 
 impl Flow {
@@ -88,7 +91,7 @@ impl Flow {
     /// # Errors
     /// The restored state is not that of these operators.
     pub(crate) fn start(parts: FlowParts, pool: &Arc<Pool>) -> Result<Self, StateError> {
-        let FlowParts { name, dataflow, sources, letters, tap, sinks, parallelism, limits, measures, restored } = parts;
+        let FlowParts { name, dataflow, sources, letters, tap, sinks, parallelism, limits, restored } = parts;
         let restored = restored.unwrap_or_default();
         let partitions: Vec<usize> = sources.iter().map(Vec::len).collect();
         let stages = cut(&dataflow, &partitions, parallelism.max(1));
@@ -120,6 +123,8 @@ impl Flow {
                     .enumerate()
                     .for_each(|(number, partition)| of_source[number % stage.instances].push(partition));
             }
+            let title: Vec<String> = stage.nodes.iter().map(|&node| dataflow.nodes()[node].work.name()).collect();
+            let title: Arc<str> = title.join(" > ").into();
             let divided = |node| restored.divide(&dataflow, node, stage.instances);
             let mut state_of = stage.operator_nodes(&dataflow).map(divided).collect::<Result<Vec<_>, _>>()?;
             for (instance, &worker) in workers.iter().enumerate().take(stage.instances) {
@@ -128,6 +133,7 @@ impl Flow {
                 made[index].push(FlowTask::new(
                     FlowTaskParts {
                         stage: index,
+                        title: title.clone(),
                         instance,
                         worker,
                         depth: depths[index],
@@ -146,7 +152,6 @@ impl Flow {
                         names: stage.operators(&dataflow).map(|factory| factory.describe().operator).collect(),
                         outputs,
                         sink,
-                        measures,
                         key_groups: dataflow.key_groups(),
                         restored: of_stages[index].clone(),
                         state: state_of.iter_mut().map(|frames| frames[instance].take()).collect(),
@@ -166,7 +171,9 @@ impl Flow {
         let peer = |task: &Arc<FlowTask>| -> Weak<dyn Peer> { Arc::downgrade(task) as _ };
         let _ = state.tasks.set(tasks.iter().map(peer).collect());
         tasks.iter().for_each(FlowTask::begin);
-        Ok(Self { state, tasks, stages, dataflow })
+        let clock = pool.clock.clone();
+        let begun_us = clock.steady_us();
+        Ok(Self { state, tasks, stages, sources_of, dataflow, clock, begun_us })
     }
 
     /// Makes a snapshot of all tasks; the state of operators goes to `into`, from each task when it reaches the
@@ -368,6 +375,14 @@ impl Flow {
             task.add_to(source, &mut report, &mut progress);
         }
         report.progress = progress.filter(|&(_, all)| all > 0);
+        report.window_us = u64::try_from(self.clock.steady_us() - self.begun_us).unwrap_or(0);
+        let read = |source: usize| {
+            let reads = |task: &&TaskReport| self.stages[task.stage].source(&self.dataflow) == Some(source);
+            report.tasks.iter().filter(reads).map(|task| task.rows_in).sum::<u64>()
+        };
+        let rows: Vec<u64> =
+            self.sources_of.iter().map(|sources| sources.iter().map(|&source| read(source)).sum()).collect();
+        report.tasks.iter_mut().for_each(|task| task.source_rows = rows[task.stage]);
         report
     }
 }

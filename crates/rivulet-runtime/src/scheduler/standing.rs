@@ -1,6 +1,6 @@
 //! The state of a task between those who give it work, its scheduler and its worker.
 
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
 
 /// No work is known.
 const IDLE: u8 = 0;
@@ -18,6 +18,9 @@ pub struct Standing {
     state: AtomicU8,
     /// A note of the scheduler about where it keeps the task. Used under the scheduler's lock only.
     place: AtomicU64,
+    /// When it last became due, microseconds of the steady clock. Whoever makes it due writes it before the scheduler
+    /// is told.
+    due_us: AtomicI64,
 }
 
 impl Standing {
@@ -44,6 +47,16 @@ impl Standing {
     /// Sets the scheduler's note.
     pub fn set_place(&self, place: u64) {
         self.place.store(place, Ordering::Relaxed);
+    }
+
+    /// When the task last became due, microseconds of the steady clock.
+    pub(crate) fn due_us(&self) -> i64 {
+        self.due_us.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the task becomes due, before the scheduler is told.
+    pub(crate) fn note_due(&self, now_us: i64) {
+        self.due_us.store(now_us, Ordering::Relaxed);
     }
 
     /// Turns the task from idle to due; false if it was not idle. On true, the caller must call the scheduler.

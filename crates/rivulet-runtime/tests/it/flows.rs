@@ -249,7 +249,6 @@ pub(crate) fn parts(
         sources,
         parallelism,
         limits: FlowLimits { rows_max: 4_000, bytes_max: 1 << 20, batch_rows: 1_000 },
-        measures: true,
         letters: None,
         tap: None,
         restored: None,

@@ -2,18 +2,24 @@
 
 use axum::Json;
 
-use super::call::{Authenticated, MaybeAuthenticated};
+use super::call::{Authenticated, MaybeAuthenticated, Parameters};
 use super::error::ApiError;
-use super::types::{Checkpoint, ErrorAnswer, Health, Status};
+use super::types::{Checkpoint, ErrorAnswer, Health, Status, StatusParameters};
 use crate::service::ServiceError;
 
 /// What the server is doing
 #[utoipa::path(
-    get, path = "/api/v1/status", tag = "server",
+    get, path = "/api/v1/status", tag = "server", params(StatusParameters),
     responses((status = 200, description = "Queries, counters, latencies, memory and connections", body = Status)),
 )]
-pub(super) async fn show_status(api: Authenticated) -> Result<Json<Status>, ApiError> {
-    let status = api.looking(|session| session.status()).await??;
+pub(super) async fn show_status(
+    api: Authenticated,
+    Parameters(StatusParameters { operators }): Parameters<StatusParameters>,
+) -> Result<Json<Status>, ApiError> {
+    let mut status = api.looking(|session| session.status()).await??;
+    if !operators {
+        status.big_queries.iter_mut().for_each(|query| query.operators.clear());
+    }
     Ok(Json(status))
 }
 

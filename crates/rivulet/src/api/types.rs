@@ -315,6 +315,15 @@ pub struct ListParameters {
     pub limit: Option<usize>,
 }
 
+/// What the status is to have.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub struct StatusParameters {
+    /// Whether it says what each task of each big query does with its time.
+    #[serde(default)]
+    pub operators: bool,
+}
+
 /// How to register an application.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]

@@ -32,6 +32,7 @@ mod serve;
 mod signals;
 mod sql;
 mod status;
+mod usage;
 
 use std::process::ExitCode;
 

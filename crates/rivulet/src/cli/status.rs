@@ -14,6 +14,7 @@ use crate::service::QueryState;
 use super::error::CliError;
 use super::options::{Connection, Global};
 use super::output::{NOTHING, bytes, columns_that_say, duration_us, print_json, render, table, uptime};
+use super::usage;
 
 /// How often `--watch` asks.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -47,7 +48,14 @@ With --wide also:
   tasks      parallel tasks that it runs in
   waiting    rows that wait between them
   state      memory of its operators
-And, on a machine with several memory nodes (NUMA), on which core and node each worker stays.";
+And, on a machine with several memory nodes (NUMA), on which core and node each worker stays.
+With --operators, of each task of each big query since its start, and of the operators in it:
+  queued     how long a row waited in its queue, without the time in which the task waited for a worker
+  for worker how long a row waited in its queue while the task waited for a worker
+  busy       time in which it ran
+  used       the part of the time in which it had work
+  at most    rows that ever waited in its queue
+And the bottleneck: the task that has work all the time first, and at how many rows a second of its sources.";
 
 /// Arguments of `rivulet status`.
 #[derive(Debug, clap::Args)]
@@ -60,18 +68,23 @@ pub(super) struct StatusArguments {
     /// Show every column, in a table wider than 80 columns
     #[arg(long)]
     wide: bool,
+    /// Show what the operators of big queries do with their time instead
+    #[arg(long, conflicts_with = "wide")]
+    operators: bool,
 }
 
 pub(super) fn run(global: Global, arguments: &StatusArguments) -> Result<(), CliError> {
     let client = arguments.connection.client()?;
     let clear = arguments.watch && !global.json && io::stdout().is_terminal();
     loop {
-        let status: Status = client.get("/api/v1/status", &[])?;
+        let asked: &[_] = if arguments.operators { &[("operators", "true")] } else { &[] };
+        let status: Status = client.get("/api/v1/status", asked)?;
         let mut out = io::stdout().lock();
         if global.json {
             print_json(&mut out, &status)?;
         } else {
-            write!(out, "{}{}", if clear { CLEAR } else { "" }, text(&status, arguments.wide))?;
+            let shown = if arguments.operators { operators_text(&status) } else { text(&status, arguments.wide) };
+            write!(out, "{}{shown}", if clear { CLEAR } else { "" })?;
         }
         out.flush()?;
         if !arguments.watch {
@@ -184,6 +197,17 @@ fn text(status: &Status, wide: bool) -> String {
         }
     }
     text
+}
+
+/// What the tasks of big queries do with their time.
+fn operators_text(status: &Status) -> String {
+    let texts: Vec<String> = status
+        .big_queries
+        .iter()
+        .filter(|query| !query.operators.is_empty())
+        .map(|query| format!("{}\n{}\n", query.name, usage::text(&query.operators, query.utilisation_cv)))
+        .collect();
+    if texts.is_empty() { "no big query runs\n".into() } else { texts.join("\n") }
 }
 
 /// How state is saved, and what was wrong with that.

@@ -40,8 +40,6 @@ pub struct RunOptions {
     pub parallelism: usize,
     /// How much may wait before a task.
     pub limits: FlowLimits,
-    /// Whether rows and time of each operator are counted.
-    pub measures: bool,
     /// Whether worker threads stay on one core each.
     pub pins: bool,
     /// Which task a worker runs next.
@@ -56,7 +54,6 @@ impl RunOptions {
         Self {
             parallelism: parallelism.max(1),
             limits: FlowLimits::default(),
-            measures: false,
             pins: false,
             policy: <&Policy>::default(),
             consume: Consume::All,
@@ -224,7 +221,6 @@ impl Opened {
             sinks,
             parallelism,
             limits: options.limits,
-            measures: options.measures,
             restored: checkpoints.flatten(),
         };
         let output = plan.output.sink.is_some().then(|| hosts[0].health.clone());

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use rivulet_connectors::connector::{Condition, Direction};
 use rivulet_dataflow::QueryId;
+use rivulet_runtime::{FlowReport, TaskReport};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -150,6 +151,118 @@ pub struct BigQueryInfo {
     pub watermark_lag_us: Option<u64>,
     /// Parallel tasks that it runs in.
     pub tasks: u64,
+    /// What each of them does with its time, where that is asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub operators: Vec<TaskUsage>,
+    /// How unevenly they are used: the standard deviation of their utilisation over its mean.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub utilisation_cv: Option<f64>,
+}
+
+/// What a task of a big query has done since its start, and with its time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct TaskUsage {
+    /// The number of its stage, from 1.
+    pub stage: u64,
+    /// The number of the task among those of its stage, from 1.
+    pub instance: u64,
+    /// The source, operators and sink that it runs.
+    #[schema(example = "window > project")]
+    pub operator: String,
+    /// Rows received.
+    pub rows_in: u64,
+    /// Rows sent on or written.
+    pub rows_out: u64,
+    /// Rows that wait in its queue now.
+    pub rows_waiting: u64,
+    /// Rows that waited there in the mean.
+    pub rows_waiting_mean: f64,
+    /// The most rows that ever waited there.
+    pub rows_waiting_max: u64,
+    /// How long a row waited in its queue in the mean, without the time in which the task waited for a worker,
+    /// microseconds; null without a queue or a row.
+    pub queued_us: Option<f64>,
+    /// How long a row waited in its queue in the mean while the task waited for a worker, microseconds.
+    pub scheduling_us: Option<f64>,
+    /// How long a row was computed in the mean, microseconds.
+    pub computing_us: Option<f64>,
+    /// Time in which the task ran, seconds.
+    pub busy_s: f64,
+    /// Time in which it had work and waited for a worker, seconds.
+    pub ready_s: f64,
+    /// Time in which it had work and no room for what comes of it, seconds.
+    pub blocked_s: f64,
+    /// The part of the time in which it had work, from 0 to 1.
+    pub utilisation: f64,
+    /// The part of a worker that it got while it had work, from 0 to 1.
+    pub weight: f64,
+    /// Rows a second of computing.
+    pub rows_per_s: Option<f64>,
+    /// Rows for each row that its sources read.
+    pub rows_per_source_row: Option<f64>,
+    /// The rows a second of its sources at which it has work all the time. The task with the least is the bottleneck.
+    pub source_rows_per_s_max: Option<f64>,
+    /// Its operators, of which only these figures are known where several run in one task.
+    pub fused: Vec<OperatorUsage>,
+}
+
+/// What an operator of a task has done since its start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct OperatorUsage {
+    /// Its number in the plan, as EXPLAIN shows it.
+    pub node: u64,
+    /// The operator.
+    pub operator: String,
+    /// Rows received.
+    pub rows_in: u64,
+    /// Rows emitted.
+    pub rows_out: u64,
+    /// Batches received.
+    pub batches: u64,
+    /// Time in which it ran, seconds.
+    pub busy_s: f64,
+}
+
+impl TaskUsage {
+    /// What each task of a big query has done.
+    pub fn all(report: &FlowReport) -> Vec<Self> {
+        report.tasks.iter().map(|task| Self::of(task, report.window_us)).collect()
+    }
+
+    fn of(task: &TaskReport, window_us: u64) -> Self {
+        let usage = task.usage(window_us);
+        let seconds = |time_us: u64| time_us as f64 / 1e6;
+        let fused = task.operators.iter().map(|one| OperatorUsage {
+            node: one.node as u64,
+            operator: one.operator.clone(),
+            rows_in: one.rows_in,
+            rows_out: one.rows_out,
+            batches: one.batches,
+            busy_s: one.busy_ns as f64 / 1e9,
+        });
+        Self {
+            stage: task.stage as u64 + 1,
+            instance: task.instance as u64 + 1,
+            operator: task.name.to_string(),
+            rows_in: task.rows_in,
+            rows_out: task.rows_out,
+            rows_waiting: task.waiting_rows as u64,
+            rows_waiting_mean: usage.waiting_rows_mean,
+            rows_waiting_max: task.waiting_rows_max as u64,
+            queued_us: usage.queued_us,
+            scheduling_us: usage.scheduling_us,
+            computing_us: usage.computing_us,
+            busy_s: seconds(task.busy_us),
+            ready_s: seconds(task.ready_us),
+            blocked_s: seconds(task.blocked_us),
+            utilisation: usage.utilisation,
+            weight: usage.weight,
+            rows_per_s: usage.rows_per_s,
+            rows_per_source_row: usage.rows_per_source_row,
+            source_rows_per_s_max: usage.source_rows_per_s_max,
+            fused: fused.collect(),
+        }
+    }
 }
 
 /// How long the results of windows waited for the end of their window, in microseconds; null before the first.

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 fn rivulet(arguments: &[&str]) -> Output {
@@ -378,7 +379,14 @@ fn a_plan_is_explained_and_measured() {
     assert!(plan.contains("readings") && plan.contains("hash"), "{plan}");
     let measured = rivulet(&["-q", "-p", "2", "-c", &format!("{source} EXPLAIN ANALYZE {query}")]);
     let (out, said) = (text(&measured.stdout), text(&measured.stderr));
-    assert!(out.contains("rows in") && out.contains("4 rows read"), "{out} {said}");
+    assert!(out.contains("rows in") && out.contains("4 rows read") && out.contains("bottleneck: "), "{out} {said}");
+    let measured = rivulet(&["--json", "-q", "-p", "2", "-c", &format!("{source} EXPLAIN ANALYZE {query}")]);
+    let measured: Value = serde_json::from_str(&text(&measured.stdout)).expect("JSON");
+    assert_eq!(measured["rows_in"], 4, "{measured}");
+    let tasks = measured["operators"].as_array().expect("the tasks");
+    let counting = tasks.iter().filter(|task| task["operator"].as_str().is_some_and(|name| name.contains("aggregate")));
+    assert_eq!(counting.map(|task| task["rows_in"].as_u64().unwrap()).sum::<u64>(), 4, "{measured}");
+    assert!(tasks.iter().all(|task| (0.0..=1.0).contains(&task["utilisation"].as_f64().unwrap())), "{measured}");
 }
 
 #[test]

@@ -361,6 +361,8 @@ impl Service for MemoryService {
                 watermark_us: Some(1_700_000_000_000_000),
                 watermark_lag_us: Some(1_500_000),
                 tasks: 4,
+                operators: Vec::new(),
+                utilisation_cv: None,
             }],
             workers: Vec::new(),
             messages_unrouted: 1,

@@ -63,7 +63,6 @@ fn results(
             sinks: sinks.into_iter().map(|instances| (0..instances).map(|_| sink()).collect()).collect(),
             parallelism,
             limits: FlowLimits { batch_rows: at_once, ..FlowLimits::default() },
-            measures: false,
             letters: None,
             tap: None,
             restored: None,

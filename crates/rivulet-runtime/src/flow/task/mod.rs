@@ -21,7 +21,7 @@ use rivulet_dataflow::{
 use super::exchange::{Letters, Outputs, Tap};
 use super::idleness::SourceTime;
 use super::inbox::{FlowInbox, Sent};
-use super::measure::{Counting, OperatorCounters};
+use super::measure::{Counting, OperatorCounters, Times, Turn};
 use super::peer::Peer;
 use super::reader::{Partition, Read, Reader};
 use super::state::{FlowState, Phase};
@@ -48,6 +48,8 @@ type OwnLetters = (Arc<dyn Letters>, Arc<[usize]>);
 /// The parts of a task of a flow.
 pub(super) struct FlowTaskParts {
     pub(super) stage: usize,
+    /// The name of its stage.
+    pub(super) title: Arc<str>,
     pub(super) instance: usize,
     pub(super) worker: usize,
     /// The number of stages before it, on the longest way from a source.
@@ -73,7 +75,6 @@ pub(super) struct FlowTaskParts {
     pub(super) names: Vec<String>,
     pub(super) outputs: Outputs,
     pub(super) sink: Option<Box<dyn Sink>>,
-    pub(super) measures: bool,
     pub(super) key_groups: KeyGroups,
     /// The snapshot it continues from, and the state of each operator.
     pub(super) restored: StageSnapshot,
@@ -84,6 +85,7 @@ pub(super) struct FlowTaskParts {
 pub(crate) struct FlowTask {
     myself: Weak<Self>,
     stage: usize,
+    title: Arc<str>,
     instance: usize,
     worker: usize,
     depth: usize,
@@ -109,6 +111,7 @@ pub(crate) struct FlowTask {
     /// Rows waiting in its stage after the last run.
     in_stage: AtomicUsize,
     counters: Counters,
+    times: Times,
     nodes: Vec<NodeId>,
     names: Vec<String>,
     measured: Vec<Arc<OperatorCounters>>,
@@ -135,7 +138,6 @@ struct Figures {
 struct Counters {
     rows_in: AtomicU64,
     rows_out: AtomicU64,
-    busy_us: AtomicU64,
 }
 
 /// The state of a task. The thread that runs the task holds its lock, and a report takes it in between.
@@ -150,6 +152,9 @@ struct Core {
     refusals: Refusals,
     /// Kept to reuse the memory.
     taken: Vec<Sent>,
+    turn: Turn,
+    /// Whether it has stopped with work left, because there was no room for what comes of it.
+    is_held: bool,
     /// Whether the restored task had already ended.
     had_ended: bool,
     /// Whether its sink was given more than it has room for, and has had no room since.
@@ -169,19 +174,11 @@ impl FlowTask {
         flow: Arc<FlowState>,
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, StateError> {
-        let measured: Vec<Arc<OperatorCounters>> =
-            if parts.measures { parts.operators.iter().map(|_| Arc::default()).collect() } else { Vec::new() };
-        let operators = match parts.measures {
-            false => parts.operators,
-            true => parts
-                .operators
-                .into_iter()
-                .zip(&measured)
-                .map(|(operator, counters)| {
-                    Box::new(Watched::new(operator, Counting(counters.clone()))) as Box<dyn Operator>
-                })
-                .collect(),
+        let measured: Vec<Arc<OperatorCounters>> = parts.operators.iter().map(|_| Arc::default()).collect();
+        let counting = |(operator, counters): (_, &Arc<OperatorCounters>)| -> Box<dyn Operator> {
+            Box::new(Watched::new(operator, Counting(counters.clone())))
         };
+        let operators = parts.operators.into_iter().zip(&measured).map(counting).collect();
         // The rows of all its sources come by one channel, like those of another stage.
         let channels = if parts.partitions.is_some() { vec![0] } else { parts.channels };
         let chain = Chain::new(operators).with_addresses(parts.addresses).with_key_groups(parts.key_groups);
@@ -196,6 +193,7 @@ impl FlowTask {
         Ok(Arc::new_cyclic(|task: &Weak<Self>| Self {
             myself: task.clone(),
             stage: parts.stage,
+            title: parts.title,
             instance: parts.instance,
             worker: parts.worker,
             depth: parts.depth,
@@ -215,6 +213,7 @@ impl FlowTask {
             sources_at_us: AtomicI64::new(if parts.partitions.is_some() { SOURCES_READY } else { i64::MAX }),
             in_stage: AtomicUsize::new(0),
             counters: Counters::default(),
+            times: Times::default(),
             nodes: parts.nodes,
             names: parts.names,
             measured,
@@ -228,6 +227,8 @@ impl FlowTask {
                 slots: SlotTable::new(Arc::new(Schema::empty())),
                 refusals: Refusals::new(refusals_max),
                 taken: Vec::new(),
+                turn: Turn::default(),
+                is_held: false,
                 had_ended: parts.restored.has_ended,
                 is_overfull: false,
                 is_finishing: false,
@@ -370,10 +371,11 @@ impl FlowTask {
         if core.taken.is_empty() {
             return None;
         }
-        let mut rows = 0;
-        for Sent { channel, element, .. } in core.taken.drain(..) {
+        let (mut rows, now_us) = (0, self.pool.clock.steady_us());
+        for Sent { channel, element, sent_us, .. } in core.taken.drain(..) {
             if let Element::Batch(batch) = &element {
                 rows += batch.rows();
+                self.times.take(&core.turn, batch.rows(), sent_us, now_us);
             }
             core.stage.give(channel, element);
         }
@@ -482,7 +484,9 @@ impl FlowTask {
     fn work(&self, core: &mut Core, budget: Budget) -> Result<Activation, String> {
         let clock = &self.pool.clock;
         let begun_us = clock.steady_us();
+        self.times.begin(&mut core.turn, self.standing.due_us(), begun_us);
         let mut rows = 0;
+        core.is_held = false;
         // What lies in the stage counts before what is taken.
         let held = core.stage.rows_waiting();
         // Each pass asks the sink at most once: to commit a checkpoint, to prepare one, or to finish.
@@ -505,10 +509,15 @@ impl FlowTask {
                 break Activation::Ran(rows);
             }
             if !self.may_write(core) {
+                core.is_held = true;
                 break Activation::Blocked;
             }
             // A full target wakes this task. After the run, the task checks once more whether it can go on.
-            if core.has_ended || !core.outputs.have_room() || self.flow.is_cancelled() {
+            if core.has_ended || self.flow.is_cancelled() {
+                break Activation::Ran(rows);
+            }
+            if !core.outputs.have_room() {
+                core.is_held = core.reader.is_some() || core.stage.has_work() || !self.inbox.is_empty();
                 break Activation::Ran(rows);
             }
             match self.step(core, budget.left(held + rows))? {
@@ -529,7 +538,7 @@ impl FlowTask {
             self.run_stage(core, clock.now_us(), StageHost::tick)?;
         }
         self.count_and_send(core)?;
-        self.counters.busy_us.fetch_add((clock.steady_us() - begun_us).max(0) as u64, Ordering::Relaxed);
+        self.times.end(&mut core.turn, core.is_held, clock.steady_us());
         Ok(outcome)
     }
 
@@ -554,7 +563,9 @@ impl FlowTask {
 
 impl Peer for FlowTask {
     fn push(&self, channel: usize, element: Element) {
-        if self.inbox.push(channel, element) {
+        // Only rows are asked how long they waited.
+        let now_us = if matches!(element, Element::Batch(_)) { self.pool.clock.steady_us() } else { 0 };
+        if self.inbox.push(channel, element, now_us) {
             self.schedule();
         }
     }
@@ -597,11 +608,11 @@ impl Runnable for FlowTask {
 
     fn rank(&self) -> Rank {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
-        let Counters { rows_in, rows_out, busy_us } = &self.counters;
+        let Counters { rows_in, rows_out } = &self.counters;
         let rank = Rank { depth: self.depth, ..Rank::default() };
         match of(rows_in) {
             0.0 => rank,
-            rows => Rank { ns_per_row: (of(busy_us) * 1e3 / rows).max(1.0), selectivity: of(rows_out) / rows, ..rank },
+            rows => Rank { ns_per_row: (of(&self.times.busy_us) * 1e3 / rows).max(1.0), selectivity: of(rows_out) / rows, ..rank },
         }
     }
 

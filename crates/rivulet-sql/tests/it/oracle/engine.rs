@@ -228,7 +228,6 @@ fn start(
         sinks: vec![kept.iter().map(|sink| Box::new(sink.clone()) as Box<dyn Sink>).collect()],
         parallelism,
         limits: FlowLimits { rows_max: course.rows_max, bytes_max: 1 << 20, batch_rows: course.batch_rows },
-        measures: false,
         letters: None,
         tap: None,
         restored,

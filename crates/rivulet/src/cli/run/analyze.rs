@@ -2,46 +2,21 @@
 
 use std::fmt::Write;
 
-use rivulet_runtime::TaskReport;
 use rivulet_sql::{QueryPlan, explain_query};
+use serde_json::{Value, json};
 
 use crate::bench::streams::report::grouped as count;
-use crate::cli::output::{bytes, duration_us, table};
+use crate::cli::output::{bytes, duration_us};
+use crate::cli::usage;
 use crate::counted::noun;
-use crate::run::{RunReport, Runner, Running};
+use crate::run::{RunReport, Runner};
+use crate::service::TaskUsage;
 
 /// The plan and the figures of a run.
-pub(super) fn text(plan: &QueryPlan, running: &Running, report: &RunReport) -> String {
+pub(super) fn text(plan: &QueryPlan, report: &RunReport) -> String {
     let mut text = explain_query(plan);
     let flow = &report.flow;
-    let rows = flow.tasks.iter().flat_map(|task| {
-        let place = format!("{}.{}", task.stage + 1, task.instance + 1);
-        let head = [
-            place,
-            stage_name(running, task.stage),
-            worker(task),
-            count(task.rows_in),
-            count(task.rows_out),
-            duration_us(task.busy_us),
-            count(task.waiting_rows_max as u64),
-        ];
-        let operators = task.operators.iter().map(move |operator| {
-            let time = duration_us(operator.busy_ns / 1_000);
-            let batches = format!("{} {}", count(operator.batches), noun(operator.batches, "batch"));
-            [
-                String::new(),
-                format!("  {}", operator.operator),
-                String::new(),
-                count(operator.rows_in),
-                count(operator.rows_out),
-                time,
-                batches,
-            ]
-        });
-        std::iter::once(head).chain(operators)
-    });
-    let headers = ["task", "what", "worker", "rows in", "rows out", "busy", "queue at most"];
-    let tasks = table(headers, &[3, 4, 5, 6], rows);
+    let tasks = usage::text(&TaskUsage::all(flow), flow.utilisation_cv());
     let latency = &flow.latency_us;
     let _ = write!(
         text,
@@ -57,13 +32,21 @@ pub(super) fn text(plan: &QueryPlan, running: &Running, report: &RunReport) -> S
     text
 }
 
-/// The worker that a task belongs to, with its node where there are several.
-fn worker(task: &TaskReport) -> String {
-    match (task.worker, task.node) {
-        (Some(worker), Some(node)) => format!("{worker}, node {node}"),
-        (Some(worker), None) => worker.to_string(),
-        (None, _) => "any".into(),
-    }
+/// The same for programs.
+pub(super) fn json(plan: &QueryPlan, report: &RunReport) -> Value {
+    let flow = &report.flow;
+    json!({
+        "plan": explain_query(plan),
+        "elapsed_s": report.elapsed.as_secs_f64(),
+        "rows_in": flow.rows_in,
+        "rows_out": flow.rows_out,
+        "state_bytes": flow.state_bytes,
+        "latency_us_p50": flow.latency_us.quantile_us(0.5),
+        "latency_us_p99": flow.latency_us.quantile_us(0.99),
+        "window_us": flow.window_us,
+        "utilisation_cv": flow.utilisation_cv(),
+        "operators": TaskUsage::all(flow),
+    })
 }
 
 /// On which cores and nodes workers stand, where that is known.
@@ -73,11 +56,4 @@ pub(super) fn workers(runner: &Runner) -> String {
         Some(format!("worker {} stays on core {core}, node {node}\n", worker.worker))
     });
     stands.collect()
-}
-
-/// What a stage does, in the names of its nodes.
-fn stage_name(running: &Running, stage: usize) -> String {
-    let nodes = running.flow().dataflow().nodes();
-    let stage = &running.flow().stages()[stage];
-    stage.nodes.iter().map(|&node| nodes[node].work.name()).collect::<Vec<_>>().join(" > ")
 }

@@ -20,6 +20,7 @@ use crate::script::{Planned, Script, Step};
 
 use super::error::CliError;
 use super::options::Global;
+use super::output::print_json;
 use super::signals::stop_on_signal;
 use super::sql::read_source;
 use arguments::LOOK_PERIOD;
@@ -85,12 +86,15 @@ impl Console<'_> {
                 Step::Applications(trial) => applications::run(self.global, self.arguments, &self.stop, *trial)?,
                 Step::Show(text) => writeln!(io::stdout(), "{}", text.trim_end())?,
                 Step::Analyze(planned) => {
-                    let runner = Runner::new(RunOptions { measures: true, ..options })?;
                     let running =
                         runner.start(&planned.host, &planned.plan, &planned.name, Some(Box::new(writer::Nothing)))?;
                     let report = self.wait(&Named::of(&planned), &running)?;
-                    let (text, workers) = (analyze::text(&planned.plan, &running, &report), analyze::workers(&runner));
-                    writeln!(io::stdout(), "{}", (text + &workers).trim_end())?;
+                    if self.global.json {
+                        print_json(&mut io::stdout(), &analyze::json(&planned.plan, &report))?;
+                    } else {
+                        let text = analyze::text(&planned.plan, &report) + &analyze::workers(&runner);
+                        writeln!(io::stdout(), "{}", text.trim_end())?;
+                    }
                 }
             }
         }

@@ -3,23 +3,28 @@
 //! What must hold: figures are read without any lock of the engine. The reader waits for a busy task.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 
 use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::{Clock, Seconds};
-use rivulet_runtime::{FlowReport, Histogram};
+use rivulet_runtime::{FlowReport, Histogram, TaskReport};
 use rivulet_sql::{Declared, ObjectKind};
 
 use super::{BigQueries, OneQuery};
 use crate::counted::counted;
 use crate::engine::running::{by_reason, latency, named};
 use crate::like::like;
-use crate::service::{BigQueryInfo, FullName, QueryFilter, QueryInfo, QueryState, ResourceKind, Tenant, WindowWait};
+use crate::service::{
+    BigQueryInfo, FullName, QueryFilter, QueryInfo, QueryState, ResourceKind, TaskUsage, Tenant, WindowWait,
+};
 
 /// A big query with details that the summary omits.
 #[derive(Debug)]
 pub(in crate::engine) struct BigQuerySnapshot {
     pub(in crate::engine) tenant: Tenant,
     pub(in crate::engine) info: BigQueryInfo,
+    /// Its stages by number and name, each with the indices of its tasks.
+    pub(in crate::engine) stages: Vec<(String, Range<usize>)>,
     pub(in crate::engine) latency_us: Histogram,
 }
 
@@ -92,8 +97,16 @@ impl OneQuery {
             watermark_us: report.watermark_us,
             watermark_lag_us: report.watermark_us.filter(|_| is_open).map(behind_us),
             tasks: if is_open { report.tasks.len() as u64 } else { 0 },
+            operators: TaskUsage::all(&report),
+            utilisation_cv: report.utilisation_cv(),
         };
-        BigQuerySnapshot { tenant: tenant.clone(), info, latency_us: report.latency_us }
+        let of_stage = |tasks: &[TaskReport]| format!("{} {}", tasks[0].stage + 1, tasks[0].name);
+        let mut stages: Vec<(String, Range<usize>)> = Vec::new();
+        for tasks in report.tasks.chunk_by(|one, other| one.stage == other.stage) {
+            let from = stages.last().map_or(0, |(_, tasks)| tasks.end);
+            stages.push((of_stage(tasks), from..from + tasks.len()));
+        }
+        BigQuerySnapshot { tenant: tenant.clone(), info, stages, latency_us: report.latency_us }
     }
 }
 

@@ -10,7 +10,12 @@ use rivulet_connectors::connector::{Condition, Direction};
 
 use super::{Labels, Latency, Series, Snapshot, counts};
 use crate::engine::big_queries::BigQuerySnapshot;
-use crate::service::QueryState;
+use crate::service::{QueryState, TaskUsage};
+
+const SECONDS: Option<&Unit> = Some(&Unit::Seconds);
+
+/// A figure of a stage, which is the sum over its tasks: its name, its unit, and what it is.
+type StageSum<'f> = (&'f str, Option<&'static Unit>, &'f str, &'f dyn Fn(&TaskUsage) -> f64);
 
 /// Every state, so that a series does not vanish when a query leaves one.
 const STATES: [QueryState; 5] =
@@ -48,6 +53,7 @@ impl Snapshot {
                 ("big_query_tasks", "Parallel tasks of a big query", |one| one.info.tasks),
             ],
         )?;
+        Self::encode_stages(&queries, encoder)?;
         let seconds = Some(&Unit::Seconds);
         let help = "How far the time of the results of a big query is, since 1970";
         let watermark = |one: &BigQuerySnapshot| Some(ConstGauge::new(one.info.watermark_us? as f64 / 1e6));
@@ -59,6 +65,45 @@ impl Snapshot {
         let help = "From the arrival of the newest row that a result of a big query is made of, or from the end of its \
                     window, to its handing to the sink";
         queries.family(encoder, "big_query_latency", help, seconds, |one| Some(Latency(&one.latency_us)))
+    }
+
+    /// What stages do with their time, the tasks of each together.
+    fn encode_stages<'a>(
+        queries: &Series<'a, &'a BigQuerySnapshot>,
+        encoder: &mut DescriptorEncoder<'_>,
+    ) -> fmt::Result {
+        let stages = queries
+            .by("stage", |one| one.stages.iter().map(|(name, tasks)| (&**name, &one.info.operators[tasks.clone()])));
+        let of_rows = |task: &TaskUsage, time_us: Option<f64>| time_us.unwrap_or(0.0) / 1e6 * task.rows_in as f64;
+        let sums: [StageSum<'_>; 6] = [
+            ("rows_in", None, "Rows that a stage of a big query has received", &|task| task.rows_in as f64),
+            ("busy", SECONDS, "Time in which a stage of a big query ran", &|task| task.busy_s),
+            ("ready", SECONDS, "Time in which a stage of a big query had work and waited for a worker", &|task| {
+                task.ready_s
+            }),
+            (
+                "blocked",
+                SECONDS,
+                "Time in which a stage of a big query had work and no room for its results",
+                &|task| task.blocked_s,
+            ),
+            (
+                "row_queued",
+                SECONDS,
+                "Time that rows waited in the queues of a stage, without that of scheduling",
+                &|task| of_rows(task, task.queued_us),
+            ),
+            ("row_scheduling", SECONDS, "Time that rows waited while their stage waited for a worker", &|task| {
+                of_rows(task, task.scheduling_us)
+            }),
+        ];
+        for (name, unit, help, of) in sums {
+            let sum = |tasks: &[TaskUsage]| Some(ConstCounter::new(tasks.iter().map(of).sum::<f64>()));
+            stages.family(encoder, &format!("big_query_stage_{name}"), help, unit, sum)?;
+        }
+        let waiting = |tasks: &[TaskUsage]| tasks.iter().map(|task| task.rows_waiting).sum();
+        stages
+            .gauges(encoder, &[("big_query_stage_waiting_rows", "Rows that wait for a stage of a big query", waiting)])
     }
 
     /// The health of sources and sinks.
