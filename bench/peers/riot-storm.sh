@@ -28,8 +28,11 @@ storm() {
     -cp "$WORK/classes:$STORM_LIB/*" Riot "$DATA" "${@:2}"
 }
 rivulet() {
-  "$RIVULET" bench riot --json --topology "$2" --cpus "$1" --curve "${CURVES:-fused,congestion}" --rates "${RATES:-}" \
-    --warm-up 10s --duration "${SECONDS_EACH:-20}s" --burst "${BURST_MS:-0}ms" |
+  local more=()
+  [ -z "${RATES:-}" ] || more+=(--rates "$RATES")
+  [ -z "${BURST_MS:-}" ] || more+=(--burst "${BURST_MS}ms")
+  "$RIVULET" bench riot --json --topology "$2" --cpus "$1" --curve "${CURVES:-fused,congestion}" \
+    --duration "${SECONDS_EACH:-20}s" "${more[@]}" |
     sed 's/{"topology"/\n&/g' | sed -n 's/^{"topology"/{"engine":"rivulet","topology"/; s/^\({"engine".*}\)\(,\|\]}\)$/\1/p'
 }
 one() { # RUN CPUS TOPOLOGY FORM

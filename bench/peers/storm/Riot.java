@@ -637,7 +637,7 @@ public final class Riot {
     @Override
     void take(Tuple tuple) {
       Row row = new Row(tuple.getBinary(2));
-      String meta = row.values[0] + "," + row.values[2] + "," + row.values[3];
+      String meta = tuple.getLong(0) + "," + row.values[0] + "," + row.source() + "," + row.values[2] + "," + row.values[3];
       for (int i = 0; i < OBSERVED.length; i++) {
         emit(row.source(), meta, SHORT[i], row.observed(i));
       }
