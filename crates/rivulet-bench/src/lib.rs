@@ -17,6 +17,8 @@
 //! - [`nexmark`]: the queries of the NEXMark benchmark;
 //! - [`hibench`]: the streaming workloads of HiBench;
 //! - [`latency`]: a histogram;
+//! - [`search`]: for the largest load that is sustained;
+//! - [`circumstances`]: where and when something was measured; [`plots`]: how pages show it;
 //! - [`policies`]: what other engines run next.
 
 pub mod streams;
@@ -30,6 +32,9 @@ pub mod sources;
 pub mod nexmark;
 pub mod hibench;
 pub mod latency;
+pub mod search;
+pub mod circumstances;
+pub mod plots;
 pub mod policies;
 pub mod random;
 mod clients;
@@ -37,6 +42,7 @@ mod digits;
 mod sensors;
 mod sender;
 
+pub use circumstances::Circumstances;
 pub use clients::BrokerOptions;
 pub use generator::commands::Report;
 pub use generator::handle::{GeneratorHandle, HandleError};

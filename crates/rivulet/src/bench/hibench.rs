@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use rivulet_bench::Circumstances;
 use rivulet_bench::hibench::{Visits, Workload};
 
-use super::many::Circumstances;
 use super::streams::job::{Job, Settings};
 use super::streams::report::StreamsReport;
 use super::streams::run_apart;

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rivulet_bench::Circumstances;
 use rivulet_bench::nexmark::{FileFormat, Input, Output, Query, Stream, write_side_input, write_stream};
 
-use super::many::Circumstances;
 use super::streams::job::{Job, Settings};
 use super::streams::report::StreamsReport;
 use super::streams::run_apart;

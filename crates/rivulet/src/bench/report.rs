@@ -1,9 +1,8 @@
 //! What a measurement of rows found, for machines.
 
+use rivulet_bench::Circumstances;
 use serde::Serialize;
 use serde_json::{Value, json};
-
-use super::many::Circumstances;
 
 /// The outcomes, or why a server came to no end.
 #[derive(Clone, Debug)]

@@ -14,11 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use rivulet_bench::{LatencyHistogram, LatencySummary};
+use rivulet_bench::{Circumstances, LatencyHistogram, LatencySummary};
 use serde_json::{Value, json};
 
 use super::load::submit_lines;
-use super::many::Circumstances;
 use super::process::{EMBEDDED_ADDRESS, ServerProcess, free_port};
 use super::setting::setting;
 use crate::times::duration;

@@ -3,8 +3,9 @@
 
 use std::fmt::Write;
 
-use super::circumstances::Circumstances;
-use super::plots::{Axis, Bar, Curve, escaped, write_bars, write_curves};
+use rivulet_bench::Circumstances;
+use rivulet_bench::plots::{Axis, Bar, Curve, escaped, write_bars, write_curves};
+
 use super::report::{ManyReport, RunReport, StepReport};
 use crate::bench::Usage;
 

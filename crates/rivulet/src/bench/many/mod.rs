@@ -6,20 +6,19 @@
 //! the machine.
 
 mod baselines;
-mod circumstances;
 mod doors;
 mod html;
 mod model;
 mod options;
 mod own_connections;
-mod plots;
 mod report;
 mod stages;
 mod step;
 
+use rivulet_bench::Circumstances;
+use rivulet_bench::search::{Bounds, Search};
 use rivulet_bench::workload::{Distribution, Workload};
 
-pub use circumstances::Circumstances;
 pub use html::html;
 pub use model::Model;
 pub use options::{Door, ManyOptions, Variant};
@@ -82,22 +81,12 @@ fn run_variant(options: &ManyOptions, variant: Variant, progress: &mut impl FnMu
         step(&mut run, queries);
         return run;
     }
-    let (mut good, mut bad) = (0, None);
     let most = (f64::from(EVENTS_PER_S_MAX) * variant.rate_per_query.min(1.0)) as u32;
-    let mut next = FIRST_STEP.min(most);
-    loop {
-        if step(&mut run, next) {
-            good = next;
-        } else {
-            bad = Some(next);
-        }
-        next = match bad {
-            None if good >= most => break,
-            None => (good * 2).min(most),
-            Some(bad) if bad <= SMALLEST_STEP => break,
-            Some(bad) if f64::from(bad - good) <= f64::from(bad) * PRECISION => break,
-            Some(bad) => good + (bad - good) / 2,
-        };
+    let bounds = Bounds { first: FIRST_STEP, least: SMALLEST_STEP, most, precision: PRECISION };
+    let mut search = Search::new(bounds);
+    while let Some(next) = search.next() {
+        let is_sustained = step(&mut run, next);
+        search.tell(is_sustained);
     }
     run
 }

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use rivulet_bench::Circumstances;
 use serde_json::{Value, json};
 
 use crate::bench::Usage;
 
-use super::circumstances::Circumstances;
 use super::options::{P50_MAX_US, P99_MAX_US, Variant};
 
 /// One step.

@@ -1,8 +1,7 @@
 //! What queries took, for people and machines.
 
+use rivulet_bench::Circumstances;
 use serde_json::{Value, json};
-
-use crate::bench::many::Circumstances;
 
 use super::job::{Outcome, Settings};
 

@@ -17,14 +17,17 @@ const LEGEND_PER_ROW: usize = 4;
 
 /// A bar: what it is, its parts from left to right, and what is written behind it. A part has the colour of its place;
 /// a bar of one part has the colour of the bar's own place.
-pub(super) struct Bar {
-    pub(super) label: String,
-    pub(super) parts: Vec<f64>,
-    pub(super) text: String,
+pub struct Bar {
+    /// What it is, before it.
+    pub label: String,
+    /// The lengths of its parts.
+    pub parts: Vec<f64>,
+    /// What is written behind it.
+    pub text: String,
 }
 
 /// Bars below each other, with a legend if they have several parts.
-pub(super) fn write_bars(bars: &[Bar], legend: &[&str], page: &mut String) {
+pub fn write_bars(bars: &[Bar], legend: &[&str], page: &mut String) {
     let length = |bar: &Bar| bar.parts.iter().sum::<f64>();
     let most = bars.iter().map(length).fold(f64::MIN_POSITIVE, f64::max);
     let (row, label, behind) = (26.0, 200.0, 170.0);
@@ -57,22 +60,37 @@ pub(super) fn write_bars(bars: &[Bar], legend: &[&str], page: &mut String) {
 }
 
 /// An axis: where it begins and ends, what is written at it where, and whether it is logarithmic.
-pub(super) struct Axis {
-    pub(super) from: f64,
-    pub(super) to: f64,
-    pub(super) marks: Vec<(f64, String)>,
-    pub(super) is_logarithmic: bool,
+pub struct Axis {
+    /// Where it begins.
+    pub from: f64,
+    /// Where it ends.
+    pub to: f64,
+    /// What is written at it, and where.
+    pub marks: Vec<(f64, String)>,
+    /// Whether equal distances are equal ratios.
+    pub is_logarithmic: bool,
 }
 
 impl Axis {
     /// Powers of ten around these values.
-    pub(super) fn decades(values: impl Iterator<Item = f64>, name: impl Fn(f64) -> String) -> Self {
+    pub fn decades(values: impl Iterator<Item = f64>, name: impl Fn(f64) -> String) -> Self {
         let positive = values.filter(|value| *value > 0.0);
         let (least, most) = positive.fold((f64::MAX, f64::MIN), |(least, most), one| (least.min(one), most.max(one)));
         let (from, to) = if most < least { (0, 1) } else { (least.log10().floor() as i32, most.log10().ceil() as i32) };
         let to = to.max(from + 1);
         let marks = (from..=to).map(|power| 10_f64.powi(power)).map(|value| (value, name(value))).collect();
         Self { from: 10_f64.powi(from), to: 10_f64.powi(to), marks, is_logarithmic: true }
+    }
+
+    /// From 0 to at least this value, with four round marks or so.
+    pub fn linear(most: f64, name: impl Fn(f64) -> String) -> Self {
+        let most = most.max(1e-9);
+        let power = 10_f64.powf((most / 4.0).log10().floor());
+        let step = [1.0, 2.0, 5.0, 10.0].map(|times| times * power).into_iter().find(|step| most / step <= 5.0);
+        let step = step.unwrap_or(most);
+        let marks: Vec<_> = (0..=(most / step).ceil() as u32).map(|mark| f64::from(mark) * step).collect();
+        let to = marks.last().copied().unwrap_or(most);
+        Self { from: 0.0, to, marks: marks.into_iter().map(|mark| (mark, name(mark))).collect(), is_logarithmic: false }
     }
 
     /// Where a value lies between the ends, from 0 to 1.
@@ -83,13 +101,15 @@ impl Axis {
 }
 
 /// Points that belong together, in order, joined by lines.
-pub(super) struct Curve {
-    pub(super) label: String,
-    pub(super) points: Vec<(f64, f64)>,
+pub struct Curve {
+    /// What it is.
+    pub label: String,
+    /// Its points: across, up.
+    pub points: Vec<(f64, f64)>,
 }
 
 /// Curves over two axes, and below them what they are.
-pub(super) fn write_curves(curves: &[Curve], across: &Axis, up: &Axis, page: &mut String) {
+pub fn write_curves(curves: &[Curve], across: &Axis, up: &Axis, page: &mut String) {
     let x = |value: f64| LEFT + across.place(value) * (WIDTH - LEFT - 30.0);
     let y = |value: f64| 10.0 + (1.0 - up.place(value)) * (HEIGHT - BELOW - 10.0);
     let bottom = HEIGHT - BELOW;
@@ -135,7 +155,7 @@ pub(super) fn write_curves(curves: &[Curve], across: &Axis, up: &Axis, page: &mu
 }
 
 /// Text as it stands in a page.
-pub(super) fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
@@ -149,6 +169,8 @@ mod tests {
         assert_eq!((axis.from, axis.to, axis.marks.len()), (10.0, 10_000.0, 4));
         assert!((axis.place(100.0) - 1.0 / 3.0).abs() < 1e-9);
         assert_eq!((axis.place(0.0), axis.place(1e9)), (0.0, 1.0));
+        let linear = Axis::linear(37.0, |value| value.to_string());
+        assert_eq!((linear.to, linear.marks.len(), linear.marks[1].1.as_str()), (40.0, 5, "10"));
         let nothing = Axis::decades(std::iter::empty(), |value| value.to_string());
         assert_eq!((nothing.from, nothing.to), (1.0, 10.0));
     }
