@@ -13,7 +13,7 @@
 //! - [`arrivals`]: when events happen;
 //! - [`generator`]: a process that creates them and speaks MQTT as a broker does;
 //! - [`homes`]: simulated homes that publish to a broker, for a demonstration;
-//! - [`sources`]: the generators as sources of big queries: `nexmark:`, `hibench:`, `sensors:`;
+//! - [`sources`]: the generators as sources of big queries: `nexmark:`, `hibench:`, `riot:`, `sensors:`;
 //! - [`nexmark`]: the queries of the NEXMark benchmark;
 //! - [`hibench`]: the streaming workloads of HiBench;
 //! - [`latency`]: a histogram;

@@ -15,7 +15,7 @@ use super::source::{GeneratedSource, Maker, Pace};
 use super::walk::{Part, Pattern, Walk, is_disorder};
 
 /// The options of every generator.
-pub(super) const COMMON_OPTIONS: [OptionDescription; 11] = [
+pub(super) const COMMON_OPTIONS: [OptionDescription; 12] = [
     OptionDescription {
         name: "events",
         kind: OptionKind::Integer { min: 0, max: i64::MAX },
@@ -72,6 +72,12 @@ pub(super) const COMMON_OPTIONS: [OptionDescription; 11] = [
         help: "When the change of the rate begins again; for `burst`, when it begins.",
     },
     OptionDescription {
+        name: "burst",
+        kind: OptionKind::Duration,
+        default: None,
+        help: "With a rate, all events of so much time come together, at its end; without it, each comes at its own time.",
+    },
+    OptionDescription {
         name: "block",
         kind: OptionKind::Integer { min: 1, max: 1_000_000 },
         default: None,
@@ -120,6 +126,7 @@ pub(super) struct StreamOptions {
     pub(super) disorder: u64,
     pub(super) shape: RateShape,
     pub(super) block: u64,
+    burst: Option<Duration>,
     partitions: Option<usize>,
 }
 
@@ -166,6 +173,7 @@ impl StreamOptions {
             disorder,
             shape,
             block,
+            burst: options.duration("burst"),
             partitions: options.count("partitions"),
         })
     }
@@ -193,7 +201,8 @@ impl StreamOptions {
             pattern,
         };
         let source = |walk, started_us| {
-            let pace = self.rate.map(|rate| Pace::new(Schedule::new(rate, self.shape), started_us));
+            let schedule = |rate| Schedule::new(rate, self.shape).in_bursts(self.burst.unwrap_or_default());
+            let pace = self.rate.map(|rate| Pace::new(schedule(rate), started_us));
             Box::new(GeneratedSource::new(walk, maker(), pace)) as Box<dyn Source>
         };
         if let Some(resumed) = spec.resumed::<(u64, u64, u64, u64, Option<i64>)>(connector)? {

@@ -60,6 +60,8 @@ pub(super) struct Schedule {
     steps: Vec<Step>,
     /// After how many events the steps repeat; `None` if the last step lasts for ever.
     repeats_after: Option<Repeat>,
+    /// Events wait for the next multiple of this time; 0 if they do not.
+    burst_us: i64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -82,7 +84,9 @@ impl Schedule {
         let micros = |duration: Duration| duration.as_micros() as i64;
         let mut lengths = Lengths::default();
         match shape {
-            RateShape::Constant => return Self { steps: vec![Step::from(0, 0, rate)], repeats_after: None },
+            RateShape::Constant => {
+                return Self { steps: vec![Step::from(0, 0, rate)], repeats_after: None, burst_us: 0 };
+            }
             RateShape::Square { factor, period } => {
                 lengths.push(micros(period) / 2, rate);
                 lengths.push(micros(period) / 2, rate * factor);
@@ -99,11 +103,16 @@ impl Schedule {
                 lengths.push(micros(start), rate);
                 lengths.push(micros(length), rate * factor);
                 lengths.steps.push(Step::from(lengths.events, lengths.time_us, rate));
-                return Self { steps: lengths.steps, repeats_after: None };
+                return Self { steps: lengths.steps, repeats_after: None, burst_us: 0 };
             }
         }
         let repeat = Repeat { events: lengths.events.max(1), time_us: lengths.time_us };
-        Self { steps: lengths.steps, repeats_after: Some(repeat) }
+        Self { steps: lengths.steps, repeats_after: Some(repeat), burst_us: 0 }
+    }
+
+    /// The same events in bursts: each comes at the end of its stretch of time.
+    pub(super) fn in_bursts(self, burst: Duration) -> Self {
+        Self { burst_us: burst.as_micros() as i64, ..self }
     }
 
     /// When event `number` happens, in microseconds after event 0.
@@ -114,7 +123,11 @@ impl Schedule {
             Some(repeat) => (number % repeat.events, (number / repeat.events) as i64 * repeat.time_us),
         };
         let step = self.steps.iter().rev().find(|step| step.first_event <= number).unwrap_or(&self.steps[0]);
-        base_us + step.start_us + ((number - step.first_event) as f64 * step.delay_us) as i64
+        let offset_us = base_us + step.start_us + ((number - step.first_event) as f64 * step.delay_us) as i64;
+        match self.burst_us {
+            0 => offset_us,
+            burst_us => offset_us.saturating_add(burst_us - 1) / burst_us * burst_us,
+        }
     }
 
     /// How many events happen until `offset_us`, including that moment.
@@ -213,6 +226,16 @@ mod tests {
         assert_eq!(rates(bursty, &[0, 47, 48, 59, 60, 108]), [100, 100, 500, 500, 100, 500]);
         assert_eq!(rates(burst, &[0, 19, 20, 29, 30, 1_000]), [100, 100, 500, 500, 100, 100]);
         assert_eq!(rates(sine, &[0, 31, 62]), [100, 50, 100]);
+    }
+
+    #[test]
+    fn bursts_have_the_events_of_the_time_before_them() {
+        let schedule = Schedule::new(1_000.0, RateShape::Constant).in_bursts(Duration::from_millis(100));
+        assert_eq!(
+            [0, 1, 100, 101, 200].map(|number| schedule.offset_us(number)),
+            [0, 100_000, 100_000, 200_000, 200_000]
+        );
+        assert_eq!([0, 99_999, 100_000, 250_000].map(|offset_us| schedule.events_until(offset_us)), [1, 1, 101, 201]);
     }
 
     #[test]

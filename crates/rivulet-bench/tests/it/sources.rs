@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::concat_batches;
-use arrow::datatypes::{Int64Type, Schema, TimestampMicrosecondType};
+use arrow::datatypes::{Float64Type, Int64Type, Schema, TimestampMicrosecondType};
 use rivulet_connectors::connector::{ConnectorContext, ConnectorError, Connectors, SourceSpec};
 use rivulet_connectors::files::Files;
 use rivulet_dataflow::{Polled, Refusals, Source};
@@ -278,6 +278,32 @@ fn the_first_rows_are_these() {
     assert_eq!(texts(&bids, "url")[1], "https://www.nexmark.com/zsgq/rgb/jwhc/item.htm?query=1&channel_id=376963072");
     assert!(texts(&bids, "extra")[0].starts_with("ukukzkjgjieqrjtq"));
     assert_eq!(texts(&visits, "ip"), ["69.132.253.180", "12.174.165.50"]);
+}
+
+#[test]
+fn the_trace_of_city_sensors_is_read_round_and_round() {
+    let city = |names: &[&str], options: &[(&str, &str)], partitions| {
+        let spec = spec("riot", "", names, options);
+        let mut sources = GENERATORS.open_source(&spec, partitions).unwrap();
+        let batches: Vec<_> = sources.iter_mut().flat_map(|source| drain(source.as_mut())).collect();
+        concat_batches(&batches[0].schema(), &batches).unwrap()
+    };
+    let options = [("events", "2500"), ("event_rate", "1000"), ("partitions", "1")];
+    let all = city(&[], &options, 1);
+    assert!(numbers(&all, "number").iter().copied().eq(0..2_500));
+    let due = |number: i64| 1_436_918_400_000_000 + number * 1_000;
+    assert!(times(&all, "at").iter().copied().eq((0..2_500).map(due)));
+    assert_eq!(times(&all, "sent")[1_999], 1_422_748_859_000_000);
+    assert_eq!(texts(&all, "source")[0], "ci4lr75sl000802ypo4qrcjda23");
+    assert_eq!((texts(&all, "longitude")[2_000], texts(&all, "latitude")[0]), ("6.1668213", "46.1927629"));
+    let humidity = all.column_by_name("humidity").unwrap().as_primitive::<Float64Type>();
+    assert!((humidity.value(1_000) - 53.7).abs() < 1e-5 && humidity.null_count() == 0);
+    // Whatever is read of it, and in how many parts.
+    let few = city(&["number", "source"], &[("events", "2500"), ("block", "100")], 2);
+    let numbered = few.column_by_name("number").unwrap().as_primitive::<Int64Type>().values().iter();
+    let (sources, all_sources) = (texts(&few, "source"), texts(&all, "source"));
+    assert!(numbered.zip(sources).all(|(number, source)| source == all_sources[*number as usize]));
+    assert_eq!(city(&["at"], &options, 1).num_rows(), 2_500);
 }
 
 #[test]
