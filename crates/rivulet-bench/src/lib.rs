@@ -16,6 +16,7 @@
 //! - [`sources`]: the generators as sources of big queries: `nexmark:`, `hibench:`, `riot:`, `sensors:`;
 //! - [`nexmark`]: the queries of the NEXMark benchmark;
 //! - [`hibench`]: the streaming workloads of HiBench;
+//! - [`riot`]: RIoTBench, operator by operator, against its golden results;
 //! - [`latency`]: a histogram;
 //! - [`search`]: for the largest load that is sustained;
 //! - [`circumstances`]: where and when something was measured; [`plots`]: how pages show it;
@@ -31,6 +32,7 @@ pub mod homes;
 pub mod sources;
 pub mod nexmark;
 pub mod hibench;
+pub mod riot;
 pub mod latency;
 pub mod search;
 pub mod circumstances;

@@ -46,6 +46,7 @@ pub fn run_hibench(options: &HibenchOptions, mut progress: impl FnMut(&str)) -> 
                 script: workload.script(visits, window_s),
                 warm_up: Some(workload.script(&warm_up, window_s)),
                 settings: options.settings.clone(),
+                watch: None,
             };
             let outcome = run_apart(&job, options.timeout);
             progress(&match &outcome {

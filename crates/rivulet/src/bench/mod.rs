@@ -7,6 +7,7 @@ pub mod many;
 pub mod bulk;
 pub mod nexmark;
 pub mod hibench;
+pub mod riot;
 pub mod recovery;
 pub mod streams;
 pub mod tenants;

@@ -1,6 +1,6 @@
 //! `rivulet bench nexmark`: the queries of the benchmark, one after the other, each in a process of its own.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use rivulet_bench::Circumstances;
@@ -8,7 +8,7 @@ use rivulet_bench::nexmark::{FileFormat, Input, Output, Query, Stream, write_sid
 
 use super::streams::job::{Job, Settings};
 use super::streams::report::StreamsReport;
-use super::streams::run_apart;
+use super::streams::{Folder, run_apart};
 
 /// Where the results go: the benchmark measures the query.
 const SINK: &str = "'blackhole:'";
@@ -37,7 +37,7 @@ pub struct NexmarkOptions {
 /// # Errors
 /// Files that cannot be written. A query that fails is a row of the report.
 pub fn run_nexmark(options: &NexmarkOptions, mut progress: impl FnMut(&str)) -> Result<StreamsReport, String> {
-    let folder = Folder::new()?;
+    let folder = Folder::new("nexmark")?;
     let side_input = folder.0.join("side_input.csv");
     write_side_input(&side_input).map_err(|error| format!("cannot write {}: {error}", side_input.display()))?;
     let warm_up = Stream {
@@ -61,6 +61,7 @@ pub fn run_nexmark(options: &NexmarkOptions, mut progress: impl FnMut(&str)) -> 
             script: script(query, &options.stream, &folder.0),
             warm_up: Some(script(query, &warm_up, &warm_up_folder)),
             settings: options.settings.clone(),
+            watch: None,
         };
         let outcome = run_apart(&job, options.timeout);
         progress(&match &outcome {
@@ -79,22 +80,4 @@ pub fn run_nexmark(options: &NexmarkOptions, mut progress: impl FnMut(&str)) -> 
         input: format!("{} events, {source}", options.stream.events),
         queries,
     })
-}
-
-/// A folder for files of one run. Dropping it removes it.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Result<Self, String> {
-        let path = std::env::temp_dir().join(format!("rivulet-nexmark-{}", std::process::id()));
-        std::fs::create_dir_all(&path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
-        Ok(Self(path))
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // What cannot be removed stays for the system to clear away.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }

@@ -1,4 +1,4 @@
-//! `rivulet bench nexmark` and `hibench`: that what is measured is the whole input, that files and generators are the
+//! `rivulet bench nexmark`, `hibench` and `riot`: that what is measured is the whole input, that files and generators are the
 //! same input, and that a query that fails is a row of the report.
 
 use serde_json::Value;
@@ -85,4 +85,43 @@ fn what_takes_too_long_is_given_up() {
     assert!(!succeeded);
     let failure = report["queries"][0]["failure"].as_str().unwrap();
     assert!(failure.contains("had not ended after 1 s") && failure.contains("hint:"), "{failure}");
+}
+
+#[test]
+fn topologies_of_riotbench_are_golden_before_they_are_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("riot.html");
+    let options = ["riot", "--topology", "etl,pred", "--curve", "fused", "--rates", "500,1000", "--no-search"];
+    let more = ["--duration", "1s", "--html", page.to_str().unwrap()];
+    let (succeeded, report) = bench(&[&options[..], &more].concat());
+    assert!(succeeded && report["is_golden"] == true, "{report}");
+    assert_eq!(report["golden"], serde_json::json!({ "etl": true, "pred": true }));
+    let curves = report["curves"].as_array().unwrap();
+    let kinds: Vec<_> = curves.iter().map(|curve| (&curve["topology"], &curve["fuse"], &curve["cpus"])).collect();
+    assert_eq!(kinds, [(&"etl".into(), &"auto".into(), &1.into()), (&"pred".into(), &"auto".into(), &1.into())]);
+    for curve in curves {
+        assert_eq!((&curve["input_per_s"], &curve["sink_per_input"]), (&1_000.into(), &2.0.into()), "{curve}");
+        assert_eq!((&curve["policy"], &curve["is_saturation"]), (&"group".into(), &false.into()));
+        assert_eq!(curve["points"].as_array().unwrap().len(), 2);
+        assert!(curve["latency_us_p50"].as_u64() > Some(0) && curve["cpu_us_per_event"].as_f64() > Some(0.0));
+        assert!(curve["utilisation_cv"].as_f64() > Some(0.0), "{curve}");
+        let source = &curve["operators"][0];
+        assert!(source["operator"].as_str().unwrap().starts_with("1.1 source"), "{source}");
+        assert_eq!(source["rows_out"].as_u64().map(|rows| rows >= 1_000), Some(true), "{source}");
+    }
+    let page = std::fs::read_to_string(page).unwrap();
+    assert!(page.contains("Results are golden") && page.contains("<h2>pred on 1 core</h2>"), "{page}");
+}
+
+#[test]
+fn an_unknown_topology_or_curve_is_refused_with_those_that_there_are() {
+    for (options, said_so) in [
+        (["--topology", "train"], "the topologies are etl, stats, pred"),
+        (["--curve", "storm"], "the curves are fused, congestion, random, least-latency, least-memory, thread-each"),
+        (["--consume", "some"], "all, half, or a number of events"),
+        (["--cpus", "0"], "0 is not in 1..=1024"),
+    ] {
+        let output = rivulet().args(["bench", "riot"]).args(options).output().unwrap();
+        assert!(!output.status.success() && said(&output).contains(said_so), "{}", said(&output));
+    }
 }

@@ -3,9 +3,12 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::resource::{UsageWho, getrusage};
+use nix::unistd::Pid;
+use rivulet_bench::riot::Task;
 use rivulet_dataflow::Reason;
-use rivulet_runtime::Consume;
+use rivulet_runtime::{Consume, TaskReport};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::policies::policy;
@@ -23,6 +26,17 @@ pub struct Job {
     pub warm_up: Option<String>,
     /// How it is run.
     pub settings: Settings,
+    /// How it is watched, if it is.
+    pub watch: Option<Watch>,
+}
+
+/// How a run is bounded, while its tasks are looked at again and again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Watch {
+    /// How many cores the process has.
+    pub cores: usize,
+    /// After how long the query is stopped; it is not if there is none.
+    pub elapsed_max: Option<Duration>,
 }
 
 /// How queries under measurement are run.
@@ -51,9 +65,13 @@ pub struct Outcome {
     pub cpu_s: f64,
     /// The most memory that was resident.
     pub rss_peak_bytes: u64,
-    /// From the arrival of rows, by the schedule if there is a rate, to the writing of their results: median, 99th
-    /// percentile, longest. None if there was no result.
-    pub latency_us: Option<[u64; 3]>,
+    /// From the arrival of rows, by the schedule if there is a rate, to the writing of their results: median, 95th and
+    /// 99th percentile, longest. None if there was no result.
+    pub latency_us: Option<[u64; 4]>,
+    /// What its tasks did, if it was watched.
+    pub tasks: Vec<Task>,
+    /// Rows that waited for each of them, by the seconds since the start.
+    pub pending: Vec<(f64, Vec<u64>)>,
 }
 
 /// Runs a job.
@@ -64,35 +82,79 @@ pub fn run(job: &Job) -> Result<Outcome, ServiceError> {
     let policy = policy(&job.settings.policy).map_err(ServiceError::invalid)?;
     let consume: Consume = job.settings.consume.parse().map_err(ServiceError::invalid)?;
     let options = RunOptions { policy, consume, ..RunOptions::new(job.settings.parallelism) };
+    if let Some(watch) = &job.watch {
+        // Before there is a second thread: threads have the cores of the one that starts them.
+        stay_on(watch.cores)?;
+    }
     if let Some(warm_up) = &job.warm_up {
-        run_script(warm_up, options)?;
+        run_script(warm_up, options, None)?;
     }
     reset_peak();
-    run_script(&job.script, options)
+    run_script(&job.script, options, job.watch.as_ref())
+}
+
+/// Leaves this thread only so many of its cores.
+fn stay_on(cores: usize) -> Result<(), ServiceError> {
+    let bind = || {
+        let all = sched_getaffinity(Pid::from_raw(0))?;
+        let mut some = CpuSet::new();
+        let own = (0..CpuSet::count()).filter(|core| all.is_set(*core) == Ok(true)).take(cores);
+        let bound = own.map(|core| some.set(core)).collect::<Result<Vec<_>, _>>()?.len();
+        sched_setaffinity(Pid::from_raw(0), &some).map(|()| bound)
+    };
+    let failed = |error| ServiceError::invalid(format!("the process cannot stay on {cores} cores: {error}"));
+    match bind().map_err(failed)? {
+        bound if bound == cores => Ok(()),
+        bound => Err(ServiceError::invalid(format!("there are {bound} cores, and not {cores}"))),
+    }
 }
 
 /// Runs a script; the outcome is that of its last query.
-fn run_script(text: &str, options: RunOptions) -> Result<Outcome, ServiceError> {
+fn run_script(text: &str, options: RunOptions, watch: Option<&Watch>) -> Result<Outcome, ServiceError> {
     let runner = Runner::new(options)?;
     let mut script = Script::parse(text)?;
     let mut outcome = None;
     while let Some(step) = script.next_step()? {
         if let Step::Run(planned) = step {
-            outcome = Some(run_query(&runner, &planned)?);
+            outcome = Some(run_query(&runner, &planned, watch)?);
         }
     }
     outcome.ok_or_else(|| ServiceError::invalid("the script has no query"))
 }
 
-fn run_query(runner: &Runner, planned: &Planned) -> Result<Outcome, ServiceError> {
+fn run_query(runner: &Runner, planned: &Planned, watch: Option<&Watch>) -> Result<Outcome, ServiceError> {
     /// How long one wait is; whoever started this process ends it if it takes too long.
     const WAIT: Duration = Duration::from_secs(3_600);
+    /// How often a query that is watched is looked at.
+    const LOOK: Duration = Duration::from_millis(100);
+    let mut pending = Vec::new();
     let (begun, cpu_before_s) = (Instant::now(), cpu_s());
     let running = runner.start(&planned.host, &planned.plan, &planned.name, None)?;
     let flow = loop {
-        if let Some(ended) = running.wait(WAIT) {
+        if let Some(ended) = running.wait(if watch.is_some() { LOOK } else { WAIT }) {
             break ended?.flow;
         }
+        let Some(watch) = watch else { continue };
+        let tasks = running.report().tasks;
+        let elapsed = begun.elapsed();
+        pending.push((elapsed.as_secs_f64(), tasks.iter().map(|task| task.waiting_rows as u64).collect()));
+        if watch.elapsed_max.is_some_and(|most| elapsed >= most) {
+            running.flow().stop(false);
+        }
+    };
+    let elapsed_s = begun.elapsed().as_secs_f64();
+    let stages = running.flow().stages();
+    let name = |stage: usize| {
+        let nodes = running.flow().dataflow().nodes();
+        stages[stage].nodes.iter().map(|&node| nodes[node].work.name()).collect::<Vec<_>>().join(" > ")
+    };
+    let task = |task: &TaskReport| Task {
+        operator: format!("{}.{} {}", task.stage + 1, task.instance + 1, name(task.stage)),
+        rows_in: task.rows_in,
+        rows_out: task.rows_out,
+        rows_waiting_max: task.waiting_rows_max as u64,
+        utilisation: task.busy_us as f64 / 1e6 / elapsed_s,
+        ..Task::default()
     };
     let reasons = Reason::ALL.iter().zip(flow.refused).filter(|(_, rows)| *rows > 0);
     let latency = &flow.latency_us;
@@ -100,11 +162,14 @@ fn run_query(runner: &Runner, planned: &Planned) -> Result<Outcome, ServiceError
         events: flow.rows_in,
         results: flow.rows_out,
         refused: reasons.map(|(reason, rows)| (reason.name().to_owned(), rows)).collect(),
-        elapsed_s: begun.elapsed().as_secs_f64(),
+        elapsed_s,
         cpu_s: cpu_s() - cpu_before_s,
         rss_peak_bytes: rss_peak_bytes(),
         latency_us: (latency.count() > 0)
-            .then(|| [latency.quantile_us(0.5), latency.quantile_us(0.99), latency.max_us()]),
+            .then(|| [0.5, 0.95, 0.99].map(|quantile| latency.quantile_us(quantile)))
+            .map(|[p50, p95, p99]| [p50, p95, p99, latency.max_us()]),
+        tasks: if watch.is_some() { flow.tasks.iter().map(task).collect() } else { Vec::new() },
+        pending,
     })
 }
 

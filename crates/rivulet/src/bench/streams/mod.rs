@@ -8,6 +8,7 @@ pub mod job;
 pub mod report;
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -63,5 +64,23 @@ impl Drop for Apart {
         // One that has ended already is only waited for.
         let _ = self.0.kill();
         let _ = self.0.wait();
+    }
+}
+
+/// A folder for files of one run. Dropping it removes it.
+pub(super) struct Folder(pub(super) PathBuf);
+
+impl Folder {
+    pub(super) fn new(kind: &str) -> Result<Self, String> {
+        let path = std::env::temp_dir().join(format!("rivulet-{kind}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).map_err(|error| format!("cannot make {}: {error}", path.display()))?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // What cannot be removed stays for the system to clear away.
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -42,7 +42,7 @@ impl Outcome {
             "refused": refused,
             "rss_peak_bytes": self.rss_peak_bytes,
         });
-        if let Some([p50, p99, max]) = self.latency_us {
+        if let Some([p50, _, p99, max]) = self.latency_us {
             value["latency_us_p50"] = json!(p50);
             value["latency_us_p99"] = json!(p99);
             value["latency_us_max"] = json!(max);
@@ -102,7 +102,7 @@ impl StreamsReport {
                     row[6] = grouped(outcome.results);
                     row[7] = grouped(outcome.refused.iter().map(|(_, rows)| rows).sum());
                     row[8] = format!("{}", outcome.rss_peak_bytes >> 20);
-                    row[9] = outcome.latency_us.map_or_else(String::new, |[p50, p99, _]| {
+                    row[9] = outcome.latency_us.map_or_else(String::new, |[p50, _, p99, _]| {
                         format!("{:.1} / {:.1}", p50 as f64 / 1_000.0, p99 as f64 / 1_000.0)
                     });
                 }
@@ -138,7 +138,8 @@ mod tests {
             elapsed_s: 0.5,
             cpu_s: 0.8,
             rss_peak_bytes: 64 << 20,
-            latency_us: Some([1_500, 20_000, 30_000]),
+            latency_us: Some([1_500, 10_000, 20_000, 30_000]),
+            ..Outcome::default()
         };
         let report = StreamsReport {
             circumstances: Circumstances::default(),

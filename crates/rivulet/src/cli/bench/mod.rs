@@ -5,6 +5,7 @@ mod hibench;
 mod nexmark;
 mod recovery;
 mod report;
+mod riot;
 mod streams;
 mod tenants;
 mod webhooks;
@@ -36,6 +37,7 @@ use crate::cli::serve::{self, Start};
 
 use hibench::HibenchArguments;
 use nexmark::NexmarkArguments;
+use riot::RiotArguments;
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
@@ -49,6 +51,9 @@ pub(in crate::cli) enum BenchCommand {
     /// The streaming workloads of HiBench
     #[command(after_help = streams::COLUMNS)]
     Hibench(HibenchArguments),
+    /// The dataflows of RIoTBench, fused and operator by operator, and the most that each way carries
+    #[command(after_help = riot::COLUMNS)]
+    Riot(RiotArguments),
     /// How long a server that was killed takes until it works again
     #[command(after_help = recovery::COLUMNS)]
     Recovery(RecoveryOptions),
@@ -227,6 +232,7 @@ pub(in crate::cli) fn run(global: Global, command: BenchCommand, start: Start) -
         BenchCommand::Many(arguments) => run_many_command(global, arguments),
         BenchCommand::Nexmark(arguments) => nexmark::run(global, arguments),
         BenchCommand::Hibench(arguments) => hibench::run(global, arguments),
+        BenchCommand::Riot(arguments) => riot::run(global, arguments),
         BenchCommand::Recovery(arguments) => recovery::run(global, arguments),
         BenchCommand::Bulk(arguments) => bulk::run(global, arguments),
         BenchCommand::Webhooks(arguments) => webhooks::run(global, arguments),
@@ -316,11 +322,7 @@ fn run_many_command(global: Global, arguments: ManyArguments) -> Result<(), CliE
         cut_above_percent: arguments.cut_above,
         variants,
     };
-    // What cannot be written is found out before the minutes of measuring, not after them.
-    if let Some(file) = &arguments.html {
-        let opened = OpenOptions::new().create(true).append(true).open(file);
-        opened.map_err(|error| cannot_write(file, &error))?;
-    }
+    arguments.html.as_deref().map_or(Ok(()), may_write)?;
     let report = run_many(&options, |line| eprintln!("{line}")).map_err(CliError::new)?;
     let text = if global.json { format!("{}\n", report.to_json()) } else { many::table(&report) };
     // A reader that went away does not want the report any more.
@@ -346,6 +348,12 @@ fn qos(level: u8) -> Qos {
         0 => Qos::AtMostOnce,
         _ => Qos::AtLeastOnce,
     }
+}
+
+/// What cannot be written is found out before the minutes of measuring, not after them.
+fn may_write(file: &Path) -> Result<(), CliError> {
+    let opened = OpenOptions::new().create(true).append(true).open(file);
+    opened.map(drop).map_err(|error| cannot_write(file, &error))
 }
 
 fn cannot_write(file: &Path, error: &io::Error) -> CliError {
