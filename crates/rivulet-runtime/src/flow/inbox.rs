@@ -100,7 +100,12 @@ impl FlowInbox {
                     let bytes = sent.bytes * rest.rows() / batch.rows();
                     *batch = batch.slice(0, most);
                     sent.bytes -= bytes;
-                    queue.push_front(Sent { channel: sent.channel, element: Element::Batch(rest), bytes, sent_us: sent.sent_us });
+                    queue.push_front(Sent {
+                        channel: sent.channel,
+                        element: Element::Batch(rest),
+                        bytes,
+                        sent_us: sent.sent_us,
+                    });
                 }
                 rows += batch.rows();
                 bytes += sent.bytes;

@@ -23,5 +23,5 @@ pub use usage::Usage;
 pub(crate) use bulk::durability;
 pub(crate) use load::GENERATOR_USERS;
 pub use many::{Door, ManyOptions, ManyReport, Model, StepReport, Variant, run_many};
-pub(crate) use setting::setting;
 pub(crate) use policies::policy;
+pub(crate) use setting::setting;

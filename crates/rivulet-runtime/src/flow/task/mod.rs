@@ -612,7 +612,11 @@ impl Runnable for FlowTask {
         let rank = Rank { depth: self.depth, ..Rank::default() };
         match of(rows_in) {
             0.0 => rank,
-            rows => Rank { ns_per_row: (of(&self.times.busy_us) * 1e3 / rows).max(1.0), selectivity: of(rows_out) / rows, ..rank },
+            rows => Rank {
+                ns_per_row: (of(&self.times.busy_us) * 1e3 / rows).max(1.0),
+                selectivity: of(rows_out) / rows,
+                ..rank
+            },
         }
     }
 
