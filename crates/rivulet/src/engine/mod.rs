@@ -329,6 +329,7 @@ impl Engine {
             event_log: self.event_log.clone(),
             is_stopped: self.is_stopped.clone(),
             known: Mutex::default(),
+            has_some: Arc::default(),
             given_up_to: AtomicU64::new(0),
         })
     }

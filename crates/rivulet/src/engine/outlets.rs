@@ -14,12 +14,15 @@ use serde::{Deserialize, Serialize};
 
 use super::outlet::{LOOK_PERIOD, Outlet, SavedOutlet};
 use super::saved_rows;
-use super::threads::Threads;
+use super::threads::{Bell, Threads};
 use crate::catalog::ApplicationNumber;
 use crate::run::CONNECTORS;
 
 /// How often sinks get the chance to deliver rows.
 const TICK: Duration = Duration::from_millis(20);
+
+/// How often it is looked whether there are any, beside the bell.
+const IDLE_PERIOD: Duration = Duration::from_secs(10);
 
 /// How long a checkpoint waits for an output to deliver its rows.
 const CAPTURE_MAX: Duration = Duration::from_secs(1);
@@ -63,7 +66,11 @@ pub(super) fn read(bytes: &[u8]) -> Result<Vec<SavedOutlet>, StateError> {
 
 /// The outlets of a server.
 #[derive(Default)]
-pub(super) struct Outlets(Mutex<State>);
+pub(super) struct Outlets {
+    state: Mutex<State>,
+    /// Rings when there are outlets to call.
+    bell: Arc<Bell>,
+}
 
 #[derive(Default)]
 struct State {
@@ -77,12 +84,12 @@ struct State {
 impl Outlets {
     /// Keeps what an earlier process has saved, until the applications run.
     pub(super) fn expect(&self, saved: BTreeMap<ApplicationNumber, Vec<SavedOutlet>>) {
-        self.0.lock().saved = saved;
+        self.state.lock().saved = saved;
     }
 
     /// Adds the outlets of an application that runs from now on. They may replace those of the version before.
     pub(super) fn begin(&self, number: ApplicationNumber, outlets: Vec<Arc<Outlet>>) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let mut saved = state.saved.remove(&number).unwrap_or_default();
         outlets.iter().for_each(|outlet| outlet.resume(&mut saved));
         saved.into_iter().for_each(|left| deliver_left(number, &outlets, left));
@@ -90,12 +97,13 @@ impl Outlets {
         state.retire(number, None);
         if !outlets.is_empty() {
             state.running.insert(number, outlets);
+            self.bell.ring();
         }
     }
 
     /// An application is dropped: for a moment its outputs may still deliver their rows.
     pub(super) fn drop_of(&self, number: ApplicationNumber) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         state.saved.remove(&number);
         state.retire(number, Some(Instant::now() + FINISH_MAX));
     }
@@ -103,17 +111,18 @@ impl Outlets {
     /// Starts the thread that calls the sinks regularly.
     pub(super) fn watch(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
         let outlets = self.clone();
-        threads.start("rivulet-outlets", TICK, move || outlets.tick())
+        threads.start_paced("rivulet-outlets", &self.bell, move || if outlets.tick() { TICK } else { IDLE_PERIOD })
     }
 
-    fn tick(&self) {
+    /// Calls all sinks. Returns whether there are any.
+    fn tick(&self) -> bool {
         let all = self.all();
         for (_, outlet) in &all {
             outlet.tick();
             outlet.look();
         }
         let now = Instant::now();
-        self.0.lock().retired.retain(|(_, outlet, deadline)| {
+        self.state.lock().retired.retain(|(_, outlet, deadline)| {
             let is_finished = outlet.is_finished();
             let is_over = is_finished || deadline.is_some_and(|deadline| deadline <= now);
             match is_over {
@@ -123,17 +132,23 @@ impl Outlets {
             }
             !is_over
         });
+        !all.is_empty()
+    }
+
+    /// Whether no application has outputs that are not topics.
+    pub(super) fn are_none(&self) -> bool {
+        self.state.lock().running.is_empty()
     }
 
     /// The applications that stand still because an output has no room and its receiver takes nothing.
     pub(super) fn standing(&self) -> BTreeSet<ApplicationNumber> {
-        let state = self.0.lock();
+        let state = self.state.lock();
         let stands = |outlets: &Vec<Arc<Outlet>>| outlets.iter().any(|outlet| outlet.stands_since_us().is_some());
         state.running.iter().filter(|(_, outlets)| stands(outlets)).map(|(number, _)| *number).collect()
     }
 
     fn all(&self) -> Vec<(ApplicationNumber, Arc<Outlet>)> {
-        let state = self.0.lock();
+        let state = self.state.lock();
         let running = state.running.iter().flat_map(|(number, of)| of.iter().map(|outlet| (*number, outlet.clone())));
         let retired = state.retired.iter().map(|(number, outlet, _)| (*number, outlet.clone()));
         running.chain(retired).collect()
@@ -148,7 +163,7 @@ impl Outlets {
     /// Why some have not been delivered, and would not be given again.
     pub(super) fn capture(&self, number: ApplicationNumber, waits: bool) -> Option<Result<Vec<SavedOutlet>, String>> {
         let (running, retired) = {
-            let state = self.0.lock();
+            let state = self.state.lock();
             let retired = state.retired.iter().filter(|(of, ..)| *of == number);
             let retired: Vec<Arc<Outlet>> = retired.map(|(_, outlet, _)| outlet.clone()).collect();
             (state.running.get(&number).cloned().unwrap_or_default(), retired)
@@ -288,9 +303,9 @@ mod tests {
     #[test]
     fn a_receiver_of_an_earlier_version_that_fails_for_long_holds_up_no_checkpoint() {
         let (outlets, outlet) = (Outlets::default(), away());
-        outlets.0.lock().running.insert(7, vec![outlet.clone()]);
+        outlets.state.lock().running.insert(7, vec![outlet.clone()]);
         outlet.health.fail("nobody is there");
-        outlets.0.lock().retire(7, None);
+        outlets.state.lock().retire(7, None);
         outlets.capture(7, true).expect("there is one").expect("what it has");
         assert!(!outlet.is_finished(), "it is tried on");
         assert_eq!(outlets.capture(8, true), None);
@@ -331,7 +346,7 @@ mod tests {
     #[test]
     fn rows_that_wait_for_a_sink_that_is_not_open_are_saved_and_go_on_waiting() {
         let (outlets, outlet) = (Outlets::default(), away());
-        outlets.0.lock().running.insert(7, vec![outlet.clone()]);
+        outlets.state.lock().running.insert(7, vec![outlet.clone()]);
         outlet.health.retry("nobody is there");
         let saved = outlets.capture(7, true).expect("there is one").expect("what it has");
         assert_eq!((saved.len(), saved[0].rows.len()), (1, 1));
@@ -351,11 +366,11 @@ mod tests {
         let (outlets, first) = (Outlets::default(), away());
         for one in [first.clone()].into_iter().chain((0..RETIRED_MAX).map(|_| away())) {
             assert!(!first.is_finished());
-            let mut state = outlets.0.lock();
+            let mut state = outlets.state.lock();
             state.running.insert(7, vec![one]);
             state.retire(7, None);
         }
-        assert_eq!(outlets.0.lock().retired.len(), RETIRED_MAX);
+        assert_eq!(outlets.state.lock().retired.len(), RETIRED_MAX);
         assert!(first.is_finished(), "the oldest has given up");
     }
 

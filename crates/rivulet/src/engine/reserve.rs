@@ -27,7 +27,7 @@ const ROOM: u64 = 4;
 const FILE: &str = "reserve";
 
 /// How often the thread checks whether the catalog can be written, and whether there is space for the reserve.
-const LOOK_PERIOD: Duration = Duration::from_millis(500);
+const LOOK_PERIOD: Duration = Duration::from_secs(1);
 const KEEP_PERIOD: Duration = Duration::from_secs(10);
 
 /// The pause before the second attempt to write the catalog.

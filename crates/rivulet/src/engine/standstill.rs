@@ -23,12 +23,15 @@ use super::outlets::Outlets;
 use super::queries::Queries;
 use super::routing::Routing;
 use super::running::Running;
-use super::threads::Threads;
+use super::threads::{Bell, Threads};
 use crate::catalog::ApplicationNumber;
 use crate::service::ServiceError;
 
 /// How often outputs are looked at, and the log for those that are behind.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
+
+/// The same where there are no outputs, and where none is behind.
+const IDLE_PERIOD: Duration = Duration::from_secs(1);
 
 /// How long one application reads before the next has its turn.
 const TURN_MAX: Duration = Duration::from_millis(500);
@@ -42,6 +45,8 @@ pub(super) struct Standstills {
     pub(super) event_log: Arc<EventLog>,
     pub(super) is_stopped: Arc<AtomicBool>,
     pub(super) known: Mutex<BTreeMap<ApplicationNumber, Arc<Running>>>,
+    /// Rings while there are some.
+    pub(super) has_some: Arc<Bell>,
     /// The position of the log before which events were given up last.
     pub(super) given_up_to: AtomicU64,
 }
@@ -50,11 +55,17 @@ impl Standstills {
     /// Starts the threads that look after them.
     pub(super) fn watch(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
         let (looks, reads) = (self.clone(), self.clone());
-        threads.start("rivulet-standing", LOOK_PERIOD, move || looks.look())?;
-        threads.start("rivulet-behind", LOOK_PERIOD, move || reads.catch_up())
+        threads.start_paced("rivulet-standing", &Arc::default(), move || {
+            if looks.look() { LOOK_PERIOD } else { IDLE_PERIOD }
+        })?;
+        threads.start_paced("rivulet-behind", &self.has_some, move || {
+            reads.catch_up();
+            if reads.known.lock().is_empty() { IDLE_PERIOD } else { LOOK_PERIOD }
+        })
     }
 
-    fn look(&self) {
+    /// Looks at all outputs. Returns whether there are any.
+    fn look(&self) -> bool {
         let standing = self.outlets.standing();
         let mut known = self.known.lock();
         for number in &standing {
@@ -70,11 +81,16 @@ impl Standstills {
             }
         }
         known.retain(|number, running| self.stays(*number, running, &standing));
+        if !known.is_empty() {
+            self.has_some.ring();
+        }
+        let has_some = !(known.is_empty() && self.outlets.are_none());
         drop(known);
         let are_to_end = || self.queries.state.try_lock().is_some_and(|queries| queries.has_absences_to_end());
         if !self.event_log.is_replaying() && are_to_end() {
             self.queries.end_absences();
         }
+        has_some
     }
 
     fn stand_still(&self, running: &Running) {

@@ -30,6 +30,9 @@ const LOOK_PERIOD: Duration = Duration::from_millis(500);
 /// its last checkpoint would come twice after a crash.
 const END_LOOK_PERIOD: Duration = Duration::from_millis(25);
 
+/// How often it looks where there are no queries and none that is absent.
+const IDLE_PERIOD: Duration = Duration::from_secs(1);
+
 /// How often it checks the times of rows.
 const SLOW_LOOK_PERIOD: Duration = Duration::from_secs(10);
 
@@ -98,9 +101,22 @@ impl BigQueries {
     /// take as long as [`OPEN_MAX`].
     pub(in crate::engine) fn watch(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
         let (watched, mut watch) = (self.clone(), Watch::default());
-        threads.start("rivulet-watch", END_LOOK_PERIOD, move || watch.look(&watched))?;
+        let pause = |queries: &Self, period| if queries.has_none() { IDLE_PERIOD } else { period };
+        threads.start_paced("rivulet-watch", &Arc::default(), move || {
+            watch.look(&watched);
+            pause(&watched, END_LOOK_PERIOD)
+        })?;
         let (attempted, mut waiting) = (self.clone(), Waiting::default());
-        threads.start("rivulet-attempts", LOOK_PERIOD, move || waiting.look(&attempted))
+        threads.start_paced("rivulet-attempts", &Arc::default(), move || {
+            waiting.look(&attempted);
+            pause(&attempted, LOOK_PERIOD)
+        })
+    }
+
+    /// Whether there is no query, and nothing absent that one may wait for.
+    fn has_none(&self) -> bool {
+        let known = self.known.lock();
+        known.queries.is_empty() && known.absent.is_empty()
     }
 
     pub(super) fn that(&self, is_wanted: impl Fn(&OneQuery) -> bool) -> Vec<(FullName, OneQuery)> {
