@@ -57,8 +57,8 @@ pub struct WorkerSettings {
 }
 
 impl Default for WorkerSettings {
-    /// Two threads that own their groups, slices of 20 ms, all that waits, balanced every 5 s, queries cut from 95 % on,
-    /// pinned where there are several memory nodes.
+    /// Two threads that own their groups, slices of 20 ms, all that waits, balanced every 5 s, queries cut from 95 %
+    /// on, pinned where there are several memory nodes.
     fn default() -> Self {
         Self {
             threads: 2,

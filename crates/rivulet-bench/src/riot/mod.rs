@@ -8,6 +8,7 @@
 
 mod curves;
 mod golden;
+mod measured;
 mod page;
 mod report;
 mod trace;
@@ -15,8 +16,9 @@ mod trace;
 use std::io;
 use std::path::Path;
 
-pub use curves::{Measured, RiotOptions, Run, Task, run_riot};
+pub use curves::{RiotOptions, Run, run_riot};
 pub use golden::check;
+pub use measured::{Measured, Task};
 pub use page::html;
 pub use report::{Curve, Point, RiotReport};
 

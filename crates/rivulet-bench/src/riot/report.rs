@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::curves::{Measured, Task};
+use super::measured::{Measured, Task};
 use super::{FORMS, Form, Topology};
 use crate::Circumstances;
 

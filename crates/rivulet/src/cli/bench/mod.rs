@@ -9,11 +9,11 @@ mod riot;
 mod streams;
 mod tenants;
 mod webhooks;
+mod written;
 
-use std::fs::OpenOptions;
 use std::io::{self, BufReader, Write};
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -38,6 +38,7 @@ use crate::cli::serve::{self, Start};
 use hibench::HibenchArguments;
 use nexmark::NexmarkArguments;
 use riot::RiotArguments;
+use written::{cannot_write, may_write};
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
@@ -348,14 +349,4 @@ fn qos(level: u8) -> Qos {
         0 => Qos::AtMostOnce,
         _ => Qos::AtLeastOnce,
     }
-}
-
-/// What cannot be written is found out before the minutes of measuring, not after them.
-fn may_write(file: &Path) -> Result<(), CliError> {
-    let opened = OpenOptions::new().create(true).append(true).open(file);
-    opened.map(drop).map_err(|error| cannot_write(file, &error))
-}
-
-fn cannot_write(file: &Path, error: &io::Error) -> CliError {
-    CliError::new(format!("cannot write {}: {error}", file.display()))
 }

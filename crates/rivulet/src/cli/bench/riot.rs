@@ -14,7 +14,7 @@ use crate::cli::error::CliError;
 use crate::cli::options::{Global, duration};
 use crate::cli::output;
 
-use super::{cannot_write, may_write};
+use super::written::{cannot_write, may_write};
 
 /// What the columns of the table are.
 pub(super) const COLUMNS: &str = "\
