@@ -80,9 +80,11 @@ impl EventLog {
             commit_interval: config.commit_interval,
             ..LogSettings::default()
         };
-        // Only complete segments are deleted, so there must be several of them.
+        // Only complete segments are deleted, so there must be several of them. What is written at once goes to one of
+        // them: on a slow disk it could be all that the log may have, and nothing could be deleted.
         let segment_bytes = settings.segment_bytes.min(settings.bytes_max / SEGMENTS_MIN);
-        let opened = Log::open(&data_dir.join(LOG), LogSettings { segment_bytes, ..settings });
+        let gathered_bytes_max = settings.gathered_bytes_max.min(usize::try_from(segment_bytes).unwrap_or(usize::MAX));
+        let opened = Log::open(&data_dir.join(LOG), LogSettings { segment_bytes, gathered_bytes_max, ..settings });
         let opened = opened.map_err(|error| unavailable(&error))?;
         Ok(Self::new(opened, clock, None))
     }
