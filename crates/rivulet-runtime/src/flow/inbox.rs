@@ -62,8 +62,8 @@ impl FlowInbox {
         }
     }
 
-    /// Adds an element that is sent at `now_us`. Returns true if the task must be scheduled: the queue was empty, or the
-    /// order of magnitude of its rows has risen.
+    /// Adds an element that is sent at `now_us`. Returns true if the task must be scheduled: the queue was empty, or
+    /// the order of magnitude of its rows has risen.
     pub(super) fn push(&self, channel: usize, element: Element, now_us: i64) -> bool {
         let (mut bytes, mut has_risen) = (0, false);
         let mut queue = self.queue.lock();

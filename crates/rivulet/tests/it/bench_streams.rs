@@ -1,5 +1,5 @@
-//! `rivulet bench nexmark`, `hibench` and `riot`: that what is measured is the whole input, that files and generators are
-//! the same input, and that a query that fails is a row of the report.
+//! `rivulet bench nexmark`, `hibench` and `riot`: that what is measured is the whole input, that files and generators
+//! are the same input, and that a query that fails is a row of the report.
 
 use serde_json::Value;
 
