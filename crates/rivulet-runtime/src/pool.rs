@@ -11,7 +11,7 @@ use rivulet_dataflow::Clock;
 use crate::balance::UNDERLOADED;
 use crate::labels::{LabelHash, Labels};
 use crate::numa::Stands;
-use crate::scheduler::{Budget, Closing, Consume, Policy, Runnable, STEPPED, Scheduler, Standing};
+use crate::scheduler::{Budget, Closing, Consume, Policy, Runnable, STEPPED, Scheduler};
 use crate::spill::Spill;
 
 /// The workers, and what all groups share.
@@ -120,7 +120,7 @@ impl Pool {
     /// Hands a task that may have work to the scheduler, if the task is idle. If it already waits there, a scheduler
     /// that asks for it is told how much waits now.
     pub(crate) fn schedule<T: Runnable + 'static>(&self, task: &Arc<T>) {
-        if self.is_to_be_told(task.standing()) {
+        if self.is_to_be_told(&**task) {
             self.scheduler.ready(task.clone(), task.pending());
         }
     }
@@ -134,7 +134,7 @@ impl Pool {
 
     /// As [`Pool::schedule`].
     pub(crate) fn tell(&self, task: Arc<dyn Runnable>) {
-        if self.is_to_be_told(task.standing()) {
+        if self.is_to_be_told(&*task) {
             let pending = task.pending();
             self.scheduler.ready(task, pending);
         }
@@ -142,7 +142,7 @@ impl Pool {
 
     /// A worker returns a task that has more work: its budget is spent, or its sink had no room.
     pub(crate) fn schedule_again(&self, task: Arc<dyn Runnable>) {
-        task.standing().note_due(self.clock.steady_us());
+        self.note_due(&*task);
         task.standing().again();
         let pending = task.pending();
         self.scheduler.ready(task, pending);
@@ -163,15 +163,23 @@ impl Pool {
         }
     }
 
-    /// Whether the scheduler must be told of work for a task in this standing.
-    fn is_to_be_told(&self, standing: &Standing) -> bool {
+    /// Whether the scheduler must be told of work for a task.
+    fn is_to_be_told(&self, task: &dyn Runnable) -> bool {
+        let standing = task.standing();
         if standing.claim() {
-            standing.note_due(self.clock.steady_us());
+            self.note_due(task);
             self.scheduled.fetch_add(1, Ordering::AcqRel);
             // At the end no worker is left to run the task, and waiting events have been reported.
             return !self.closing.is_over();
         }
         self.policy.follows_pending && standing.is_waiting()
+    }
+
+    /// Notes when a task becomes due, if it asks for that.
+    fn note_due(&self, task: &dyn Runnable) {
+        if task.is_timed() {
+            task.standing().note_due(self.clock.steady_us());
+        }
     }
 
     /// Enables spilling of silent queries; a second call changes nothing.

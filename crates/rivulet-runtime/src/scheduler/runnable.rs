@@ -29,6 +29,12 @@ pub trait Runnable: Send + Sync {
     fn rank(&self) -> Rank {
         Rank::default()
     }
+
+    /// Whether it is noted when the task becomes due, which reads the clock for each activation. Tasks of groups have
+    /// no figures that need it.
+    fn is_timed(&self) -> bool {
+        false
+    }
 }
 
 /// Where a task stands in its dataflow, and what its rows have cost so far.

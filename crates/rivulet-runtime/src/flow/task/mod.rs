@@ -606,6 +606,10 @@ impl Runnable for FlowTask {
         self.inbox.rows().0 + self.in_stage.load(Ordering::Relaxed)
     }
 
+    fn is_timed(&self) -> bool {
+        true
+    }
+
     fn rank(&self) -> Rank {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
         let Counters { rows_in, rows_out } = &self.counters;
