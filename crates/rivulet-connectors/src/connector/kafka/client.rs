@@ -35,8 +35,8 @@ pub(super) const OPEN_TIMEOUT: Duration = Duration::from_secs(15);
 /// The most events that are looked at for the reason why a broker does not answer.
 const EVENTS_MAX: usize = 100;
 
-/// The pause before a group is asked again for its offsets.
-const COMMITTED_PAUSE: Duration = Duration::from_millis(200);
+/// The pause before a broker is asked again.
+const ASKED_PAUSE: Duration = Duration::from_millis(200);
 
 /// The settings of a client, and where it may connect to.
 #[derive(Clone, Debug)]
@@ -213,22 +213,30 @@ pub(super) fn why(consumer: &Reader, error: &KafkaError) -> String {
     }
 }
 
-/// The offsets that a group has committed. It is asked again while its answer, or that of a partition, is an error that
-/// passes, up to the time limit of opening.
+/// What a broker answers. It is asked again while the answer is an error that passes, up to the time limit of opening.
+pub(super) fn asked<T>(
+    passes: impl Fn(&KafkaError) -> bool,
+    mut ask: impl FnMut() -> KafkaResult<T>,
+) -> KafkaResult<T> {
+    let deadline = Instant::now() + OPEN_TIMEOUT;
+    loop {
+        let answer = ask();
+        if !answer.as_ref().is_err_and(&passes) || Instant::now() >= deadline {
+            return answer;
+        }
+        thread::sleep(ASKED_PAUSE);
+    }
+}
+
+/// The offsets that a group has committed; asked as [`asked`] does, also if the answer of a partition is an error.
 pub(super) fn committed(
     consumer: &Reader,
     wanted: &TopicPartitionList,
     passes: impl Fn(&KafkaError) -> bool,
 ) -> KafkaResult<TopicPartitionList> {
-    let deadline = Instant::now() + OPEN_TIMEOUT;
-    loop {
-        let found = consumer.committed_offsets(wanted.clone(), OPEN_TIMEOUT).and_then(|found| {
-            found.elements().iter().try_for_each(|partition| partition.error())?;
-            Ok(found)
-        });
-        if !found.as_ref().is_err_and(&passes) || Instant::now() >= deadline {
-            return found;
-        }
-        thread::sleep(COMMITTED_PAUSE);
-    }
+    asked(passes, || {
+        let found = consumer.committed_offsets(wanted.clone(), OPEN_TIMEOUT)?;
+        found.elements().iter().try_for_each(|partition| partition.error())?;
+        Ok(found)
+    })
 }

@@ -7,18 +7,24 @@ use rdkafka::error::{KafkaError, KafkaResult};
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::RDKafkaErrorCode;
 
-use super::client::{OPEN_TIMEOUT, Reader, Settings, committed, consumer, why};
+use super::client::{OPEN_TIMEOUT, Reader, Settings, asked, committed, consumer, why};
 use super::properties;
 use crate::connector::{ConnectorError, Options};
 use crate::files::Files;
 use crate::formats::parse_time;
 
-/// What brokers answer while they move a group among them.
-const MOVES: [RDKafkaErrorCode; 3] = [
+/// What brokers answer while they move a group or a partition among them, and while they start.
+const MOVES: [RDKafkaErrorCode; 5] = [
     RDKafkaErrorCode::CoordinatorLoadInProgress,
     RDKafkaErrorCode::CoordinatorNotAvailable,
     RDKafkaErrorCode::NotCoordinator,
+    RDKafkaErrorCode::LeaderNotAvailable,
+    RDKafkaErrorCode::NotLeaderForPartition,
 ];
+
+fn moves(error: &KafkaError) -> bool {
+    error.rdkafka_error_code().is_some_and(|code| MOVES.contains(&code))
+}
 
 /// What one consumer reads.
 pub(super) struct Reading {
@@ -193,7 +199,6 @@ fn begins(
         _ if has_group => {
             let mut wanted = TopicPartitionList::new();
             partitions.iter().for_each(|&partition| _ = wanted.add_partition(topic, partition));
-            let moves = |error: &KafkaError| error.rdkafka_error_code().is_some_and(|code| MOVES.contains(&code));
             let committed = committed(consumer, &wanted, moves)?;
             let fallback = if start == Start::Latest { Offset::End } else { Offset::Beginning };
             let begin = |partition: i32| match committed.find_partition(topic, partition).map(|one| one.offset()) {
@@ -209,7 +214,7 @@ fn begins(
             for &partition in partitions {
                 wanted.add_partition_offset(topic, partition, Offset::Offset(time_ms))?;
             }
-            let found = consumer.offsets_for_times(wanted, OPEN_TIMEOUT)?;
+            let found = asked(moves, || consumer.offsets_for_times(wanted.clone(), OPEN_TIMEOUT))?;
             // If no message is as new as that time, reading begins at the end.
             let begin = |partition: i32| match found.find_partition(topic, partition).map(|one| one.offset()) {
                 Some(Offset::Offset(offset)) => Offset::Offset(offset),
@@ -248,7 +253,7 @@ fn assign(
     for &(partition, begin) in begins {
         let (mut begin, mut end) = (begin, None);
         if is_bounded || begin == Offset::End {
-            let (low, high) = consumer.fetch_watermarks(topic, partition, OPEN_TIMEOUT)?;
+            let (low, high) = asked(moves, || consumer.fetch_watermarks(topic, partition, OPEN_TIMEOUT))?;
             // The end is that of now, not that of when reading begins; for a query that goes on, it is the end that was
             // fixed then.
             let high = resumed.iter().find(|(resumed, ..)| *resumed == partition).and_then(|one| one.2).unwrap_or(high);
