@@ -11,14 +11,14 @@ use std::fs::{self, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rivulet_dataflow::{Polled, Refusals, Source, SourceError};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::paths;
+use super::paths::{self, Identity, identity};
 use super::source::{open_lines, unreadable};
 use crate::connector::intake::Intake;
 use crate::connector::lines::{Left, Lines, Reading};
@@ -454,20 +454,4 @@ fn trace(files: &Files, path: &Path, offset: u64) -> io::Result<u64> {
     file.seek(SeekFrom::Start(from))?;
     file.read_exact(&mut bytes)?;
     Ok(xxh3_64(&bytes))
-}
-
-/// The device and number of a file, and its creation time if it is known: numbers are reused.
-type Identity = (u64, u64, Option<SystemTime>);
-
-/// What distinguishes a file from another with the same name.
-#[cfg(unix)]
-fn identity(metadata: &Metadata) -> Option<Identity> {
-    use std::os::unix::fs::MetadataExt;
-    Some((metadata.dev(), metadata.ino(), metadata.created().ok()))
-}
-
-/// On other systems only a file that is cut short is noticed.
-#[cfg(not(unix))]
-fn identity(_metadata: &Metadata) -> Option<Identity> {
-    None
 }

@@ -116,7 +116,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                 name: "append",
                 kind: OptionKind::Boolean,
                 default: Some("false"),
-                help: "Whether lines are added to the end of the file at once, under its own name.",
+                help: "Whether lines are added to the end of the file at once, under its own name. If somebody renames or removes the file, later lines go to a new one.",
             },
             OptionDescription {
                 name: "compression",
@@ -390,7 +390,9 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     }
     let failed = |error: SinkError| match error.0.split_once("\nhint: ") {
         Some((problem, hint)) => cannot_open(&spec.address, problem.into(), hint),
-        None => cannot_open(&spec.address, error.0, "the folder has to be there and to be writable"),
+        None => {
+            cannot_open(&spec.address, error.0, "the folder has to be writable, or the one in which it is to be made")
+        }
     };
     let goes_on = (Owner::new(&spec.host.server, &spec.host.query), spec.checkpoints.as_deref());
     let allowed = (files, &spec.host.health);

@@ -38,6 +38,9 @@ const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 const HIDDEN: &str = ".tmp";
 const KEPT: &str = ".kept";
 
+/// The size of a file that is written to try whether a folder takes any.
+const TRIAL_BYTES: usize = 4 << 10;
+
 /// The owner of files that a checkpoint may go on with: a query of a server, in any process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Owner(u64);
@@ -362,6 +365,14 @@ fn create(path: &Path, files: &Files) -> Result<(File, PathBuf), SinkError> {
             }
         });
     created.map(|file| (file, hidden.clone())).map_err(|error| failed(path, &error))
+}
+
+/// Fails if no file can be written in the folder.
+pub(super) fn try_folder(folder: &Path, files: &Files) -> Result<(), SinkError> {
+    let path = folder.join("part-trial");
+    let (mut file, hidden) = create(&path, files)?;
+    let written = file.write_all(&[0; TRIAL_BYTES]).and_then(|()| file.sync_data());
+    written.and(files.remove(&hidden)).map_err(|error| failed(&path, &error))
 }
 
 /// Removes hidden files of killed processes below `folder`, `depth` folders deep: those whose name, without the hidden

@@ -4,9 +4,10 @@
 //! begin with a dot or an underscore, are ignored (writers use such names for unfinished files).
 
 use std::ffi::OsStr;
-use std::fs::DirEntry;
+use std::fs::{DirEntry, Metadata};
 use std::io;
 use std::path::{Component, Path, PathBuf};
+use std::time::SystemTime;
 
 use super::error::unreadable;
 use crate::connector::{ConnectorError, SourceSpec};
@@ -173,6 +174,22 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
         }
     }
     pattern[at..].iter().all(|&byte| byte == b'*')
+}
+
+/// The device and number of a file, and its creation time if it is known: numbers are reused.
+pub(super) type Identity = (u64, u64, Option<SystemTime>);
+
+/// What distinguishes a file from another with the same name.
+#[cfg(unix)]
+pub(super) fn identity(metadata: &Metadata) -> Option<Identity> {
+    use std::os::unix::fs::MetadataExt;
+    Some((metadata.dev(), metadata.ino(), metadata.created().ok()))
+}
+
+/// On other systems only a file that is cut short is noticed while it is followed.
+#[cfg(not(unix))]
+pub(super) fn identity(_metadata: &Metadata) -> Option<Identity> {
+    None
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! commit interval is over, or at the end; later rows go to the next file. A single file is committed at the end.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Weak};
@@ -15,9 +15,10 @@ use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
 
 use super::content::Content;
 use super::part::{
-    Owner, Part, PartText, failed, publish, recover, remove_abandoned, remove_left_over, run_of, sync_names,
+    Owner, Part, PartText, failed, publish, recover, remove_abandoned, remove_left_over, run_of, sync_names, try_folder,
 };
 use super::partition::Partitioning;
+use super::paths::identity;
 use crate::connector::Health;
 use crate::files::Files;
 
@@ -86,6 +87,9 @@ impl FolderSink {
         (allowed, health): (&Files, &Arc<Health>),
     ) -> Result<Self, SinkError> {
         let begun_us = *BEGUN_US;
+        if health.is_troubled() {
+            try_folder(&folder, allowed)?;
+        }
         // The first instance does it for all; folders by values are below.
         if instance == 0 {
             let mut runs: BTreeSet<String> = BTreeSet::new();
@@ -249,6 +253,10 @@ impl Sink for FolderSink {
         for (_, part) in &mut self.open {
             part.write_waiting()?;
             take(part, &self.health);
+        }
+        // It is open, and a failed write would have closed it; rows that wait have not been tried.
+        if self.open.iter().all(|(_, part)| part.waiting().0 == 0) {
+            self.health.recover();
         }
         Ok(())
     }
@@ -434,11 +442,13 @@ impl TransactionalSink for FileSink {
     }
 }
 
-/// Appends lines to a file that other processes may read and write meanwhile.
+/// Appends lines to a file that other processes may read and write meanwhile, and rename or remove: then later lines go
+/// to a new file of that name.
 pub(super) struct AppendSink {
     content: Content,
     file: File,
     path: PathBuf,
+    allowed: Files,
     health: Arc<Health>,
 }
 
@@ -448,23 +458,47 @@ impl AppendSink {
         content: Content,
         (allowed, health): (&Files, &Arc<Health>),
     ) -> Result<Self, SinkError> {
-        let opened = allowed.open_with(File::options().create(true).append(true), &path).and_then(|mut file| {
-            if file.metadata()?.len() == 0 {
-                file.write_all(content.header())?;
-            }
-            Ok(file)
-        });
-        let file = opened.map_err(|error| failed(&path, &error))?;
-        Ok(Self { content, file, path, health: health.clone() })
+        let file = appended(&path, &content, allowed)?;
+        Ok(Self { content, file, path, allowed: allowed.clone(), health: health.clone() })
     }
+
+    /// Whether the file has its name still. Another file may have it, or none.
+    fn has_name(&self) -> bool {
+        let identity = |metadata: std::io::Result<Metadata>| metadata.ok().map(|metadata| identity(&metadata));
+        identity(self.file.metadata()) == identity(std::fs::metadata(&self.path))
+    }
+}
+
+/// Opens a file to append lines to it; makes it, and the folders above it, if it is not there.
+fn appended(path: &Path, content: &Content, allowed: &Files) -> Result<File, SinkError> {
+    let made = path.parent().map_or(Ok(()), |folder| allowed.make_folder(folder));
+    let opened = made.and_then(|()| {
+        let mut file = allowed.open_with(File::options().create(true).append(true), path)?;
+        if file.metadata()?.len() == 0 {
+            file.write_all(content.header())?;
+        }
+        Ok(file)
+    });
+    opened.map_err(|error| failed(path, &error))
 }
 
 impl Sink for AppendSink {
     fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
+        if !self.has_name() {
+            // What the file has by now is not synced by a later drain.
+            self.drain()?;
+            self.file = appended(&self.path, &self.content, &self.allowed)?;
+        }
         // In one piece, so that lines of several instances stay whole.
         let lines = self.content.lines(batch)?;
         self.file.write_all(lines).map_err(|error| failed(&self.path, &error))?;
         self.health.hand_and_take(batch.rows(), lines.len());
+        Ok(())
+    }
+
+    /// The file is open, and has taken all rows that came.
+    fn flush(&mut self) -> Result<(), SinkError> {
+        self.health.recover();
         Ok(())
     }
 

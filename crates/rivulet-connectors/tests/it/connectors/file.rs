@@ -472,6 +472,51 @@ fn lines_may_be_appended_and_changes_are_told() {
 }
 
 #[test]
+fn lines_are_appended_to_the_file_that_has_the_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new/deep/rows.csv");
+    let mut spec = sink(&address(&path), rows(0..1).columns.schema());
+    spec.format = Some(format("CSV header=true"));
+    spec.options = options(&[("append", "true")]);
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
+    sink.write(&rows(0..1)).unwrap();
+    let rotated = path.with_file_name("rows.csv.1");
+    fs::rename(&path, &rotated).unwrap();
+    sink.write(&rows(1..2)).unwrap();
+    sink.write(&rows(2..3)).unwrap();
+    assert_eq!(fs::read_to_string(&rotated).unwrap(), "name,n\nname 0,0\n");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "name,n\nname 1,1\nname 2,2\n");
+    fs::remove_dir_all(folder.path().join("new")).unwrap();
+    sink.write(&rows(3..4)).unwrap();
+    assert!(sink.drain().unwrap());
+    assert_eq!(fs::read_to_string(&path).unwrap(), "name,n\nname 0,3\n", "what was removed is not missed");
+}
+
+#[test]
+fn a_sink_that_is_opened_anew_works_again_before_the_next_row() {
+    for (name, append) in [("rows.json", "true"), ("rows/", "false")] {
+        let folder = tempfile::tempdir().unwrap();
+        let inside = folder.path().join("in");
+        let mut spec = sink(&address(&inside.join(name)), rows(0..1).columns.schema());
+        spec.format = Some(format("JSON"));
+        spec.options = options(&[("append", append)]);
+        let health = spec.host.health.clone();
+        // No folder can be made there.
+        fs::write(&inside, "").unwrap();
+        health.retry(&sink_error(&spec));
+        fs::remove_file(&inside).unwrap();
+        let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
+        sink.flush().unwrap();
+        assert_eq!(health.report().condition, Condition::Ok, "{name}");
+        health.retry("once more");
+        sink.write(&rows(0..1)).unwrap();
+        flush_until(&mut *sink, &health, |health| health.condition == Condition::Ok && health.rows == 1);
+        finish(&mut *sink).unwrap();
+        assert_eq!(files(&inside).len(), 1, "{name}: nothing is left of a trial");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let spec = source(&address(&folder.path().join("none.json")), COLUMNS);
