@@ -160,7 +160,7 @@ fn user(cursor: &mut Cursor<'_>) -> Result<UserName, SqlError> {
 
 /// Reads `(queries => 1000, state_bytes => '1 GiB', streams => NULL)`.
 fn limits(cursor: &mut Cursor<'_>) -> Result<Vec<TenantLimit>, SqlError> {
-    let given = cursor.named_values("the name of a limit")?;
+    let given = cursor.values_to_set("the name of a limit", false, "SET (queries => 1000)")?;
     let limit = |(name, value, position): (crate::Name, Literal, crate::Position)| {
         let most = match &value {
             Literal::Null => Some(None),

@@ -400,6 +400,22 @@ impl<'a> Cursor<'a> {
         self.values("the name of an option", true)
     }
 
+    /// Reads the values that follow SET, at least one.
+    pub(super) fn values_to_set(
+        &mut self,
+        what: &str,
+        may_be_secret: bool,
+        example: &str,
+    ) -> Result<Vec<(Name, Literal, Position)>, SqlError> {
+        let position = self.position();
+        match self.values(what, may_be_secret)? {
+            none if none.is_empty() => {
+                Err(SqlError::new(position, "SET () sets nothing").hint(format!("write {example}")))
+            }
+            values => Ok(values),
+        }
+    }
+
     /// Reads `( name => value, ... )`; each name at most once.
     pub(crate) fn named_values(&mut self, what: &str) -> Result<Vec<(Name, Literal, Position)>, SqlError> {
         self.values(what, false)

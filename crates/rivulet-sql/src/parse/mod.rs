@@ -363,7 +363,7 @@ fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
         let input = if cursor.eat_word("input") { Some(cursor.name("the name of an input")?) } else { None };
         let example = || format!("write ALTER APPLICATION {name} SET (lateness => INTERVAL '5 seconds')");
         cursor.expect_word("SET").map_err(|error| error.hint(example()))?;
-        let options = cursor.options()?;
+        let options = cursor.values_to_set("the name of an option", true, "SET (lateness => INTERVAL '5 seconds')")?;
         let wish = if cursor.eat_word("with") { create::state_wish(cursor)? } else { StateWish::default() };
         return Ok(Statement::AlterApplication { name, input, options, wish });
     }
@@ -378,7 +378,10 @@ fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
         true => false,
         false => cursor.expect_one_of(&["SET", "LABEL"]).map(|_| true)?,
     };
-    let values = if has_values { cursor.named_values("the name of a parameter")? } else { Vec::new() };
+    let values = match has_values {
+        true => cursor.values_to_set("the name of a parameter", false, "SET (parameter => value)")?,
+        false => Vec::new(),
+    };
     let label = match cursor.eat_word("label") {
         true if cursor.eat_word("null") => Some(None),
         true => Some(Some(cursor.string("a label in single quotes, or NULL")?)),

@@ -179,6 +179,18 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
             "error at line 1, column 19: expected '(', found 'limit'\nhint: values stand in parentheses, each behind its name: (name => 5, other => 'text')",
         ),
         (
+            "ALTER QUERY q SET ()",
+            "error at line 1, column 19: SET () sets nothing\nhint: write SET (parameter => value)",
+        ),
+        (
+            "ALTER APPLICATION a INPUT t SET ()",
+            "error at line 1, column 33: SET () sets nothing\nhint: write SET (lateness => INTERVAL '5 seconds')",
+        ),
+        (
+            "ALTER TENANT acme SET ()",
+            "error at line 1, column 23: SET () sets nothing\nhint: write SET (queries => 1000)",
+        ),
+        (
             "ALTER QUERY q SETT (a => 3)",
             "error at line 1, column 15: expected SET or LABEL, found 'SETT'\nhint: did you mean 'SET'?",
         ),
