@@ -36,6 +36,7 @@ mod usage;
 
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 
 use error::CliError;
@@ -110,7 +111,7 @@ enum Command {
 
 /// The program: reads the command line, runs the command, prints its error if it fails.
 pub fn main(start: Start) -> ExitCode {
-    let Arguments { global, command } = match Arguments::try_parse() {
+    let Arguments { global, command } = match Arguments::try_parse().map_err(placed) {
         Ok(arguments) => arguments,
         // The help and the version are no errors. What is wrong is JSON for whoever asked for that, wherever it stands.
         Err(error) if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") => {
@@ -149,6 +150,17 @@ pub fn main(start: Start) -> ExitCode {
             error.exit_code()
         }
     }
+}
+
+/// An error of the command line, with a tip if an option of a command stands in front of the command.
+fn placed(mut error: clap::Error) -> clap::Error {
+    let option = std::env::args().nth(1).unwrap_or_default();
+    let option = option.split('=').next().unwrap_or_default();
+    if error.kind() == ErrorKind::UnknownArgument && option.starts_with("--") {
+        let tip = format!("options of a command stand behind it: rivulet COMMAND {option} ...");
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    }
+    error
 }
 
 /// The exit code for wrong usage.

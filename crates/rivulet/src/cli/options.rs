@@ -62,7 +62,7 @@ impl TokenSource {
     /// # Errors
     /// The file cannot be read; the address is none; the token has typing errors.
     pub(super) fn client(&self, server: &str) -> Result<Client, CliError> {
-        let token = match &self.token_file {
+        let token = match given(&self.token_file) {
             Some(file) => Some(std::fs::read_to_string(file).map_err(|error| {
                 CliError::new(format!("cannot read the token in {}: {error}", file.display()))
                     .with_hint("--token-file and RIVULET_TOKEN_FILE name a file with the token alone")
@@ -104,13 +104,18 @@ impl Trust {
     }
 
     fn tls(&self) -> Result<ClientTls, CliError> {
-        let identity = match (&self.cert, &self.key) {
+        let identity = match (given(&self.cert), given(&self.key)) {
             (Some(certificate), Some(key)) => Some((certificate.clone(), key.clone())),
             (None, None) => None,
             _ => return Err(CliError::new("only one of --cert and --key is given").with_hint("give both or neither")),
         };
-        Ok(ClientTls { ca_file: self.ca.clone(), identity })
+        Ok(ClientTls { ca_file: given(&self.ca).cloned(), identity })
     }
+}
+
+/// A file that is named; a variable that is empty names none.
+fn given(file: &Option<PathBuf>) -> Option<&PathBuf> {
+    file.as_ref().filter(|file| !file.as_os_str().is_empty())
 }
 
 /// A lifetime in whole seconds as people write it: as [`duration`], or `90d` for days.
@@ -128,6 +133,15 @@ pub(super) fn lifetime(text: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_without_a_name_is_none() {
+        let empty = Some(PathBuf::new());
+        let trust = Trust { ca: empty.clone(), cert: empty.clone(), key: empty.clone() };
+        assert!(TokenSource { token_file: empty, trust: trust.clone() }.client(SERVER_DEFAULT).is_ok());
+        let missing = TokenSource { token_file: Some("/nowhere".into()), trust }.client(SERVER_DEFAULT);
+        assert!(missing.is_err_and(|error| format!("{error:?}").contains("/nowhere")));
+    }
 
     #[test]
     fn lifetimes_are_read_as_people_write_them() {

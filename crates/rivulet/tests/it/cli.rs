@@ -550,6 +550,15 @@ fn wrong_usage_has_its_own_exit_code() {
 }
 
 #[test]
+fn an_option_in_front_of_its_command_gets_a_tip() {
+    let (code, _, stderr) = text(command(&["--server", "http://127.0.0.1:1", "status"]).output().expect("the program"));
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("options of a command stand behind it: rivulet COMMAND --server ..."), "{stderr}");
+    let (_, _, stderr) = text(command(&["status", "--sever", "x"]).output().expect("the program"));
+    assert!(!stderr.contains("stand behind it"), "{stderr}");
+}
+
+#[test]
 fn wrong_usage_is_json_for_whoever_asked_for_json() {
     for (arguments, message) in [
         (&["--json", "nonsense"][..], "unrecognized subcommand 'nonsense'"),
