@@ -159,7 +159,7 @@ impl Api {
             if let Some(address) = address.filter(|_| is_wrong) {
                 failed_logins.note(address, user, "the REST API");
             }
-            answer?.ok_or_else(|| ApiError::after_wrong_tokens(wait.unwrap_or_default()))
+            answer?.ok_or_else(|| ApiError::after_wrong_ones(wait.unwrap_or_default(), user.is_some()))
         };
         self.call(permits, in_turn).await?
     }

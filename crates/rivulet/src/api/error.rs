@@ -52,10 +52,14 @@ impl ApiError {
         .with_hint("try again in some seconds; /health/ready says when it is ready")
     }
 
-    /// The address of the client has given so many wrong tokens or passwords that its next one is not looked at for so
-    /// long.
-    pub(super) fn after_wrong_tokens(wait: Duration) -> Self {
-        let message = "this address has given too many wrong tokens or passwords: none is looked at for a while";
+    /// The address of the client has given so many wrong tokens, or passwords of a user, that its next one is not
+    /// looked at for so long.
+    pub(super) fn after_wrong_ones(wait: Duration, has_user: bool) -> Self {
+        let which = match has_user {
+            true => "wrong passwords of this user, or of all users together",
+            false => "wrong tokens",
+        };
+        let message = format!("this address has given too many {which}: none is looked at for a while");
         let error = ServiceError::new(ErrorKind::LimitReached, message)
             .with_hint("wait for as long as Retry-After says, and look for the client that sends them");
         error.until(wait).into()

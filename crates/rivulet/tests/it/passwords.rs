@@ -157,7 +157,9 @@ fn guesses_that_come_together_wait_as_if_they_came_one_after_the_other() {
     // Each of the two has its own.
     assert!((10..=24).contains(&looked_at) && codes.iter().all(|code| [401, 429].contains(code)), "{codes:?}");
     // The right one waits as well; other addresses do not.
-    assert_eq!(log_in_from([127, 0, 0, 9], &fixture.server, "ann", FIRST).0, 429);
+    let (status, error) = log_in_from([127, 0, 0, 9], &fixture.server, "ann", FIRST);
+    assert_eq!(status, 429, "{error}");
+    assert!(error["message"].as_str().is_some_and(|text| text.contains("wrong passwords of this user")), "{error}");
     token_of(log_in_from([127, 0, 0, 10], &fixture.server, "ann", FIRST));
 }
 
