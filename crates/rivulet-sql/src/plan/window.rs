@@ -224,8 +224,10 @@ impl WindowPlanner<'_> {
         Err(match self.event_time {
             EventTime::Column(_) => SqlError::new(name.position, format!("windows go by the event time, '{expected}'"))
                 .hint(format!("write {window}({expected}, ...)")),
-            _ => SqlError::new(name.position, format!("'{name}' is not declared as the event time"))
-                .hint(format!("declare it '{name} TIMESTAMP EVENT TIME', or write {window}(arrival_time, ...)")),
+            _ => SqlError::new(name.position, format!("'{name}' is not declared as the event time")).hint(format!(
+                "write EVENT TIME behind '{name}' in the INPUT, a TIMESTAMP or computed as one, or write \
+                     {window}(arrival_time, ...)"
+            )),
         })
     }
 
