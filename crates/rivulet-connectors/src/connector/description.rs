@@ -64,6 +64,8 @@ pub struct ByRow {
     pub check: fn(&SinkSpec) -> Result<(), ConnectorError>,
     /// The number of rows in what the sink has prepared for a checkpoint; 0 if that is not understood.
     pub prepared_rows: fn(&str) -> usize,
+    /// The most that waits for one receiver that takes nothing, in words, if rows beyond that are left out.
+    pub waiting_max: Option<&'static str>,
 }
 
 /// What the messages of a source have beside their payload: the options that name columns for it.

@@ -25,7 +25,7 @@ const FAILING_AFTER: Duration = Duration::from_secs(60);
 /// The least time from a log line about trouble to the next log line about retrying.
 const SAID_EVERY: Duration = Duration::from_secs(60);
 
-/// The number of queries with a failing receiver that are remembered.
+/// The number of queries with a failing receiver that are remembered, and of those of which rows were left out.
 const QUERIES_MAX: usize = 1_024;
 
 /// The precision of the time since when the oldest row waits, and the number of such moments that are kept.
@@ -107,8 +107,11 @@ pub struct Health {
     /// Whether the condition is not [`Condition::Ok`]; asked for each message, without the lock.
     is_troubled: AtomicBool,
     course: Mutex<Course>,
-    /// The queries of an application whose own receivers accept no rows, with the reason.
-    queries: Mutex<BTreeMap<u64, String>>,
+    /// The queries of an application whose own receivers accept no rows: the reason, and the number of requests that
+    /// waited then.
+    queries: Mutex<BTreeMap<u64, (String, usize)>>,
+    /// Rows of queries that were left out: their number, and why the last ones were.
+    left_out_of: Mutex<BTreeMap<u64, (u64, String)>>,
 }
 
 #[derive(Debug, Default)]
@@ -164,11 +167,11 @@ impl Health {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Notes that a query's own receiver accepts no rows.
-    pub fn fail_query(&self, query: u64, problem: &str) {
+    /// Notes that a query's own receiver accepts no rows, and how many requests wait for it.
+    pub fn fail_query(&self, query: u64, problem: &str, requests: usize) {
         let mut queries = self.queries.lock();
         if queries.len() < QUERIES_MAX || queries.contains_key(&query) {
-            queries.insert(query, problem.to_owned());
+            queries.insert(query, (problem.to_owned(), requests));
         }
     }
 
@@ -177,9 +180,16 @@ impl Health {
         self.queries.lock().remove(&query);
     }
 
-    /// Why the receiver of a query accepts no rows, if it accepts none.
-    pub fn problem_of_query(&self, query: u64) -> Option<String> {
+    /// Why the receiver of a query accepts no rows, if it accepts none, and how many requests waited for it when it was
+    /// tried last.
+    pub fn problem_of_query(&self, query: u64) -> Option<(String, usize)> {
         self.queries.lock().get(&query).cloned()
+    }
+
+    /// The number of a query's rows that were left out, and why the last ones were; `None` if there are none, or if
+    /// there are too many such queries.
+    pub fn left_out_of_query(&self, query: u64) -> Option<(u64, String)> {
+        self.left_out_of.lock().get(&query).cloned()
     }
 
     /// Notes rows that have arrived when they are handed over: for sinks that need not wait.
@@ -196,6 +206,16 @@ impl Health {
         course.last_error = Some(problem.to_owned());
         if course.is_to_say_left_out(Instant::now()) {
             tracing::warn!(left_out, "the {} leaves rows out: {problem}", self.title);
+        }
+    }
+
+    /// Notes of which query rows are that are left out.
+    pub fn leave_out_of(&self, query: u64, rows: usize, problem: &str) {
+        let mut queries = self.left_out_of.lock();
+        if queries.len() < QUERIES_MAX || queries.contains_key(&query) {
+            let (left_out, last) = queries.entry(query).or_default();
+            *left_out += rows as u64;
+            problem.clone_into(last);
         }
     }
 

@@ -18,7 +18,7 @@ pub(super) struct SinkAddress {
     /// The names of the application's parameters.
     names: Vec<String>,
     /// How the address of each query is made; `None` if there is one for all.
-    by_row: Option<ByRow>,
+    pub(super) by_row: Option<ByRow>,
     /// The connector's specification of the sink.
     pub(super) spec: SinkSpec,
 }

@@ -219,6 +219,7 @@ impl Applications {
             inboxes,
             topics,
             outputs,
+            event_log: self.routing.event_log.clone(),
             shape,
             queries_running: AtomicU64::new(0),
             queries_paused: AtomicU64::new(0),

@@ -172,7 +172,7 @@ impl Preparation {
             Some(companion) => companion.regroup(&self.languages, &application, parts),
             None => parts,
         };
-        let warnings = self.warnings_of(&application);
+        let warnings = self.warnings_of(&application, &topics);
         let shown = self.languages.shown(application.kind, &application.bytes);
         Ok(Prepared { tenant: tenant.clone(), application, topics, outputs, shape, parts, shown, warnings })
     }
@@ -211,10 +211,11 @@ impl Preparation {
     }
 
     /// Probable mistakes in an application, in words.
-    fn warnings_of(&self, application: &Application) -> Vec<String> {
-        let logged = application.inputs.iter().filter(|input| self.is_logged(input));
-        let of_inputs = logged.filter_map(|input| broker_forgets(&self.config, input));
-        application.warnings.iter().cloned().chain(of_inputs).collect()
+    fn warnings_of(&self, application: &Application, topics: &Topics) -> Vec<String> {
+        let logged = || application.inputs.iter().filter(|input| self.is_logged(input));
+        let of_inputs = logged().filter_map(|input| broker_forgets(&self.config, input));
+        let outputs = topics.outputs.iter().filter(|_| logged().next().is_some());
+        application.warnings.iter().cloned().chain(of_inputs).chain(outputs.filter_map(leaves_out)).collect()
     }
 
     /// Whether the events of an input go to the log.
@@ -240,6 +241,17 @@ fn broker_forgets(config: &Config, input: &Input) -> Option<String> {
     Some(format!(
         "the input '{}' has durability 'log', and {why}: what is published while the server is away or the connection is down does not come; set {key}",
         input.name
+    ))
+}
+
+/// That the log does not keep the results for a receiver of a single query that is away. Its address may have a secret.
+fn leaves_out(output: &OutputAddress) -> Option<String> {
+    let OutputAddress::Sink(address) = output else { return None };
+    let waiting_max = address.by_row?.waiting_max?;
+    Some(format!(
+        "each query has a receiver of its own behind '{}:': of one that takes nothing at most {waiting_max} wait, for \
+         retry_for at most, and the oldest results beyond that are left out, also with durability 'log'",
+        address.spec.connector
     ))
 }
 

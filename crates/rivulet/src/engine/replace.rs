@@ -272,6 +272,7 @@ impl Upgrade for Version<'_> {
             inboxes: self.before.inboxes.clone(),
             topics,
             outputs,
+            event_log: self.queries.event_log.clone(),
             shape,
             queries_running: AtomicU64::new(self.before.queries_running.load(Ordering::Relaxed)),
             queries_paused: AtomicU64::new(self.before.queries_paused.load(Ordering::Relaxed)),

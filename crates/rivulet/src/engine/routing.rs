@@ -29,7 +29,7 @@ const PASS_LOOK_PERIOD: Duration = Duration::from_millis(1);
 /// Brings events to the queries of applications.
 pub(super) struct Routing {
     messaging: Arc<Messaging>,
-    event_log: Arc<EventLog>,
+    pub(super) event_log: Arc<EventLog>,
     sources: Arc<Sources>,
     shared: Mutex<SharedInputs>,
 }

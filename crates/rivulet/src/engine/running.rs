@@ -11,10 +11,12 @@ use rivulet_operators::application::{Address, Application};
 use rivulet_runtime::{Group, GroupMetrics, GroupParts, Histogram};
 use rivulet_sql::DEFAULT_CONNECTOR;
 
+use super::event_log::EventLog;
 use super::output::Outputs;
 use super::source_reader::Reader;
 use super::topics::{InputTopics, Topics, write_topic};
 use crate::catalog::ApplicationNumber;
+use crate::counted::counted;
 use crate::service::{ApplicationInfo, ApplicationStatus, EndHealth, FullName, LatencyStatus, ParameterInfo, Tenant};
 
 /// An application with its group.
@@ -27,6 +29,7 @@ pub(super) struct Running {
     pub(super) inboxes: Vec<InboxId>,
     pub(super) topics: Topics,
     pub(super) outputs: Arc<Outputs>,
+    pub(super) event_log: Arc<EventLog>,
     /// How its payloads are decoded; `None` if it shares decoding with no other application.
     pub(super) shape: Option<Arc<InputShape>>,
     pub(super) queries_running: AtomicU64,
@@ -95,6 +98,17 @@ impl Running {
     /// Whether its queries read any input that is in the log.
     pub(super) fn reads_log(&self) -> bool {
         self.topics.inputs.iter().any(|input| input.is_logged)
+    }
+
+    /// That events which came are still in the log for it, in a sentence.
+    pub(super) fn behind(&self) -> Option<String> {
+        let left_from = self.group.behind_from().map(|(from, _)| from);
+        let left = self.event_log.left(left_from).filter(|&left| left > 0 && self.reads_log())?;
+        let why = match left_from {
+            Some(_) => "it reads on from there as soon as its output delivers",
+            None => "the log is being replayed since the server was started",
+        };
+        Some(format!("the application is behind by up to {} in the log: {why}", counted(left, "event")))
     }
 
     /// The inputs whose times are most likely seconds that were read as milliseconds.

@@ -93,7 +93,16 @@ impl Running {
         let shown = self.shown(metrics).into_iter().map(|(_, text)| text);
         let of_sources = self.sources().iter().filter_map(|reader| reader.warning());
         let standing = self.outputs.health().filter_map(|output| output.stands_still());
-        self.warnings.iter().cloned().chain(standing).chain(shown).chain(of_sources).collect()
+        let left_out = self.outputs.health().filter_map(|output| output.left_out());
+        self.warnings
+            .iter()
+            .cloned()
+            .chain(standing)
+            .chain(self.behind())
+            .chain(left_out)
+            .chain(shown)
+            .chain(of_sources)
+            .collect()
     }
 
     /// Writes to the log what has come up since the application runs, once.
@@ -121,7 +130,8 @@ impl Running {
             metrics,
             seconds: &seconds,
             last_refusal: last_refusal.as_deref(),
-            queries: self.queries_running.load(Ordering::Relaxed),
+            // While it is behind nobody knows what has come for them.
+            queries: self.queries_running.load(Ordering::Relaxed) * u64::from(self.behind().is_none()),
             runs_for: self.warned.begun.elapsed(),
         })
     }
@@ -163,7 +173,10 @@ fn shown(seen: &Seen<'_>) -> Vec<(Kind, String)> {
     if events == 0 {
         let topics: Vec<String> = inputs.iter().map(read_by).collect();
         let queries = counted(queries, "query");
-        let text = format!("no event has come for its {queries} in {span}: is {} right?", topics.join(" or "));
+        let text = format!(
+            "no event has come for its {queries} in the {span} since it was started: is {} right?",
+            topics.join(" or ")
+        );
         all.push((Kind::Silence, text));
         return all;
     }
@@ -219,7 +232,7 @@ mod tests {
         assert_eq!(texts(&one, 0, 0, 600), [""; 0], "without queries nothing can come");
         assert_eq!(
             texts(&one, 0, 3, 600),
-            ["no event has come for its 3 queries in 10 minutes: is the topic a right?"]
+            ["no event has come for its 3 queries in the 10 minutes since it was started: is the topic a right?"]
         );
         assert_eq!(texts(&one, 1, 3, 600), [""; 0]);
         let of_b = texts(&two, 7, 1, 600);

@@ -271,7 +271,7 @@ fn a_receiver_that_never_answers_holds_up_no_other_query() {
     assert!(engine.ready().is_ok());
     let why = engine.operator().describe_query("q7").unwrap().why;
     assert!(why[0].starts_with("its results wait for their receiver: http://127.0.0.1:"), "{why:?}");
-    assert!(why[0].ends_with("does not take rows: no answer within 1s"), "{why:?}");
+    assert!(why[0].contains("does not take rows: no answer within 1s; "), "{why:?}");
     let described = super::tables::run(&engine, "DESCRIBE APPLICATION hooks").unwrap().rows;
     let sink = described.iter().find(|row| row[0] == "sink alarms").unwrap_or_else(|| panic!("{described:?}"));
     assert!(sink[1].as_str().unwrap().contains("3 rows wait"), "{sink:?}");
@@ -331,6 +331,34 @@ fn what_a_receiver_has_not_taken_waits_through_a_restart_and_keeps_its_key() {
     publish(&engine, &[("in/a", r#"{"n": 4}"#)]);
     wait("the fourth", || receiver.count() >= 4);
     assert_eq!(receiver.count(), 4);
+}
+
+#[test]
+fn what_gives_way_is_told_of_its_query_and_of_its_application() {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    receiver.refuses.store(true, Ordering::Release);
+    let engine = opened(on_demand(folder.path()));
+    said(&engine, &logged(&format!("'http://127.0.0.1:{}/{{room}}' FORMAT JSON", receiver.port)));
+    let warns = |part: &str| engine.status().applications[0].warnings.iter().any(|one| one.contains(part));
+    assert!(warns("of one that takes nothing at most 1,024 requests or 1 MiB wait"), "what is to be expected");
+    for room in ["a", "b"] {
+        said(&engine, &format!("CREATE QUERY {room} FROM APPLICATION hooks WITH (room => '{room}')"));
+    }
+    publish(&engine, &[("in/a", r#"{"n": 1}"#)]);
+    let health = || engine.status().applications[0].health[0].clone();
+    wait("it is refused", || health().condition != Condition::Ok);
+    publish(&engine, &[("in/a", r#"{"n": 1}"#); 1_100]);
+    wait_for(Duration::from_secs(120), "what is too much", || health().rejected_rows == 77);
+    let why = |query: &str| engine.operator().describe_query(query).unwrap().why;
+    let (of_a, of_b) = (why("a"), why("b"));
+    assert!(of_a[0].starts_with("its results wait for their receiver: http://127.0.0.1:"), "{of_a:?}");
+    assert!(of_a[0].ends_with(" waited for it when it was tried last"), "{of_a:?}");
+    let left_out = "77 of its results were left out since the server was started; the last because more than 1,024 \
+                    requests or 1 MiB wait for a receiver that takes nothing";
+    assert!(of_a[1].starts_with(left_out), "{of_a:?}");
+    assert!(of_a.iter().all(|one| !one.starts_with("it works")), "{of_a:?}");
+    assert!(of_b.iter().all(|one| !one.contains("receiver") && !one.contains("left out")), "{of_b:?}");
+    assert!(warns("since the start 'output' has left out 77 rows; its last error was: "));
 }
 
 /// What came after a backup is lost with the server. Results of what comes then are others, with the same numbers: a

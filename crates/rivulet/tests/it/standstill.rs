@@ -92,7 +92,16 @@ fn what_a_dead_receiver_leaves_waits_in_the_log_and_holds_up_nobody() {
     let why = engine.operator().describe_query("hooked").unwrap().why;
     assert!(why[0].starts_with("its results do not arrive: the application has stood still for"), "{why:?}");
     assert!(why.iter().all(|one| !one.starts_with("it works")), "{why:?}");
+    let behind = |texts: &[String]| {
+        let text = texts.iter().find_map(|one| one.strip_prefix("the application is behind by up to "))?;
+        assert!(text.ends_with(" events in the log: it reads on from there as soon as its output delivers"), "{text}");
+        text.split(' ').next()?.parse::<usize>().ok()
+    };
+    let of_query = || engine.operator().describe_query("hooked").unwrap().why;
+    wait_for(LONG, "it is behind", || behind(&of_query()).is_some_and(|left| left > EVENTS / 4));
+    assert!(of_query().iter().all(|one| !one.starts_with("no event has come")), "{:?}", of_query());
     let warnings = engine.status().applications.into_iter().flat_map(|one| one.warnings).collect::<Vec<_>>();
+    assert!(behind(&warnings) > Some(EVENTS / 4), "{warnings:?}");
     assert!(warnings.iter().any(|one| one.starts_with("the application has stood still for")), "{warnings:?}");
     let line = "rivulet_output_stands_still{application=\"hook\",output=\"output\"} 1";
     assert!(engine.metrics().lines().any(|found| found == line), "{}", engine.metrics());

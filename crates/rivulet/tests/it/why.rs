@@ -112,6 +112,18 @@ fn each_step_of_an_event_has_its_sentence() {
 }
 
 #[test]
+fn silence_since_a_restart_is_told_as_such() {
+    let (folder, mut server, _publisher) =
+        with(&format!("{MEANS}; CREATE QUERY seven FROM APPLICATION means WITH (home => '7')"));
+    expect(&server, "seven", "no event has come on home/7/temperature since the query was started");
+    server.kill_9();
+    let server = Server::start_at(folder.path(), server.mqtt, 3600);
+    expect(&server, "seven", "no event has come on home/7/temperature since the server was started");
+    server.sql_ok("CREATE QUERY new FROM APPLICATION means WITH (home => '8')");
+    expect(&server, "new", "no event has come on home/8/temperature since the query was started");
+}
+
+#[test]
 fn a_window_that_is_longer_than_the_idle_timeout_closes_when_its_time_has_passed() {
     let (_folder, server, mut publisher) = with(
         "CREATE APPLICATION long (home TEXT)

@@ -16,7 +16,7 @@ use ureq::tls::TlsConfig;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
-use super::receivers::{Change, PAUSE_MAX, Receivers, Request, Waiting};
+use super::receivers::{Change, PAUSE_MAX, Receivers, Request, TOO_MUCH, Waiting};
 use crate::connector::Health;
 use crate::reach::AllowedHosts;
 use crate::tls::Fault;
@@ -140,7 +140,7 @@ impl Delivery {
         let mut state = shared.state.lock();
         for request in requests {
             let gone = state.receivers.push(request, now);
-            shared.leave_out(&gone, "too much waits for the receiver");
+            shared.leave_out(&gone, TOO_MUCH);
         }
         shared.start_threads(&mut state);
         drop(state);
@@ -248,7 +248,8 @@ impl Shared {
                 }
             }
             Attempt::Rejected(problem) if options.skips_rejected => {
-                health.leave_out(request.rows, &problem);
+                let problem = format!("{} rejects rows: {problem}", host_of(&request.url));
+                self.leave_out(std::slice::from_ref(&request), &problem);
                 // The receiver answers, so it works, whatever it says about this request.
                 if state.receivers.done(&waiting, took) == Change::Recovered {
                     request.query.inspect(|query| health.recover_query(*query));
@@ -264,11 +265,7 @@ impl Shared {
                 let wait = asked.map_or(pause + jitter, |asked| asked.min(PAUSE_MAX));
                 let tried = (now + wait).saturating_duration_since(waiting.begun(options.leaves_out));
                 let is_over = tried >= options.retry_for;
-                let problem = if options.has_many_receivers {
-                    format!("{} does not take rows: {problem}", host_of(&request.url))
-                } else {
-                    problem
-                };
+                let told = format!("{} does not take rows: {problem}", host_of(&request.url));
                 match (is_over, options.leaves_out) {
                     (true, false) => {
                         let mut problem = format!("{problem} (tried for {:?})", options.retry_for);
@@ -280,13 +277,14 @@ impl Shared {
                     (true, true) => {
                         let begin = now.checked_sub(options.retry_for);
                         let gone = state.receivers.give_up(&waiting, begin);
-                        self.leave_out(&gone, &format!("{problem} (tried for {:?})", options.retry_for));
+                        self.leave_out(&gone, &format!("{told} (tried for {:?})", options.retry_for));
                         request.query.inspect(|query| health.recover_query(*query));
                     }
                     (false, _) => {
                         state.receivers.again(waiting, wait, now);
-                        health.retry(&problem);
-                        request.query.inspect(|query| health.fail_query(*query, &problem));
+                        health.retry(&told);
+                        let requests = state.receivers.requests_of(&request.url);
+                        request.query.inspect(|query| health.fail_query(*query, &told, requests));
                     }
                 }
             }
@@ -300,8 +298,12 @@ impl Shared {
 
     /// Counts requests that were left out.
     fn leave_out(&self, gone: &[Arc<Request>], problem: &str) {
+        let health = &self.options.health;
         if !gone.is_empty() {
-            self.options.health.leave_out(gone.iter().map(|request| request.rows).sum(), problem);
+            health.leave_out(gone.iter().map(|request| request.rows).sum(), problem);
+        }
+        for request in gone {
+            request.query.inspect(|query| health.leave_out_of(*query, request.rows, problem));
         }
     }
 

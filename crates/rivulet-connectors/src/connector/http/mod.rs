@@ -282,8 +282,12 @@ fn patience(spec: &SinkSpec) -> Duration {
 }
 
 /// How addresses are made from parameters.
-const BY_ROW: ByRow =
-    ByRow { value: push_value, check: |spec| checked_url(spec).map(drop), prepared_rows: pending::rows };
+const BY_ROW: ByRow = ByRow {
+    value: push_value,
+    check: |spec| checked_url(spec).map(drop),
+    prepared_rows: pending::rows,
+    waiting_max: Some(receivers::WAITING_MAX),
+};
 
 /// Appends a value as a part of a URL: characters with a meaning in URLs are percent-encoded, as in `%2F`.
 fn push_value(value: &str, url: &mut String) -> Result<(), &'static str> {

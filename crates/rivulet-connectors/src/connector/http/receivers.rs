@@ -30,6 +30,11 @@ const SLOW_REQUESTS: usize = 1_024;
 /// The most that waits for all slow receivers together.
 const SLOW_BYTES_ALL: usize = 64 << 20;
 
+/// The same in words, and why requests give way.
+pub(super) const WAITING_MAX: &str = "1,024 requests or 1 MiB";
+pub(super) const TOO_MUCH: &str =
+    "more than 1,024 requests or 1 MiB wait for a receiver that takes nothing, or 64 MiB for all such";
+
 /// After this many requests to fast receivers there is one to a slow receiver.
 const FAST_IN_A_ROW: usize = 8;
 
@@ -256,6 +261,11 @@ impl Receivers {
         self.known.get(url).map_or(PAUSE_MIN, |receiver| receiver.pause)
     }
 
+    /// The number of requests that a receiver has not accepted.
+    pub(super) fn requests_of(&self, url: &str) -> usize {
+        self.known.get(url).map_or(0, |receiver| receiver.queue.len() + receiver.on_their_way.len())
+    }
+
     /// The number of receivers that accept no requests at present.
     pub(super) fn failing(&self) -> usize {
         self.failing
@@ -479,6 +489,8 @@ mod tests {
 
     #[test]
     fn what_waits_for_a_slow_receiver_is_bounded_and_the_oldest_gives_way() {
+        assert_eq!((SLOW_REQUESTS, SLOW_BYTES, SLOW_BYTES_ALL), (1_024, 1 << 20, 64 << 20), "what the words say");
+        assert!(TOO_MUCH.contains(WAITING_MAX));
         let mut receivers = Receivers::new(2, true);
         let now = Instant::now();
         receivers.push(request("a", "first"), now);

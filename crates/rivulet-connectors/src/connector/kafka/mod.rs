@@ -178,7 +178,7 @@ fn check_reach(brokers: &str, address: &str, host: &ConnectorContext) -> Result<
 }
 
 /// How topics are made from parameters.
-const BY_ROW: ByRow = ByRow { value: push_value, check: check_address, prepared_rows: |_| 0 };
+const BY_ROW: ByRow = ByRow { value: push_value, check: check_address, prepared_rows: |_| 0, waiting_max: None };
 
 fn check_address(spec: &SinkSpec) -> Result<(), ConnectorError> {
     parse_address(&spec.address).map(drop)

@@ -78,6 +78,14 @@ impl EndHealth {
         Some(format!("the application has stood still for {for_s}: the receiver of '{}' takes nothing", self.name))
     }
 
+    /// That rows were left out, and how many, in a sentence.
+    pub(in crate::engine) fn left_out(&self) -> Option<String> {
+        let last = self.last_error.as_deref().unwrap_or_default().replace("\nhint: ", "; ");
+        let left_out = counted(self.rejected_rows, "row");
+        let text = format!("since the start '{}' has left out {left_out}; its last error was: {last}", self.name);
+        (self.rejected_rows > 0).then_some(text)
+    }
+
     /// Whether it works, as far as is known.
     pub(in crate::engine) fn is_well(&self) -> bool {
         self.condition == Condition::Ok && self.stands_still_since_ms.is_none()

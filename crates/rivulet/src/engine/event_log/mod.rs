@@ -205,6 +205,13 @@ impl EventLog {
         !self.progress.is_over.load(Ordering::Acquire)
     }
 
+    /// How many events are in the log that an application has yet to get, if they are left there for it from
+    /// `left_from` on, or if the log is being replayed; at most, because others' are among them.
+    pub(super) fn left(&self, left_from: Option<LogPosition>) -> Option<u64> {
+        let from = left_from.or_else(|| self.is_replaying().then(|| self.next()))?;
+        Some(self.end().saturating_sub(from.max(self.first())))
+    }
+
     /// Waits until all events before `position` are on disk; false if that takes longer than `limit`.
     pub(super) fn wait_durable(&self, position: LogPosition, limit: Duration) -> bool {
         self.log.wait_durable(position, limit)

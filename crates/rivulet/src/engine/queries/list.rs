@@ -1,6 +1,7 @@
 //! How queries are shown: the lock is held while the registry is read, and released before the rest is read.
 
 use std::collections::HashSet;
+use std::iter::repeat;
 use std::sync::Arc;
 
 use rivulet_connectors::mqtt::Template;
@@ -11,7 +12,7 @@ use super::nulls::compared_with;
 use super::why::{Facts, ServerFacts, why};
 use super::{Queries, State};
 use crate::catalog::CatalogError;
-use crate::engine::outlet::Outlet;
+use crate::counted::counted;
 use crate::engine::running::Running;
 use crate::engine::topics::write_topic;
 use crate::like::like;
@@ -107,6 +108,18 @@ impl Queries {
         }
         let is_null = |name: &str| info.parameters.get(name).is_some_and(Value::is_null);
         let compared_nulls = place.as_ref().map(|(running, _)| compared_with(&running.application, is_null));
+        let restored_to = self.state.lock().restored_to;
+        let (mut receiver_problems, mut left_out) = (Vec::new(), Vec::new());
+        for (outlet, id) in of_query.iter().flat_map(|((running, _), id)| running.outputs.outlets().zip(repeat(*id))) {
+            receiver_problems.extend(outlet.health.problem_of_query(id).map(|(problem, requests)| {
+                let waited = format!("{} waited for it when it was tried last", counted(requests as u64, "request"));
+                format!("its results wait for their receiver: {problem}; {waited}")
+            }));
+            left_out.extend(outlet.health.left_out_of_query(id).map(|(rows, why)| {
+                let were = if rows == 1 { "was" } else { "were" };
+                format!("{rows} of its results {were} left out since the server was started; the last because {why}")
+            }));
+        }
         info.why = why(&Facts {
             name: &name.name,
             state: info.state,
@@ -114,17 +127,15 @@ impl Queries {
             application: place.as_ref().map(|(running, _)| (&running.application, running.group.metrics().events)),
             sources: place.iter().flat_map(|(running, _)| running.sources()).filter_map(|one| one.concern()).collect(),
             outputs: place.iter().flat_map(|(running, _)| running.outputs.problems()).collect(),
+            receiver_works: receiver_problems.is_empty(),
+            behind: place.as_ref().and_then(|(running, _)| running.behind()),
+            is_restored: info.id.is_some_and(|id| id <= restored_to),
             parts: info.parts.unwrap_or(1),
             activity: activity.as_ref(),
             compared_nulls: compared_nulls.unwrap_or_default(),
         });
-        if let Some(((running, _), id)) = &of_query {
-            let of_query = |outlet: &Arc<Outlet>| outlet.health.problem_of_query(*id);
-            let problems = running.outputs.outlets().filter_map(of_query);
-            // What went wrong stands first: it is why nothing arrives, whatever became of the last events.
-            let problems = problems.map(|problem| format!("its results wait for their receiver: {problem}"));
-            info.why.splice(0..0, problems);
-        }
+        // What went wrong stands first: it is why nothing arrives, whatever became of the last events.
+        info.why.splice(0..0, receiver_problems.into_iter().chain(left_out));
         if let Some(activity) = &activity {
             info.events = Some(activity.events());
             info.results = Some(activity.results);

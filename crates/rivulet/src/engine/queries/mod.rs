@@ -70,6 +70,8 @@ pub(super) struct Queries {
 #[derive(Default)]
 pub(super) struct State {
     pub(super) registry: Registry,
+    /// The last query that is older than the run of the server; 0 if there is none.
+    restored_to: QueryId,
     /// Names of big queries, which queries of applications may not have.
     pub(super) big_query_names: BTreeSet<FullName>,
     /// What else a SELECT names in FROM, by tenant: sources, views and tables. No query may have such a name.

@@ -343,6 +343,7 @@ impl Queries {
         self.catalog.scan_queries(|query| {
             let name = (!query.name.is_empty()).then_some(query.name);
             let tenant = tenants.get(&query.application).unwrap_or(&of_nobody);
+            state.restored_to = query.id;
             // In order of number, as the registry requires. The slots follow, application by application.
             state.registry.insert(query.id, (tenant, name), query.application, Lifecycle::without_slot(query.paused));
             loaded += self.load_query(state, &mut waiting, &query, loading);

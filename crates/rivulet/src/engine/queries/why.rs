@@ -45,6 +45,12 @@ pub(super) struct Facts<'a> {
     pub(super) sources: Vec<String>,
     /// Problems of those of its outputs that are not topics.
     pub(super) outputs: Vec<String>,
+    /// Whether receivers of its own, if it has any, take its results.
+    pub(super) receiver_works: bool,
+    /// That its application is behind in the log, in a sentence.
+    pub(super) behind: Option<String>,
+    /// Whether it is older than the run of the server.
+    pub(super) is_restored: bool,
     /// The number of parts in which it runs.
     pub(super) parts: u64,
     pub(super) activity: Option<&'a QueryActivity>,
@@ -64,14 +70,22 @@ pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
     }
     let mut all: Vec<String> = Vec::new();
     if let (Some(activity), Some((application, events))) = (facts.activity, facts.application) {
-        let one =
-            Sentences { application, activity, strays: &facts.server.strays, compared_nulls: &facts.compared_nulls };
+        let one = Sentences {
+            application,
+            activity,
+            strays: &facts.server.strays,
+            compared_nulls: &facts.compared_nulls,
+            is_restored: facts.is_restored,
+        };
         all.extend(facts.outputs.iter().map(|problem| format!("its results do not arrive: {problem}")));
-        all.extend(one.works(facts.outputs.is_empty()));
+        all.extend(facts.behind.clone());
+        all.extend(one.works(facts.outputs.is_empty() && facts.receiver_works));
         all.extend(facts.server.broker_problem.as_ref().map(|problem| format!("no message can come or go: {problem}")));
         all.extend(facts.sources.iter().cloned());
         all.extend(one.waits());
-        all.extend(one.silent_inputs(events));
+        if facts.behind.is_none() {
+            all.extend(one.silent_inputs(events));
+        }
         all.extend(one.spilled());
         all.extend(one.refused());
         all.extend(one.times());
@@ -98,6 +112,7 @@ struct Sentences<'a> {
     activity: &'a QueryActivity,
     strays: &'a [String],
     compared_nulls: &'a [String],
+    is_restored: bool,
 }
 
 impl Sentences<'_> {
@@ -105,6 +120,7 @@ impl Sentences<'_> {
     fn since(&self) -> String {
         let ago = ago(self.activity.now_us, self.activity.counted_since_us);
         match (self.activity.is_from_start, self.activity.is_from_change) {
+            (true, _) if self.is_restored => format!("since the server was started {ago}"),
             (true, _) => format!("since the query was started {ago}"),
             (_, true) => format!("since the query got other values {ago}"),
             _ => format!("since counting began {ago}"),
