@@ -31,7 +31,8 @@ Of each application, since the server started:
   results    results sent
   refused    rows refused, for the reasons below the table
   waiting    events that wait to be processed
-  p50, p99   median and 99th percentile of the time from an event's arrival to the end of its processing
+  p50, p99   median and 99th percentile of the time from an event's arrival to the end of its processing; of an event
+             that is replayed, or read later from the log, that has the time in between in it
 With --wide also:
   paused     queries that are paused
   rows/batch rows that were processed together, in the mean
