@@ -10,6 +10,8 @@ const PRECISION_BITS: u32 = 12;
 const REGISTERS: usize = 1 << PRECISION_BITS;
 /// The bits of a hash behind the register number.
 const RANK_BITS: u32 = 64 - PRECISION_BITS;
+/// A register has a rank from 0 to one more than the bits.
+const RANKS: usize = RANK_BITS as usize + 2;
 /// The number of values beyond which registers take less memory than hashes, roughly.
 const EXACT_MAX: usize = 256;
 
@@ -18,8 +20,15 @@ const EXACT_MAX: usize = 256;
 pub(crate) enum HyperLogLog {
     /// The hashes of all values, ascending.
     Exact(Vec<u64>),
-    /// The greatest rank seen for each register.
-    Registers(Box<[u8]>),
+    Registers(Box<Registers>),
+}
+
+/// The greatest rank seen for each register.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Registers {
+    ranks: [u8; REGISTERS],
+    /// For each rank the number of its registers. An estimate needs no more: some want one for each value.
+    counts: [u16; RANKS],
 }
 
 impl Default for HyperLogLog {
@@ -36,14 +45,13 @@ impl HyperLogLog {
                     if hashes.len() < EXACT_MAX {
                         hashes.insert(place, hash);
                     } else {
-                        let mut registers = vec![0; REGISTERS].into_boxed_slice();
-                        hashes.iter().for_each(|&hash| note(&mut registers, hash));
-                        note(&mut registers, hash);
+                        let mut registers = Box::new(Registers::new(&[0; REGISTERS]));
+                        hashes.iter().chain([&hash]).for_each(|&hash| registers.note(hash));
                         *self = Self::Registers(registers);
                     }
                 }
             }
-            Self::Registers(registers) => note(registers, hash),
+            Self::Registers(registers) => registers.note(hash),
         }
     }
 
@@ -51,36 +59,34 @@ impl HyperLogLog {
         match (&mut *self, other) {
             (_, Self::Exact(hashes)) => hashes.iter().for_each(|&hash| self.insert(hash)),
             (Self::Registers(registers), Self::Registers(others)) => {
-                registers.iter_mut().zip(others).for_each(|(rank, other)| *rank = (*rank).max(*other));
+                (0..REGISTERS).for_each(|register| registers.raise(register, others.ranks[register]));
             }
             (Self::Exact(hashes), Self::Registers(others)) => {
                 let mut registers = others.clone();
-                hashes.iter().for_each(|&hash| note(&mut registers, hash));
+                hashes.iter().for_each(|&hash| registers.note(hash));
                 *self = Self::Registers(registers);
             }
         }
     }
 
     pub(crate) fn estimate(&self) -> u64 {
-        let registers = match self {
+        let counts = match self {
             Self::Exact(hashes) => return hashes.len() as u64,
-            Self::Registers(registers) => registers,
+            Self::Registers(registers) => &registers.counts,
         };
-        let mut histogram = [0u32; RANK_BITS as usize + 2];
-        registers.iter().for_each(|&rank| histogram[usize::from(rank)] += 1);
         let m = REGISTERS as f64;
-        let mut z = m * tau(1.0 - f64::from(histogram[RANK_BITS as usize + 1]) / m);
-        for rank in (1..=RANK_BITS as usize).rev() {
-            z = 0.5 * (z + f64::from(histogram[rank]));
+        let mut z = m * tau(1.0 - f64::from(counts[RANKS - 1]) / m);
+        for &count in counts[1..RANKS - 1].iter().rev() {
+            z = 0.5 * (z + f64::from(count));
         }
-        z += m * sigma(f64::from(histogram[0]) / m);
+        z += m * sigma(f64::from(counts[0]) / m);
         (m * m / (2.0 * std::f64::consts::LN_2 * z)).round() as u64
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
         match self {
             Self::Exact(hashes) => hashes.capacity() * 8,
-            Self::Registers(registers) => registers.len(),
+            Self::Registers(_) => size_of::<Registers>(),
         }
     }
 
@@ -93,7 +99,7 @@ impl HyperLogLog {
             }
             Self::Registers(registers) => {
                 out.extend(u32::MAX.to_le_bytes());
-                out.extend_from_slice(registers);
+                out.extend_from_slice(&registers.ranks);
             }
         }
     }
@@ -102,9 +108,9 @@ impl HyperLogLog {
     pub(crate) fn decode(bytes: &mut &[u8]) -> Option<Self> {
         let count = u32::from_le_bytes(bytes.split_off(..4)?.try_into().ok()?);
         if count == u32::MAX {
-            let registers = bytes.split_off(..REGISTERS)?;
-            let valid = registers.iter().all(|&rank| u32::from(rank) <= RANK_BITS + 1);
-            return valid.then(|| Self::Registers(registers.into()));
+            let ranks: &[u8; REGISTERS] = bytes.split_off(..REGISTERS)?.try_into().ok()?;
+            let valid = ranks.iter().all(|&rank| usize::from(rank) < RANKS);
+            return valid.then(|| Self::Registers(Box::new(Registers::new(ranks))));
         }
         let count = count as usize;
         let hashes: Vec<u64> = bytes
@@ -116,10 +122,26 @@ impl HyperLogLog {
     }
 }
 
-fn note(registers: &mut [u8], hash: u64) {
-    let register = (hash >> RANK_BITS) as usize;
-    let rank = ((hash << PRECISION_BITS).leading_zeros().min(RANK_BITS) + 1) as u8;
-    registers[register] = registers[register].max(rank);
+impl Registers {
+    fn new(ranks: &[u8; REGISTERS]) -> Self {
+        let mut counts = [0; RANKS];
+        ranks.iter().for_each(|&rank| counts[usize::from(rank)] += 1);
+        Self { ranks: *ranks, counts }
+    }
+
+    fn note(&mut self, hash: u64) {
+        let rank = (hash << PRECISION_BITS).leading_zeros().min(RANK_BITS) + 1;
+        self.raise((hash >> RANK_BITS) as usize, rank as u8);
+    }
+
+    fn raise(&mut self, register: usize, rank: u8) {
+        let known = &mut self.ranks[register];
+        if rank > *known {
+            self.counts[usize::from(*known)] -= 1;
+            self.counts[usize::from(rank)] += 1;
+            *known = rank;
+        }
+    }
 }
 
 /// Ertl's sigma, for empty registers. The loop ends because the terms underflow (about 60 rounds at most).
@@ -177,12 +199,53 @@ pub(crate) fn hash_text(text: &str) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn sketch(values: std::ops::Range<u64>) -> HyperLogLog {
         let mut sketch = HyperLogLog::default();
         values.for_each(|value| sketch.insert(hash_word(value)));
         sketch
+    }
+
+    /// What a sketch estimates by its registers only.
+    fn estimate_of_registers(sketch: &HyperLogLog) -> u64 {
+        let HyperLogLog::Registers(registers) = sketch else { return sketch.estimate() };
+        let mut histogram = [0u32; RANKS];
+        registers.ranks.iter().for_each(|&rank| histogram[usize::from(rank)] += 1);
+        let m = REGISTERS as f64;
+        let mut z = m * tau(1.0 - f64::from(histogram[RANKS - 1]) / m);
+        for rank in (1..=RANK_BITS as usize).rev() {
+            z = 0.5 * (z + f64::from(histogram[rank]));
+        }
+        z += m * sigma(f64::from(histogram[0]) / m);
+        (m * m / (2.0 * std::f64::consts::LN_2 * z)).round() as u64
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn counts_of_ranks_are_those_of_the_registers(
+            steps in prop::collection::vec((0..4u8, any::<u64>(), 0..2_000u64), 1..20),
+        ) {
+            let mut sketch = HyperLogLog::default();
+            for (step, first, count) in steps {
+                match step {
+                    // Hashes whose rank is any, up to the highest.
+                    0 => (0..count % 64).for_each(|bits| sketch.insert(first.unbounded_shr(12 + bits as u32) | first << 52)),
+                    1 => sketch.merge(&self::sketch(first..first.saturating_add(count))),
+                    2 => {
+                        let mut bytes = Vec::new();
+                        sketch.encode(&mut bytes);
+                        sketch = HyperLogLog::decode(&mut bytes.as_slice()).unwrap();
+                    }
+                    _ => (0..count).for_each(|value| sketch.insert(hash_word(first.wrapping_add(value)))),
+                }
+                prop_assert_eq!(sketch.estimate(), estimate_of_registers(&sketch));
+            }
+        }
     }
 
     #[test]

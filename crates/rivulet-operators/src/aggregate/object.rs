@@ -3,6 +3,7 @@
 //! They are objects beside the words of panes. Each has a bound on the values it remembers. Beyond it the window's
 //! result is refused, never wrong.
 
+use std::borrow::Cow;
 use std::mem::size_of;
 
 use arrow::array::{BinaryArray, StringArray};
@@ -313,12 +314,13 @@ impl ObjectKind {
                 Finished::Integer(all.len() as i64)
             }
             Self::Approximate => {
-                let mut all = HyperLogLog::default();
-                panes.for_each(|object| {
-                    if let Object::Sketch(sketch) = object {
-                        all.merge(sketch);
-                    }
+                let mut sketches = panes.filter_map(|object| match object {
+                    Object::Sketch(sketch) => Some(sketch),
+                    _ => None,
                 });
+                // Of one pane nothing is copied.
+                let Some(mut all) = sketches.next().map(Cow::Borrowed) else { return Finished::Integer(0) };
+                sketches.for_each(|sketch| all.to_mut().merge(sketch));
                 Finished::Integer(all.estimate() as i64)
             }
             Self::MinText | Self::MaxText | Self::FirstText | Self::LastText => {

@@ -4,6 +4,7 @@
 //! the later rows of its stack is kept; for the newer rows, one merge of all of them. A row is merged twice, however
 //! long the frame. Objects, whose merges are long, are merged anew for each result.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use crate::aggregate::object::{OBJECT_BYTES, Object};
@@ -100,7 +101,19 @@ impl Frame {
 
     /// Writes the merged states of all rows to a group.
     pub(crate) fn total(&self, plan: &GroupPlan, states: &mut GroupStates, group: u32) {
-        let words = states.words_mut(plan, group);
+        self.total_words(plan, states.words_mut(plan, group));
+        if !plan.layout.objects.is_empty() {
+            states.set_objects(group, self.all_objects(plan).into_owned().into());
+        }
+    }
+
+    /// Writes what the merged states of all rows come to: the words, and the results of objects.
+    pub(crate) fn finish(&self, plan: &GroupPlan, states: &mut GroupStates, group: u32) {
+        self.total_words(plan, states.words_mut(plan, group));
+        states.finish(plan, &self.all_objects(plan));
+    }
+
+    fn total_words(&self, plan: &GroupPlan, words: &mut [u64]) {
         match self.onwards.len() {
             0 => words.copy_from_slice(&self.back),
             end => {
@@ -108,12 +121,12 @@ impl Frame {
                 plan.layout.merge_dense(words, &self.back);
             }
         }
-        if plan.layout.objects.is_empty() {
-            return;
-        }
-        let mut objects = self.objects.clone();
-        self.entry_objects.iter().for_each(|entry| merge_objects(plan, &mut objects, entry));
-        states.set_objects(group, objects);
+    }
+
+    fn all_objects(&self, plan: &GroupPlan) -> Cow<'_, [Object]> {
+        let mut objects = Cow::Borrowed(&*self.objects);
+        self.entry_objects.iter().for_each(|entry| merge_objects(plan, objects.to_mut(), entry));
+        objects
     }
 
     /// Restores the states of all rows from a group, for a frame without bound.

@@ -164,6 +164,7 @@ impl GroupPlan {
             words: PagedRows::new(self.layout.dense_words()),
             groups: 0,
             objects: Paged::new(),
+            finished: vec![Vec::new(); self.layout.objects.len()],
             distinct: self.distinct.iter().map(DistinctPlan::set).collect(),
             counted: self.counted.iter().map(|_| Paged::new()).collect(),
         }
@@ -186,9 +187,11 @@ impl GroupPlan {
                         Source::Fixed { .. } => result.column(windows(), |row| failed.push((row, SUM_OVERFLOW))),
                         Source::Object(object) => {
                             let kind = self.layout.objects[object].kind;
-                            let finished = groups
-                                .iter()
-                                .map(|&group| kind.finish_unordered(&states.objects[group as usize][object]));
+                            let finished =
+                                groups.iter().map(|&group| match states.finished[object].get(group as usize) {
+                                    Some(finished) => finished.clone(),
+                                    None => kind.finish_unordered(&states.objects[group as usize][object]),
+                                });
                             finished_column(kind.result_storage(), finished, failed)
                         }
                     }
@@ -252,6 +255,8 @@ pub(crate) struct GroupStates {
     words: PagedRows,
     groups: usize,
     objects: Paged<Box<[Object]>>,
+    /// By object: the results of groups that keep no objects, in order.
+    finished: Vec<Vec<Finished>>,
     distinct: Vec<DistinctSet>,
     counted: Vec<Paged<counted::Counted>>,
 }
@@ -347,6 +352,18 @@ impl GroupStates {
     /// The objects of a group; empty if aggregates need none.
     pub(crate) fn objects(&self, group: u32) -> &[Object] {
         self.objects.get(group as usize).map_or(&[], |objects| objects)
+    }
+
+    /// Makes room for this many groups that get the results of objects by [`GroupStates::finish`] and no objects.
+    pub(crate) fn grow_words(&mut self, plan: &GroupPlan, groups: usize) {
+        self.words.grow(groups, &plan.layout.empty_window);
+    }
+
+    /// Gives the next group the results of these objects in place of objects.
+    pub(crate) fn finish(&mut self, plan: &GroupPlan, objects: &[Object]) {
+        for ((finished, state), object) in self.finished.iter_mut().zip(&plan.layout.objects).zip(objects) {
+            finished.push(state.kind.finish_unordered(object));
+        }
     }
 
     /// Replaces the objects of a group.

@@ -159,7 +159,7 @@ impl ChangingOperator {
         }
         let (entries, kept) = plan.entries(&self.store, &rows, context)?;
         let mut totals = plan.groups.states();
-        totals.grow(&plan.groups, kept.len());
+        totals.grow_words(&plan.groups, kept.len());
         // Rows on which an expression failed are not in `kept`.
         let mut places = Vec::with_capacity(kept.len());
         let mut next = 0;
@@ -194,7 +194,7 @@ impl ChangingOperator {
             while plan.leaves(&frame, time_us) {
                 frame.pop(&plan.groups);
             }
-            (at..at + peers).for_each(|peer| frame.total(&plan.groups, &mut totals, peer as u32));
+            (at..at + peers).for_each(|peer| frame.finish(&plan.groups, &mut totals, peer as u32));
             at += peers;
         }
 

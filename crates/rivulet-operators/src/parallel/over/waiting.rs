@@ -265,7 +265,7 @@ impl WaitingOperator {
         let plan = self.plan.clone();
         let (entries, kept) = plan.entries(&self.store, rows, context)?;
         let mut results = plan.groups.states();
-        results.grow(&plan.groups, kept.len());
+        results.grow_words(&plan.groups, kept.len());
         let mut gone: Vec<u32> = Vec::new();
         // For each value of an earlier row: the rows that hold it.
         let mut earlier = vec![Vec::with_capacity(kept.len()); plan.spec.lags.len()];
@@ -295,7 +295,7 @@ impl WaitingOperator {
             while plan.leaves(frame, time_us) {
                 gone.extend(frame.pop(&plan.groups));
             }
-            (at..at + peers).for_each(|peer| frame.total(&plan.groups, &mut results, peer as u32));
+            (at..at + peers).for_each(|peer| frame.finish(&plan.groups, &mut results, peer as u32));
             at += peers;
         }
         let groups: Vec<u32> = (0..kept.len() as u32).collect();
