@@ -13,16 +13,16 @@ SELECT at, sent, source, longitude, latitude,
        CASE WHEN airquality_raw BETWEEN 12 AND 49 THEN airquality_raw END AS airquality_raw
 FROM city;
 
--- In its place stands the mean of the sensor's last values.
+-- In its place stands the mean of the sensor's last five values.
 CREATE VIEW filled AS
 SELECT sent, source, longitude, latitude,
-       CAST(coalesce(temperature, avg(temperature) OVER last, 0) AS REAL) AS temperature,
-       CAST(coalesce(humidity, avg(humidity) OVER last, 0) AS REAL) AS humidity,
-       CAST(coalesce(light, avg(light) OVER last, 0) AS REAL) AS light,
-       CAST(coalesce(dust, avg(dust) OVER last, 0) AS REAL) AS dust,
-       CAST(coalesce(airquality_raw, avg(airquality_raw) OVER last, 0) AS REAL) AS airquality_raw
+       CAST(coalesce(temperature, avg_last(temperature, 5) OVER so_far, 0) AS REAL) AS temperature,
+       CAST(coalesce(humidity, avg_last(humidity, 5) OVER so_far, 0) AS REAL) AS humidity,
+       CAST(coalesce(light, avg_last(light, 5) OVER so_far, 0) AS REAL) AS light,
+       CAST(coalesce(dust, avg_last(dust, 5) OVER so_far, 0) AS REAL) AS dust,
+       CAST(coalesce(airquality_raw, avg_last(airquality_raw, 5) OVER so_far, 0) AS REAL) AS airquality_raw
 FROM ranged
-WINDOW last AS (PARTITION BY source ORDER BY at ROWS BETWEEN 5 PRECEDING AND CURRENT ROW);
+WINDOW so_far AS (PARTITION BY source ORDER BY at ROWS UNBOUNDED PRECEDING);
 
 -- A sensor that is not in the table has no row: membership and annotation are one lookup.
 CREATE VIEW annotated AS

@@ -19,6 +19,9 @@ const MOST: u32 = 20_000_000;
 const PRECISION: f64 = 0.05;
 /// How often the most events a second are measured once they are known; the median counts.
 const REPEATS: usize = 3;
+/// If that was by chance, so much less is tried, and so often.
+const STEP_DOWN: f64 = 0.95;
+const STEPS_DOWN: usize = 8;
 /// Events of the warm-up before each run, as fast as they are taken.
 const WARM_UP_EVENTS: u64 = 50_000;
 /// A run may take so much longer than its schedule and still be sustained, and at this multiple it is stopped.
@@ -152,6 +155,14 @@ struct Growing {
     last: Vec<(Point, Measured)>,
 }
 
+impl Growing {
+    /// Whether the median of the last runs was sustained.
+    fn is_settled(&self) -> bool {
+        let sustained = self.last.iter().filter(|(point, _)| point.is_sustained).count();
+        self.search.best().is_none() || sustained * 2 > REPEATS
+    }
+}
+
 impl Bench<'_> {
     fn curves(
         &self,
@@ -195,10 +206,16 @@ impl Bench<'_> {
                     break;
                 }
             }
-            for _ in 0..REPEATS {
-                for one in &mut growing {
-                    let done = one.search.best().and_then(|rate| point(one, rate));
-                    one.last.extend(done);
+            for step in 0..=STEPS_DOWN {
+                let is_open = |one: &&mut Growing| one.curve.failure.is_none() && !one.is_settled();
+                let mut open: Vec<_> = growing.iter_mut().filter(is_open).collect();
+                open.iter_mut().for_each(|one| one.last.clear());
+                for _ in 0..REPEATS {
+                    for one in &mut open {
+                        let least = |rate: u32| (f64::from(rate) * STEP_DOWN.powi(step as i32)) as u32;
+                        let done = one.search.best().map(least).and_then(|rate| point(one, rate));
+                        one.last.extend(done);
+                    }
                 }
             }
         }
@@ -240,7 +257,9 @@ impl Bench<'_> {
         // What is started and ended beside the schedule is not late.
         let is_in_time = measured.events == events && measured.elapsed_s <= planned_s * (1.0 + LATE_PART) + 0.5;
         let is_sustained = is_in_time && measured.latency_us[2] <= self.topology.bound_ms() * 1_000;
-        let point = Point::of(rate, if is_in_time { planned_s } else { measured.elapsed_s }, is_sustained, &measured);
+        // A run that is sustained ends with its schedule, but for the time in which that is noticed.
+        let elapsed_s = if is_sustained { planned_s } else { measured.elapsed_s };
+        let point = Point::of(rate, elapsed_s, is_sustained, &measured);
         progress(&format!(
             "{head}: sink {:.0}/s, p50 {:.1} ms, p99 {:.1} ms, {:.2} us of processor time an event, {}",
             point.sink_per_s,

@@ -127,7 +127,9 @@ impl Topology {
 /// A file cannot be written.
 pub fn write_files(folder: &Path) -> io::Result<()> {
     let sensors = include_str!("../../riot/city-metadata.txt").replace(':', ",");
-    std::fs::write(folder.join("sensors.csv"), sensors)
+    std::fs::write(folder.join("sensors.csv"), sensors)?;
+    std::fs::write(folder.join("air_class.json"), include_str!("../../riot/air_class.json"))?;
+    std::fs::write(folder.join("air_quality.json"), include_str!("../../riot/air_quality.json"))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::unistd::Pid;
 use rivulet_bench::riot::Task;
 use rivulet_dataflow::Reason;
-use rivulet_runtime::{Consume, TaskReport};
+use rivulet_runtime::Consume;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::policies::policy;
@@ -143,19 +143,6 @@ fn run_query(runner: &Runner, planned: &Planned, watch: Option<&Watch>) -> Resul
         }
     };
     let elapsed_s = begun.elapsed().as_secs_f64();
-    let stages = running.flow().stages();
-    let name = |stage: usize| {
-        let nodes = running.flow().dataflow().nodes();
-        stages[stage].nodes.iter().map(|&node| nodes[node].work.name()).collect::<Vec<_>>().join(" > ")
-    };
-    let task = |task: &TaskReport| Task {
-        operator: format!("{}.{} {}", task.stage + 1, task.instance + 1, name(task.stage)),
-        rows_in: task.rows_in,
-        rows_out: task.rows_out,
-        rows_waiting_max: task.waiting_rows_max as u64,
-        utilisation: task.busy_us as f64 / 1e6 / elapsed_s,
-        ..Task::default()
-    };
     let reasons = Reason::ALL.iter().zip(flow.refused).filter(|(_, rows)| *rows > 0);
     let latency = &flow.latency_us;
     Ok(Outcome {
@@ -168,7 +155,7 @@ fn run_query(runner: &Runner, planned: &Planned, watch: Option<&Watch>) -> Resul
         latency_us: (latency.count() > 0)
             .then(|| [0.5, 0.95, 0.99].map(|quantile| latency.quantile_us(quantile)))
             .map(|[p50, p95, p99]| [p50, p95, p99, latency.max_us()]),
-        tasks: if watch.is_some() { flow.tasks.iter().map(task).collect() } else { Vec::new() },
+        tasks: flow.tasks.iter().filter(|_| watch.is_some()).map(|task| Task::of(task, flow.window_us)).collect(),
         pending,
     })
 }
