@@ -427,6 +427,40 @@ public final class Riot {
     }
   }
 
+  /** A bolt that gives a field of a row another value. */
+  abstract static class Observed<S> extends Keyed<S> {
+    Observed() {
+      super("sensor", "meta", "type", "value");
+    }
+
+    abstract String next(String sensor, String type, String value);
+
+    @Override
+    final void take(Tuple tuple) {
+      String sensor = tuple.getString(2);
+      String type = tuple.getString(4);
+      emit(sensor, tuple.getString(3), type, next(sensor, type, tuple.getString(5)));
+    }
+  }
+
+  /** A bolt that says something of each field of a row, or nothing. */
+  abstract static class Analytic<S> extends Keyed<S> {
+    Analytic() {
+      super("text");
+    }
+
+    abstract String next(String sensor, String type, String value);
+
+    @Override
+    final void take(Tuple tuple) {
+      String type = tuple.getString(4);
+      String result = next(tuple.getString(2), type, tuple.getString(5));
+      if (result != null) {
+        emit(tuple.getString(3) + ";" + type + result);
+      }
+    }
+  }
+
   /** ETL: a tuple for each field that is observed, the sensor's name last. */
   static final class ParseFields extends Bolt {
     ParseFields() {
@@ -444,65 +478,30 @@ public final class Riot {
     }
   }
 
-  static final class Range extends Bolt {
-    private transient Map<String, float[]> ranges;
-
-    Range() {
-      super("sensor", "meta", "type", "value");
-    }
-
+  static final class Range extends Observed<float[]> {
     @Override
-    void open() {
-      ranges = new HashMap<>();
-      for (int i = 0; i < OBSERVED.length; i++) {
-        ranges.put(OBSERVED[i], RANGES[i]);
+    String next(String sensor, String type, String value) {
+      int place = Arrays.asList(OBSERVED).indexOf(type);
+      if (place < 0) {
+        return value;
       }
-    }
-
-    @Override
-    void take(Tuple tuple) {
-      String value = tuple.getString(5);
-      float[] range = ranges.get(tuple.getString(4));
-      if (range != null) {
-        float number = Float.parseFloat(value);
-        if (number < range[0] || number > range[1]) {
-          value = "null";
-        }
-      }
-      emit(tuple.getString(2), tuple.getString(3), tuple.getString(4), value);
+      float number = Float.parseFloat(value);
+      return number < RANGES[place][0] || number > RANGES[place][1] ? "null" : value;
     }
   }
 
   /** A sensor that the metadata does not know has no value. STATS asks of no field, so all pass. */
-  static final class Member extends Bolt {
-    Member() {
-      super("sensor", "meta", "type", "value");
-    }
-
+  static final class Member extends Observed<Void> {
     @Override
-    void take(Tuple tuple) {
-      String value = tuple.getString(5);
-      if (tuple.getString(4).equals("source") && !metadata.containsKey(value)) {
-        value = "null";
-      }
-      emit(tuple.getString(2), tuple.getString(3), tuple.getString(4), value);
+    String next(String sensor, String type, String value) {
+      return type.equals("source") && !metadata.containsKey(value) ? "null" : value;
     }
   }
 
-  static final class Interpolate extends Keyed<Interpolation> {
-    Interpolate() {
-      super("sensor", "meta", "type", "value");
-    }
-
+  static final class Interpolate extends Observed<Interpolation> {
     @Override
-    void take(Tuple tuple) {
-      String type = tuple.getString(4);
-      String value = "0.0";
-      if (!type.equals("source")) {
-        Interpolation state = state(tuple.getString(2) + type, Interpolation::new);
-        value = Float.toString(state.next(tuple.getString(5)));
-      }
-      emit(tuple.getString(2), tuple.getString(3), type, value);
+    String next(String sensor, String type, String value) {
+      return type.equals("source") ? "0.0" : Float.toString(state(sensor + type, Interpolation::new).next(value));
     }
   }
 
@@ -644,65 +643,39 @@ public final class Riot {
     }
   }
 
-  static final class Smooth extends Keyed<Kalman> {
-    Smooth() {
-      super("sensor", "meta", "type", "value");
-    }
-
+  static final class Smooth extends Observed<Kalman> {
     @Override
-    void take(Tuple tuple) {
-      String type = tuple.getString(4);
-      Kalman state = state(tuple.getString(2) + type, Kalman::new);
-      String value = Float.toString(state.next(Float.parseFloat(tuple.getString(5))));
-      emit(tuple.getString(2), tuple.getString(3), type, value);
+    String next(String sensor, String type, String value) {
+      return Float.toString(state(sensor + type, Kalman::new).next(Float.parseFloat(value)));
     }
   }
 
-  static final class Forecast extends Keyed<Regression> {
-    Forecast() {
-      super("text");
-    }
-
+  static final class Forecast extends Analytic<Regression> {
     @Override
-    void take(Tuple tuple) {
-      String type = tuple.getString(4);
-      Regression state = state(tuple.getString(2) + type, Regression::new);
-      float[] ahead = state.next(Float.parseFloat(tuple.getString(5)));
-      if (ahead != null) {
-        StringBuilder text = new StringBuilder(160);
-        text.append(tuple.getString(3)).append(';').append(type).append("-SLR-");
-        for (float value : ahead) {
-          text.append(value).append('#');
-        }
-        emit(text.toString());
+    String next(String sensor, String type, String value) {
+      float[] ahead = state(sensor + type, Regression::new).next(Float.parseFloat(value));
+      if (ahead == null) {
+        return null;
       }
+      StringBuilder text = new StringBuilder(160).append("-SLR-");
+      for (float one : ahead) {
+        text.append(one).append('#');
+      }
+      return text.toString();
     }
   }
 
-  static final class SecondMoment extends Keyed<Moment> {
-    SecondMoment() {
-      super("text");
-    }
-
+  static final class SecondMoment extends Analytic<Moment> {
     @Override
-    void take(Tuple tuple) {
-      String type = tuple.getString(4);
-      Moment state = state(tuple.getString(2) + type, Moment::new);
-      double moment = state.next(Float.parseFloat(tuple.getString(5)));
-      emit(tuple.getString(3) + ";" + type + "-SOM-" + moment);
+    String next(String sensor, String type, String value) {
+      return "-SOM-" + state(sensor + type, Moment::new).next(Float.parseFloat(value));
     }
   }
 
-  static final class DistinctCount extends Keyed<Distinct> {
-    DistinctCount() {
-      super("text");
-    }
-
+  static final class DistinctCount extends Analytic<Distinct> {
     @Override
-    void take(Tuple tuple) {
-      String type = tuple.getString(4);
-      long count = state(type, () -> new Distinct(10)).next(tuple.getString(2));
-      emit(tuple.getString(3) + ";" + type + "-DAC-" + count);
+    String next(String sensor, String type, String value) {
+      return "-DAC-" + state(type, () -> new Distinct(10)).next(sensor);
     }
   }
 
