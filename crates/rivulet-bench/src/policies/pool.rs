@@ -12,16 +12,16 @@ pub static POOL: Policy = Policy {
     help: "first in, first out",
     belonging: Belonging::Nobody,
     follows_pending: false,
-    make: |setup| Box::new(Shared::<Queue>::new(setup)),
+    make: |setup| Box::new(Shared::<Queue<false>>::new(setup)),
 };
 
-/// Tasks in the order in which they came. There may be very many.
+/// Tasks in the order in which they came. There may be very many. They are accepted here unless they have been.
 #[derive(Default)]
-struct Queue(VecDeque<Arc<dyn Runnable>>);
+pub(super) struct Queue<const ARE_ACCEPTED: bool>(VecDeque<Arc<dyn Runnable>>);
 
-impl Waiting for Queue {
+impl<const ARE_ACCEPTED: bool> Waiting for Queue<ARE_ACCEPTED> {
     fn enter(&mut self, task: Arc<dyn Runnable>, _pending: usize) {
-        if task.standing().enter() {
+        if ARE_ACCEPTED || task.standing().enter() {
             self.0.push_back(task);
         }
     }
@@ -47,6 +47,6 @@ mod tests {
     #[test]
     fn tasks_go_as_they_came() {
         let tasks = ["b", "a", "c"].map(|name| (name, Rank::default()));
-        assert_eq!(order(Queue::default(), &tasks), ["b", "a", "c"]);
+        assert_eq!(order(Queue::<false>::default(), &tasks), ["b", "a", "c"]);
     }
 }

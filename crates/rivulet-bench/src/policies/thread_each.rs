@@ -3,14 +3,14 @@
 //! A task's thread is started when the task is ready for the first time, and waits for it from then on. Beyond the
 //! limit of threads the workers run what is ready, first in, first out; otherwise they have nothing to do.
 
-use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex, RwLock};
-use rivulet_runtime::scheduler::{Budgets, Closing, Scheduler, SchedulerSetup, Shared, Waiting};
+use rivulet_runtime::scheduler::{Budgets, Closing, Scheduler, SchedulerSetup, Shared};
 use rivulet_runtime::{Belonging, Budget, Policy, Runnable};
 
+use super::pool::Queue;
 use super::thread_limit::{ThreadLimit, of_this_process};
 
 /// A thread for each task.
@@ -36,7 +36,7 @@ type Run = Arc<dyn Fn(Arc<dyn Runnable>, Budget) + Send + Sync>;
 struct ThreadEach {
     threads: RwLock<Threads>,
     /// Tasks without a thread.
-    others: Shared<Accepted>,
+    others: Shared<Queue<true>>,
     limit: ThreadLimit,
     closing: Arc<Closing>,
     budgets: Budgets,
@@ -71,26 +71,6 @@ struct Desk {
 struct Next {
     task: Option<Arc<dyn Runnable>>,
     is_over: bool,
-}
-
-/// Tasks that the scheduler has accepted already, first in, first out.
-#[derive(Default)]
-struct Accepted(VecDeque<Arc<dyn Runnable>>);
-
-impl Waiting for Accepted {
-    fn enter(&mut self, task: Arc<dyn Runnable>, _pending: usize) {
-        self.0.push_back(task);
-    }
-
-    fn leave(&mut self) -> Option<(Arc<dyn Runnable>, usize)> {
-        let task = self.0.pop_front()?;
-        task.standing().leave();
-        Some((task, usize::MAX))
-    }
-
-    fn waiting(&self) -> usize {
-        self.0.len()
-    }
 }
 
 impl ThreadEach {
