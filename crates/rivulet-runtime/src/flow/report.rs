@@ -47,16 +47,6 @@ impl FlowReport {
         let variance = used.iter().map(|one| (one - mean).powi(2)).sum::<f64>() / used.len() as f64;
         (mean > 0.0).then(|| variance.sqrt() / mean)
     }
-
-    /// The same with rows and times since an earlier report of the same flow.
-    #[must_use]
-    pub fn since(mut self, earlier: &Self) -> Self {
-        self.window_us -= earlier.window_us;
-        self.rows_in -= earlier.rows_in;
-        self.rows_out -= earlier.rows_out;
-        self.tasks.iter_mut().zip(&earlier.tasks).for_each(|(task, before)| task.subtract(before));
-        self
-    }
 }
 
 /// What one task has done so far.
@@ -147,27 +137,6 @@ impl TaskReport {
             computing_us: ratio(busy, rows),
         }
     }
-
-    fn subtract(&mut self, earlier: &Self) {
-        for (now, before) in [
-            (&mut self.rows_in, earlier.rows_in),
-            (&mut self.rows_out, earlier.rows_out),
-            (&mut self.busy_us, earlier.busy_us),
-            (&mut self.ready_us, earlier.ready_us),
-            (&mut self.blocked_us, earlier.blocked_us),
-            (&mut self.queued_row_us, earlier.queued_row_us),
-            (&mut self.scheduled_row_us, earlier.scheduled_row_us),
-            (&mut self.source_rows, earlier.source_rows),
-        ] {
-            *now -= before;
-        }
-        for (now, before) in self.operators.iter_mut().zip(&earlier.operators) {
-            now.rows_in -= before.rows_in;
-            now.rows_out -= before.rows_out;
-            now.batches -= before.batches;
-            now.busy_ns -= before.busy_ns;
-        }
-    }
 }
 
 #[cfg(test)]
@@ -201,14 +170,10 @@ mod tests {
     }
 
     #[test]
-    fn how_unevenly_tasks_are_used_and_what_was_done_since() {
+    fn how_unevenly_tasks_are_used() {
         let report = |tasks| FlowReport { window_us: 1_000, tasks, ..FlowReport::default() };
         assert_eq!(report(vec![task(500, 0, 0, 1), task(300, 200, 0, 1)]).utilisation_cv(), Some(0.0));
         assert_eq!(report(vec![task(500, 0, 0, 1), task(0, 0, 0, 0)]).utilisation_cv(), Some(1.0));
         assert_eq!(report(vec![task(0, 0, 0, 0)]).utilisation_cv(), None);
-        let later = FlowReport { window_us: 3_000, ..report(vec![task(900, 100, 0, 20)]) };
-        let since = later.since(&report(vec![task(500, 0, 0, 5)]));
-        assert_eq!((since.window_us, since.tasks[0].busy_us, since.tasks[0].ready_us), (2_000, 400, 100));
-        assert_eq!(since.tasks[0].rows_in, 15);
     }
 }
