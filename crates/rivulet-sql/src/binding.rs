@@ -101,6 +101,9 @@ impl ParameterRows {
             let error = BindError::new(Some(name), format!("unknown parameter '{name}'"));
             let names: Vec<&str> = self.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
             return Err(match suggest::nearest(name, names.iter().copied()) {
+                _ if name == "fuse" => error.hint(
+                    "fuse is an option of CREATE QUERY ... AS SELECT: the operators of an application always run together",
+                ),
                 Some(near) => error.hint(format!("did you mean '{near}'?")),
                 None if names.is_empty() => error.hint("the application has no parameters"),
                 None => error.hint(format!("the parameters are {}", list(&names))),

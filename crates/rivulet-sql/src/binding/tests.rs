@@ -77,6 +77,11 @@ fn what_does_not_fit_is_refused_by_name_and_leaves_no_row() {
             "unknown parameter 'targt'\nhint: did you mean 'target'?",
         ),
         (
+            vec![home, output, ("fuse", ParamValue::Text("none"))],
+            Some("fuse"),
+            "unknown parameter 'fuse'\nhint: fuse is an option of CREATE QUERY ... AS SELECT: the operators of an application always run together",
+        ),
+        (
             vec![home, output, ("target", ParamValue::Text("x"))],
             Some("target"),
             "the parameter 'target' is DOUBLE, and the text 'x' is not",
