@@ -687,7 +687,7 @@ impl World {
         let statement = creation(&self.watched[place].plan);
         let before = self.devices[device].received();
         // During a replay, what comes while the catalog is written is replayed for it.
-        let status = engine.session(Caller::local_operator()).status().map_err(|error| error.to_string())?;
+        let status = engine.session(Caller::local_operator()).status(false).map_err(|error| error.to_string())?;
         let is_replaying = status.log.is_some_and(|log| log.is_replaying);
         let created = self.change(engine, |engine| execute(engine, &statement));
         let is_unwell = self.disk.is_sick() || self.disk.is_off();

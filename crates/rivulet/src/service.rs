@@ -175,7 +175,7 @@ pub trait Service: Send + Sync + 'static {
 
     /// Every big query, by name.
     fn big_queries(&self, permit: &Permit) -> Vec<BigQueryInfo> {
-        self.status(permit).big_queries
+        self.status(permit, false).big_queries
     }
 
     /// Creates a big query from the text of one `CREATE [OR REPLACE] QUERY name AS SELECT`. Returns also what was done,
@@ -196,8 +196,8 @@ pub trait Service: Send + Sync + 'static {
     /// Drops a query and its state.
     fn drop_query(&self, permit: &Permit, query: &str) -> Result<(), ServiceError>;
 
-    /// The status of the server, for users.
-    fn status(&self, permit: &Permit) -> Status;
+    /// The status of the server, for users. With `operators` it says what each task of each big query does with its time.
+    fn status(&self, permit: &Permit, operators: bool) -> Status;
 
     /// The same for monitoring systems: the Prometheus text format.
     fn metrics(&self, permit: &Permit) -> String;

@@ -287,7 +287,7 @@ impl Service for Double {
         unknown(query)
     }
 
-    fn status(&self, _permit: &Permit) -> Status {
+    fn status(&self, _permit: &Permit, _operators: bool) -> Status {
         Status::default()
     }
 

@@ -16,11 +16,7 @@ pub(super) async fn show_status(
     api: Authenticated,
     Parameters(StatusParameters { operators }): Parameters<StatusParameters>,
 ) -> Result<Json<Status>, ApiError> {
-    let mut status = api.looking(|session| session.status()).await??;
-    if !operators {
-        status.big_queries.iter_mut().for_each(|query| query.operators.clear());
-    }
-    Ok(Json(status))
+    Ok(Json(api.looking(move |session| session.status(operators)).await??))
 }
 
 /// Whether the process answers

@@ -165,10 +165,9 @@ impl Service for Engine {
     }
 
     fn big_queries(&self, permit: &Permit) -> Vec<BigQueryInfo> {
-        let mut infos = self.big_queries.infos(permit.tenant());
-        self.hide_refusals(permit, &mut infos);
         // A list of very many queries does not say what each of their tasks does.
-        infos.iter_mut().for_each(|info| info.operators.clear());
+        let mut infos = self.big_queries.infos(permit.tenant(), false);
+        self.hide_refusals(permit, &mut infos);
         infos
     }
 
@@ -207,8 +206,8 @@ impl Service for Engine {
         self.queries.drop_query(&query)
     }
 
-    fn status(&self, permit: &Permit) -> Status {
-        let mut status = self.current_status(permit.tenant());
+    fn status(&self, permit: &Permit, operators: bool) -> Status {
+        let mut status = self.current_status(permit.tenant(), operators);
         self.hide_refusals(permit, &mut status.big_queries);
         let has_contents = status.applications.iter().any(|one| one.last_refusal.is_some());
         if has_contents && !permit.shows_results(&self.access, None) {
@@ -318,7 +317,7 @@ impl Engine {
     fn refuse_to_drop(&self, tenant: &Tenant) -> Result<(), ServiceError> {
         let mut names: Vec<String> = self.applications.infos(tenant).into_iter().map(|one| one.name).collect();
         names.extend(self.applications.tables(tenant).into_iter().map(|one| one.name));
-        names.extend(self.big_queries.infos(tenant).into_iter().map(|one| one.name));
+        names.extend(self.big_queries.infos(tenant, false).into_iter().map(|one| one.name));
         for what in Declared::ALL {
             names.extend(self.big_queries.declared(tenant, what).into_iter().map(|(name, _)| name));
         }

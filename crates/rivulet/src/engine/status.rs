@@ -14,7 +14,7 @@ use crate::service::{ApplicationStatus, ErrorKind, ServiceError, Status, Tenant,
 
 impl Engine {
     /// The status of the server, as a tenant sees it: figures of the whole server are for the default tenant.
-    pub(super) fn current_status(&self, tenant: &Tenant) -> Status {
+    pub(super) fn current_status(&self, tenant: &Tenant, operators: bool) -> Status {
         let mut total = GroupMetrics::default();
         let mut total_status = ApplicationStatus { name: "total".into(), ..ApplicationStatus::default() };
         let mut applications = Vec::new();
@@ -47,7 +47,7 @@ impl Engine {
             queries_paused: total.queries_paused,
             total,
             applications,
-            big_queries: self.big_queries.infos(tenant),
+            big_queries: self.big_queries.infos(tenant, operators),
             checkpoints: self.checkpoints.as_ref().map(|checkpoints| checkpoints.status(tenant)),
             ..Status::default()
         };
@@ -113,7 +113,7 @@ impl Engine {
                 }
             })
             .collect();
-        let big_queries = self.big_queries.snapshots(is_shown);
+        let big_queries = self.big_queries.snapshots(is_shown, true);
         let mut state_bytes: BTreeMap<Tenant, u64> = BTreeMap::new();
         let of_applications = applications.iter().map(|one| (&one.tenant, one.memory_bytes));
         let of_big_queries = big_queries.iter().map(|one| (&one.tenant, one.info.state_bytes));

@@ -215,8 +215,8 @@ impl Session<'_> {
     }
 
     /// See [`Service::status`].
-    pub fn status(&self) -> Result<Status, ServiceError> {
-        Ok(self.service.status(self.permit(Read, Server, None)?))
+    pub fn status(&self, operators: bool) -> Result<Status, ServiceError> {
+        Ok(self.service.status(self.permit(Read, Server, None)?, operators))
     }
 
     /// Whether the caller may be told the [`Service::problems`], which name what the default tenant has. A `false` does

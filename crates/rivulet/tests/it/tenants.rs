@@ -253,7 +253,7 @@ fn nothing_that_a_caller_is_told_tells_of_another_tenant() {
     for (tenant, queries) in [(OWN, 0), ("nobody", 0), (ACME, 3)] {
         let session = as_tenant(&engine, tenant);
         assert_eq!(session.queries(&filter).expect("a list").len(), queries, "{tenant}");
-        let status = session.status().expect("the status");
+        let status = session.status(false).expect("the status");
         assert_eq!(status.applications.len() + status.big_queries.len(), queries, "{tenant}: 2 and 1, or none");
         let running = queries.saturating_sub(1) as u64;
         assert_eq!((status.queries_running, status.total.queries_running), (running, running), "{tenant}");

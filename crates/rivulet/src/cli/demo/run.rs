@@ -106,15 +106,15 @@ pub(super) fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport
     while !stop.load(Ordering::Relaxed) && !homes.progress().is_finished {
         std::thread::sleep(VIEW_PERIOD);
         if let Some(view) = &mut view {
-            view.draw(started.elapsed(), &session.status()?, alerts(&mut watched));
+            view.draw(started.elapsed(), &session.status(false)?, alerts(&mut watched));
         }
     }
     let progress = homes.stop();
     let deadline = Instant::now() + DRAIN_MAX;
-    while session.status()?.total.events < progress.events_sent && Instant::now() < deadline {
+    while session.status(false)?.total.events < progress.events_sent && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
     }
-    let status = session.status()?;
+    let status = session.status(false)?;
     drop(end);
     if let Ok(Err(error)) = server.join() {
         return Err(error);

@@ -55,7 +55,8 @@ impl OneQuery {
         named(&names, &running.report().seconds)
     }
 
-    fn snapshot(&self, FullName { tenant, name }: &FullName) -> BigQuerySnapshot {
+    /// With `operators` it says what each task does with its time.
+    fn snapshot(&self, FullName { tenant, name }: &FullName, operators: bool) -> BigQuerySnapshot {
         let (state, reason) = (self.life.state(), self.life.reason());
         let report = self.life.flow().map_or_else(FlowReport::default, |running| running.report());
         let is_open = matches!(state, QueryState::Running | QueryState::Paused);
@@ -97,7 +98,7 @@ impl OneQuery {
             watermark_us: report.watermark_us,
             watermark_lag_us: report.watermark_us.filter(|_| is_open).map(behind_us),
             tasks: if is_open { report.tasks.len() as u64 } else { 0 },
-            operators: TaskUsage::all(&report),
+            operators: if operators { TaskUsage::all(&report) } else { Vec::new() },
             utilisation_cv: report.utilisation_cv(),
         };
         let of_stage = |tasks: &[TaskReport]| format!("{} {}", tasks[0].stage + 1, tasks[0].name);
@@ -181,21 +182,26 @@ impl BigQueries {
         all.iter().take(NAMED_MAX).map(say).chain(more).collect()
     }
 
-    /// The big queries of the tenants for which `is_wanted` holds, by tenant and name.
-    pub(in crate::engine) fn snapshots(&self, is_wanted: impl Fn(&Tenant) -> bool) -> Vec<BigQuerySnapshot> {
+    /// The big queries of the tenants for which `is_wanted` holds, by tenant and name; `operators` as for one.
+    pub(in crate::engine) fn snapshots(
+        &self,
+        is_wanted: impl Fn(&Tenant) -> bool,
+        operators: bool,
+    ) -> Vec<BigQuerySnapshot> {
         let all = self.that(|_| true);
-        all.iter().filter(|(name, _)| is_wanted(&name.tenant)).map(|(name, one)| one.snapshot(name)).collect()
+        let wanted = all.iter().filter(|(name, _)| is_wanted(&name.tenant));
+        wanted.map(|(name, one)| one.snapshot(name, operators)).collect()
     }
 
     /// Every big query of a tenant, by name.
-    pub(in crate::engine) fn infos(&self, tenant: &Tenant) -> Vec<BigQueryInfo> {
-        self.snapshots(|of| of == tenant).into_iter().map(|one| one.info).collect()
+    pub(in crate::engine) fn infos(&self, tenant: &Tenant, operators: bool) -> Vec<BigQueryInfo> {
+        self.snapshots(|of| of == tenant, operators).into_iter().map(|one| one.info).collect()
     }
 
     /// One big query.
     pub(in crate::engine) fn info(&self, name: &FullName) -> Option<BigQueryInfo> {
         let one = self.known.lock().query(name)?;
-        Some(one.snapshot(name).info)
+        Some(one.snapshot(name, true).info)
     }
 
     /// The first big queries of a tenant, by name, that pass the filter. They belong to no application.
@@ -214,6 +220,6 @@ impl BigQueries {
                 known.queries.keys().filter(|name| is_wanted(name)).take(filter.limit).cloned().collect();
             names.into_iter().filter_map(|name| known.query(&name).map(|one| (name, one))).collect()
         };
-        wanted.iter().map(|(name, one)| one.snapshot(name).info.into()).collect()
+        wanted.iter().map(|(name, one)| one.snapshot(name, true).info.into()).collect()
     }
 }
