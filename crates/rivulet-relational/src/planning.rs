@@ -343,11 +343,11 @@ pub(crate) fn spell_out_expression(expression: &mut ast::Expr) -> Result<(), Rel
 
 /// Spells out everything that a walk shows.
 fn spelled_out(walk: impl FnOnce(&mut dyn FnMut(NodeMut<'_>, usize))) -> Result<(), RelationalError> {
-    let mut found = None;
+    let (mut found, mut copied) = (None, 0);
     walk(&mut |node, _| {
         let NodeMut::Expr(expression) = node else { return };
         let place = start(expression);
-        if let (Err(error), None) = (spell_out(expression), &found) {
+        if let (Err(error), None) = (spell_out(expression, &mut copied), &found) {
             found = Some(RelationalError { place, ..error });
         }
     });

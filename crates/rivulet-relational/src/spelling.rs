@@ -34,26 +34,27 @@ struct Conversion {
 /// # Errors
 /// An unknown unit of time, the time of evaluation, or a comparison of rows that is not supported.
 pub fn spell_out_times(expression: &mut Expr) -> Result<(), RelationalError> {
-    let mut found = None;
+    let (mut found, mut copied) = (None, 0);
     change_expression(expression, &mut |node, _| {
         let NodeMut::Expr(part) = node else { return };
         let place = start(part);
         subscripts::spell_out(part);
-        if let (Err(error), None) = (times::spell_out(part).and_then(|()| row_values::spell_out(part)), &found) {
+        let spelled = times::spell_out(part).and_then(|()| row_values::spell_out(part, &mut copied));
+        if let (Err(error), None) = (spelled, &found) {
             found = Some(RelationalError { place, ..error });
         }
     });
     found.map_or(Ok(()), Err)
 }
 
-/// Spells out one expression, whose parts are spelled out already.
+/// Spells out one expression, whose parts are spelled out already. `copied` counts for all expressions of a query.
 ///
 /// # Errors
 /// A cast to a type that is not known, or with details that are not supported.
-pub(crate) fn spell_out(expression: &mut Expr) -> Result<(), RelationalError> {
+pub(crate) fn spell_out(expression: &mut Expr, copied: &mut usize) -> Result<(), RelationalError> {
     times::spell_out(expression)?;
     subscripts::spell_out(expression);
-    row_values::spell_out(expression)?;
+    row_values::spell_out(expression, copied)?;
     match expression {
         Expr::Cast { array: true, .. } | Expr::Cast { format: Some(_), .. } => {
             let error = RelationalError::new("this form of CAST is not supported yet");
