@@ -1,8 +1,10 @@
 //! The pool of workers, with what a process has once for all groups: the clock, the scheduler, and the deadlines of
 //! tasks.
 
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
+use std::thread::Thread;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use rand::RngExt;
@@ -154,6 +156,17 @@ impl Pool {
         blocked.into_iter().for_each(|task| self.schedule_again(task));
     }
 
+    /// Keeps a task whose sink had no room, or whose group was suspended, until the timekeeper schedules it again.
+    pub(crate) fn block(&self, task: Arc<dyn Runnable>) {
+        let mut blocked = self.blocked.lock();
+        blocked.push(task);
+        let is_first = blocked.len() == 1;
+        drop(blocked);
+        if is_first {
+            self.deadlines.ring();
+        }
+    }
+
     /// A worker returns a task without work. Later work schedules it again; work that came meanwhile does so at once.
     pub(crate) fn ran(&self, task: Arc<dyn Runnable>) {
         task.standing().release();
@@ -263,11 +276,28 @@ impl Scheduler for Nobody {
 pub(crate) type DeadlineId = usize;
 
 /// When each task next wants to run, side by side in memory: thousands are looked at in microseconds.
-#[derive(Default)]
+///
+/// What must hold: the timekeeper sleeps until the first deadline, and who sets an earlier one wakes it. A fence on
+/// both sides, between the store and the load, makes one of them see the other.
 pub(crate) struct Deadlines {
     /// Clock time, microseconds; `i64::MAX` for never.
     at_us: boxcar::Vec<AtomicI64>,
     tasks: Mutex<Registered>,
+    /// Who sets a deadline before this time wakes the timekeeper; `i64::MIN` while it is awake.
+    wakes_before_us: AtomicI64,
+    /// None where the caller keeps the time.
+    timekeeper: OnceLock<Thread>,
+}
+
+impl Default for Deadlines {
+    fn default() -> Self {
+        Self {
+            at_us: boxcar::Vec::new(),
+            tasks: Mutex::default(),
+            wakes_before_us: AtomicI64::new(i64::MIN),
+            timekeeper: OnceLock::new(),
+        }
+    }
 }
 
 #[derive(Default)]
@@ -290,6 +320,37 @@ impl Deadlines {
 
     pub(crate) fn set(&self, id: DeadlineId, at_us: i64) {
         self.at_us[id].store(at_us, Ordering::Release);
+        fence(Ordering::SeqCst);
+        if at_us < self.wakes_before_us.load(Ordering::Relaxed) {
+            self.ring();
+        }
+    }
+
+    /// The calling thread is the timekeeper from now on.
+    pub(crate) fn keep_time(&self) {
+        let _ = self.timekeeper.set(std::thread::current());
+    }
+
+    /// Wakes the timekeeper, or ends its next sleep.
+    pub(crate) fn ring(&self) {
+        // Further deadlines need not wake it.
+        self.wakes_before_us.store(i64::MIN, Ordering::Relaxed);
+        self.timekeeper.get().inspect(|timekeeper| timekeeper.unpark());
+    }
+
+    /// The timekeeper falls asleep: for how long at most, if it is not woken.
+    pub(crate) fn sleep(&self, now_us: i64, limit: Duration) -> Duration {
+        self.wakes_before_us.store(i64::MAX, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let limit_us = now_us.saturating_add(i64::try_from(limit.as_micros()).unwrap_or(i64::MAX));
+        let until_us = self.next_us().unwrap_or(i64::MAX).min(limit_us);
+        self.wakes_before_us.store(until_us, Ordering::Relaxed);
+        Duration::from_micros(u64::try_from(until_us.saturating_sub(now_us)).unwrap_or(0))
+    }
+
+    /// The timekeeper is awake, and need not be woken.
+    pub(crate) fn wake(&self) {
+        self.wakes_before_us.store(i64::MIN, Ordering::Relaxed);
     }
 
     pub(crate) fn forget(&self, id: DeadlineId) {
@@ -297,11 +358,6 @@ impl Deadlines {
         let mut registered = self.tasks.lock();
         registered.tasks[id] = None;
         registered.free.push(id);
-    }
-
-    /// Whether any task has a deadline.
-    pub(crate) fn are_any(&self) -> bool {
-        self.at_us.iter().any(|(_, at_us)| at_us.load(Ordering::Acquire) != i64::MAX)
     }
 
     /// The earliest deadline, if any task has one.
@@ -318,5 +374,84 @@ impl Deadlines {
         }
         let registered = self.tasks.lock();
         due.into_iter().filter_map(|id| registered.tasks[id].as_ref()?.upgrade()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::scheduler::{Activation, Standing};
+
+    struct Never(Standing);
+
+    impl Runnable for Never {
+        fn name(&self) -> &str {
+            "never"
+        }
+
+        fn worker(&self) -> usize {
+            0
+        }
+
+        fn standing(&self) -> &Standing {
+            &self.0
+        }
+
+        fn pending(&self) -> usize {
+            0
+        }
+
+        fn run(&self, _budget: Budget) -> Activation {
+            Activation::Ran(0)
+        }
+
+        fn has_work(&self) -> bool {
+            false
+        }
+    }
+
+    #[test]
+    fn an_earlier_deadline_ends_the_sleep_and_a_later_one_does_not() {
+        const MINUTE: Duration = Duration::from_secs(60);
+        let deadlines = Deadlines::default();
+        let task: Arc<dyn Runnable> = Arc::new(Never(Standing::default()));
+        let [one, other] = [&task, &task].map(|task| deadlines.register(Arc::downgrade(task)));
+        let wakes_before_us = || deadlines.wakes_before_us.load(Ordering::Relaxed);
+        deadlines.set(one, 50);
+        assert_eq!(wakes_before_us(), i64::MIN, "nobody sleeps");
+        assert_eq!(deadlines.sleep(10, MINUTE), Duration::from_micros(40));
+        deadlines.set(other, 60);
+        assert_eq!(wakes_before_us(), 50);
+        deadlines.set(other, 49);
+        assert_eq!(wakes_before_us(), i64::MIN, "it was woken");
+        assert_eq!(deadlines.sleep(60, MINUTE), Duration::ZERO, "this one has passed");
+        [one, other].iter().for_each(|id| deadlines.set(*id, i64::MAX));
+        assert_eq!(deadlines.sleep(60, MINUTE), MINUTE);
+        deadlines.wake();
+        assert_eq!(wakes_before_us(), i64::MIN);
+
+        // With a deadline set again and again from another thread, no sleep lasts until its limit.
+        deadlines.keep_time();
+        let begun = Instant::now();
+        std::thread::scope(|scope| {
+            let (to_sleeper, rounds) = std::sync::mpsc::channel();
+            let deadlines = &deadlines;
+            scope.spawn(move || {
+                for round in rounds {
+                    deadlines.set(one, round);
+                }
+            });
+            for round in 1..=1_000 {
+                deadlines.set(one, i64::MAX);
+                to_sleeper.send(round).unwrap();
+                while deadlines.next_us() != Some(round) {
+                    std::thread::park_timeout(deadlines.sleep(0, MINUTE));
+                    deadlines.wake();
+                }
+            }
+        });
+        assert!(begun.elapsed() < MINUTE);
     }
 }

@@ -20,17 +20,20 @@ use crate::scheduler::{Budget, Budgets, Closing, Consume, Policy, Runnable, Sche
 use crate::spill::{SWEEPS, Spill};
 use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Numa, Task, Topology};
 
-/// How often deadlines are checked; windows of silent queries close with this precision.
+/// How often deadlines are checked at most; windows of silent queries close with this precision.
 const TIMER_PERIOD: Duration = Duration::from_millis(10);
 
 /// The same for big queries: sources are polled again, and windows close by the clock.
 const FLOW_TIMER_PERIOD: Duration = Duration::from_millis(1);
 
+/// How long the timekeeper sleeps at most. So late is a timer when the clock is set forward.
+const TIMER_SLEEP_MAX: Duration = Duration::from_secs(1);
+
 /// How often load is measured where it is not balanced.
 const MEASURE_PERIOD: Duration = Duration::from_secs(5);
 
-/// How often the balancer looks whether tasks are to be measured or queries to be spilled.
-const BALANCER_PERIOD: Duration = Duration::from_millis(100);
+/// How often the balancer looks at least whether memory is short.
+const PRESSURE_PERIOD: Duration = Duration::from_secs(1);
 
 /// With this many spilled queries it is worth a few milliseconds of every worker to return their memory.
 const RELIEF_QUERIES_MIN: usize = 1_000;
@@ -223,6 +226,8 @@ impl Workers {
     /// Enables spilling of silent queries. A second call changes nothing.
     pub fn enable_spilling(&self, spill: Spill) {
         self.shared.pool.enable_spilling(spill);
+        // The balancer sleeps until something is to be done.
+        self.shared.threads.lock().iter().for_each(|thread| thread.thread().unpark());
     }
 
     /// Holds the timers of groups at `at_us` until the next call, because later events are still to be replayed.
@@ -320,7 +325,7 @@ impl Workers {
         pool.closing.begin();
         pool.scheduler.wake_all();
         let threads = std::mem::take(&mut *self.shared.threads.lock());
-        // The balancer sleeps otherwise, for up to its period.
+        // The timekeeper and the balancer sleep otherwise, until something is to be done.
         threads.iter().for_each(|thread| thread.thread().unpark());
         for thread in threads {
             // A panic in a worker was caught and reported where it happened.
@@ -384,38 +389,47 @@ impl Shared {
             Activation::Ran(_) => self.pool.ran(task),
             Activation::Yielded(_) => self.pool.schedule_again(task),
             // The task keeps its standing as running, so that no push schedules it before the timekeeper does.
-            Activation::Blocked => self.pool.blocked.lock().push(task),
+            Activation::Blocked => self.pool.block(task),
         }
     }
 
     fn keep_time(&self) {
-        let closing = &self.pool.closing;
-        while !closing.has_begun() || (self.pool.scheduled.load(Ordering::Acquire) > 0 && !closing.is_over()) {
-            self.wait_with_flows(TIMER_PERIOD);
-            self.pool.retry_blocked();
-            if !closing.has_begun() {
-                self.pool.schedule_due(&self.pool.deadlines);
+        let (pool, closing) = (&self.pool, &self.pool.closing);
+        let timed = [(&pool.deadlines, TIMER_PERIOD), (&pool.flow_deadlines, FLOW_TIMER_PERIOD)];
+        timed.iter().for_each(|(deadlines, _)| deadlines.keep_time());
+        let mut looked = [Instant::now(); 2];
+        while !closing.has_begun() || (pool.scheduled.load(Ordering::Acquire) > 0 && !closing.is_over()) {
+            let is_short = closing.has_begun() || !pool.blocked.lock().is_empty();
+            let mut pause = if is_short { TIMER_PERIOD } else { TIMER_SLEEP_MAX };
+            let now_us = pool.clock.now_us();
+            for ((deadlines, period), looked) in timed.iter().zip(&looked) {
+                let left = deadlines.sleep(now_us, TIMER_SLEEP_MAX);
+                pause = pause.min(left.max(period.saturating_sub(looked.elapsed())));
+            }
+            std::thread::park_timeout(pause);
+            timed.iter().for_each(|(deadlines, _)| deadlines.wake());
+            if looked[0].elapsed() >= TIMER_PERIOD {
+                looked[0] = Instant::now();
+                pool.retry_blocked();
+                if !closing.has_begun() {
+                    pool.schedule_due(&pool.deadlines);
+                }
+            }
+            if looked[1].elapsed() >= FLOW_TIMER_PERIOD {
+                looked[1] = Instant::now();
+                pool.schedule_due(&pool.flow_deadlines);
             }
         }
-    }
-
-    /// Waits for one period of the groups' timers; if there are big queries, it serves several of their periods
-    /// meanwhile.
-    fn wait_with_flows(&self, period: Duration) {
-        let until = Instant::now() + period;
-        while self.pool.flow_deadlines.are_any() && Instant::now() < until {
-            std::thread::sleep(FLOW_TIMER_PERIOD);
-            self.pool.schedule_due(&self.pool.flow_deadlines);
-        }
-        std::thread::sleep(until.saturating_duration_since(Instant::now()));
     }
 
     fn keep_balance(&self) {
         let period = self.settings.balance_period.unwrap_or(MEASURE_PERIOD);
         let (mut looked, mut swept, mut relieved) = (Instant::now(), Instant::now(), 0);
         while !self.pool.closing.has_begun() {
-            // The stop ends this wait.
-            std::thread::park_timeout(BALANCER_PERIOD.min(period));
+            let spill = self.pool.spill.get();
+            let to_sweep = spill.map(|spill| spill.sweep_period().saturating_sub(swept.elapsed()).min(PRESSURE_PERIOD));
+            // The stop ends this wait, and so does spilling when it begins.
+            std::thread::park_timeout(to_sweep.unwrap_or(period).min(period.saturating_sub(looked.elapsed())));
             if looked.elapsed() >= period {
                 let elapsed = looked.elapsed();
                 looked = Instant::now();
