@@ -33,6 +33,7 @@
 //! - [`log`]: that log, as the router sees it;
 //! - [`acknowledge`]: acknowledgements that wait for the log;
 //! - `intake`: the messages of a connection on their way into the router, for client and broker;
+//! - [`linger`]: the pause in which messages gather;
 //! - [`publisher`]: results on their way out;
 //! - [`client`]: the connection to an external broker;
 //! - [`broker`]: the embedded broker;
@@ -47,6 +48,7 @@ mod received;
 pub mod router;
 pub mod log;
 pub mod acknowledge;
+pub mod linger;
 pub mod publisher;
 pub mod client;
 pub mod broker;
@@ -69,6 +71,7 @@ pub use broker::{
 pub use client::{AddressError, BrokerAddress, Client, ClientError, ClientOptions, ClientStatus};
 pub use codec::{Qos, Version};
 pub use index::TopicIndex;
+pub use linger::Linger;
 pub use log::{Logged, MessageLog};
 pub use publisher::{OutgoingMessage, PublishBatch, PublishError, PublishOptions, Publisher, RoomCallback};
 pub use received::Received;

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::codec::Qos;
+use super::linger::Linger;
 use super::properties::{MESSAGE_EXPIRY_BYTES, RESULT_ID_BYTES, push_message_expiry, push_result_id, result_id};
 use super::topic::{self, TopicError};
 
@@ -256,6 +257,8 @@ pub(crate) struct Outbound {
     callbacks: Mutex<Vec<RoomCallback>>,
     /// Wakes the sender.
     pub(crate) wake: Notify,
+    /// The pauses of the thread on which the sender is.
+    linger: Arc<Linger>,
 }
 
 #[derive(Default)]
@@ -269,15 +272,18 @@ struct Queue {
 
 impl Outbound {
     /// An empty queue with its high mark at `bytes_max` and its low mark at half of it.
-    pub(crate) fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, ..Self::default() }
+    pub(crate) fn new(bytes_max: usize, linger: &Arc<Linger>) -> Self {
+        Self { bytes_max, linger: linger.clone(), ..Self::default() }
     }
 
     /// Takes the next batch to send, and the number of its first message. Its messages count as queued until
     /// [`Outbound::sent`].
     pub(crate) fn take(&self) -> Option<(u64, PublishBatch)> {
         let mut queue = self.queue.lock();
-        let batch = queue.batches.pop_front()?;
+        let Some(batch) = queue.batches.pop_front() else {
+            self.linger.note_results(false);
+            return None;
+        };
         let first = queue.first;
         queue.first += batch.len() as u64;
         Some((first, batch))
@@ -343,8 +349,10 @@ impl Publisher for Outbound {
                 queue.batches.push_back(mem::replace(batch, spare));
             }
         }
+        self.linger.note_results(true);
         drop(queue);
         self.wake.notify_one();
+        self.linger.wake();
     }
 
     fn has_room(&self) -> bool {
@@ -378,7 +386,7 @@ mod tests {
 
     #[test]
     fn messages_keep_their_bounds_and_small_batches_are_joined() {
-        let outbound = Outbound::new(1 << 20);
+        let outbound = Outbound::new(1 << 20, &Arc::default());
         let mut first = batch(&[("a", b"1"), ("b/c", b"")]);
         let mut second = batch(&[("d", b"two")]);
         outbound.submit(&mut first);
@@ -432,7 +440,7 @@ mod tests {
 
     #[test]
     fn room_goes_at_the_high_mark_and_comes_back_at_the_low_mark() {
-        let outbound = Outbound::new(10_000);
+        let outbound = Outbound::new(10_000, &Arc::default());
         let called = Arc::new(AtomicUsize::new(0));
         let count = called.clone();
         outbound.on_room(Arc::new(move || {

@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use rivulet_connectors::connector::{ConnectorContext, MqttConnection};
 use rivulet_connectors::http_server::Hosts;
 use rivulet_connectors::mqtt::{
-    Broker, BrokerAddress, BrokerError, BrokerOptions, BrokerStats, Client, ClientOptions, ClientStatus, Listener,
-    PublishOptions, Publisher, Qos, Received, Router, Version, WebSocketOptions,
+    Broker, BrokerAddress, BrokerError, BrokerOptions, BrokerStats, Client, ClientOptions, ClientStatus, Linger,
+    Listener, PublishOptions, Publisher, Qos, Received, Router, Version, WebSocketOptions,
 };
 use rivulet_dataflow::{Clock, LogPosition};
 use tokio::runtime::Runtime;
@@ -35,6 +35,8 @@ pub(super) struct Messaging {
     router: Arc<Router>,
     side: Arc<Side>,
     options: PublishOptions,
+    /// The pauses of the thread.
+    linger: Arc<Linger>,
     /// The data of the embedded broker that outlives the process, if there is any.
     journal: OnceLock<Arc<BrokerJournal>>,
     /// The runtime until it runs; then the thread on which it does.
@@ -161,8 +163,11 @@ impl Messaging {
         network: Option<Arc<dyn Network>>,
         clock: Arc<dyn Clock>,
     ) -> Result<Self, ServiceError> {
+        let linger = Arc::<Linger>::default();
+        let of_thread = linger.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
+            .on_thread_park(move || of_thread.pause())
             .build()
             .map_err(|error| unavailable(format!("cannot start the MQTT thread: {error}")))?;
         let router = Arc::new(Router::new());
@@ -172,7 +177,8 @@ impl Messaging {
                 Side::Given(network)
             }
             (None, Some(broker), _) => {
-                let options = client_options(broker, config.outbound_bytes_max);
+                let options =
+                    ClientOptions { linger: linger.clone(), ..client_options(broker, config.outbound_bytes_max) };
                 let address = options.address.to_string();
                 let _entered = runtime.enter();
                 let client = Client::start(options, router.clone(), clock)
@@ -181,6 +187,7 @@ impl Messaging {
             }
             (None, None, Some(embedded)) => {
                 let options = broker_options(embedded, access, config.outbound_bytes_max);
+                let options = BrokerOptions { linger: linger.clone(), ..options };
                 let broker = runtime
                     .block_on(Broker::start(options, router.clone(), clock))
                     .map_err(|error| broker_unavailable(&error))?;
@@ -196,6 +203,7 @@ impl Messaging {
             router,
             side: Arc::new(side),
             options: PublishOptions { qos, retain: config.sink_retain, expiry_s: None },
+            linger,
             journal: OnceLock::new(),
             turning: Mutex::new(Turning::NotYet(runtime)),
         })
@@ -208,6 +216,7 @@ impl Messaging {
             router: Arc::new(Router::new()),
             side: Arc::new(Side::Given(network)),
             options: PublishOptions { qos, retain: config.sink_retain, expiry_s: None },
+            linger: Arc::default(),
             journal: OnceLock::new(),
             turning: Mutex::new(Turning::Over),
         }
@@ -429,6 +438,7 @@ impl Messaging {
 
     /// Takes no more input. Messages that are not in an inbox are not acknowledged. Results still go out.
     pub(super) fn close_input(&self) {
+        self.linger.end();
         self.router.close();
     }
 

@@ -426,6 +426,7 @@ impl<'a> Reader<'a> {
         let (messages, (logged_to, logged_bytes), is_spent) = (turn.messages, turn.logged, turn.is_spent());
         let too_large = turn.too_large.take();
         drop(turn);
+        self.shared.options.linger.note(messages);
         if let Some((topic, packet_bytes)) = too_large {
             self.note_too_large(&topic, packet_bytes);
         }

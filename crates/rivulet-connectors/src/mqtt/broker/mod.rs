@@ -118,7 +118,7 @@ impl Broker {
         }
         let shared = Arc::new(Shared {
             core: Mutex::new(Core::new(&options)),
-            outbound: Arc::new(Outbound::new(options.outbound_bytes_max)),
+            outbound: Arc::new(Outbound::new(options.outbound_bytes_max, &options.linger)),
             dedup_windows: DedupWindows::default(),
             journal: OnceLock::new(),
             seats: Seats::new(options.limits.connections_max, options.needs_login()),

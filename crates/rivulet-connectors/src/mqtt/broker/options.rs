@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 
+use super::super::linger::Linger;
 use super::super::websocket::WebSocketOptions;
 use super::rights::ClientAuthorizer;
 use crate::logins::is_secret;
@@ -122,6 +123,8 @@ pub struct BrokerOptions {
     pub connect_timeout_ms: u64,
     /// The high mark of the queue of the engine's results, in bytes. Default: 8 MiB.
     pub outbound_bytes_max: usize,
+    /// The pauses of the thread on which it runs. Whoever starts that thread makes it pause.
+    pub linger: Arc<Linger>,
     /// How long results for other queries may be stuck in a circle of full queues before an event is dropped to break
     /// it, in milliseconds. Default: 1000.
     pub deadlock_ms: u64,
@@ -141,6 +144,7 @@ impl BrokerOptions {
             read_buffer_bytes: 256 << 10,
             connect_timeout_ms: 10_000,
             outbound_bytes_max: 8 << 20,
+            linger: Arc::default(),
             deadlock_ms: 1000,
         }
     }

@@ -241,6 +241,7 @@ impl<'a> Reader<'a> {
             retained: 0,
         };
         let step = self.intake.process(&mut turn);
+        shared.options.linger.note(turn.messages);
         shared.counters.add(Count::MessagesIn, turn.messages);
         shared.counters.add(Count::DeadlockEvents, turn.given_up);
         shared.counters.add(Count::CopiedMessages, turn.copies);

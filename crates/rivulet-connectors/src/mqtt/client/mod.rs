@@ -146,7 +146,7 @@ impl Client {
             false => None,
         };
         let shared = Arc::new(Shared {
-            outbound: Arc::new(Outbound::new(options.outbound_bytes_max)),
+            outbound: Arc::new(Outbound::new(options.outbound_bytes_max, &options.linger)),
             options,
             router,
             clock,

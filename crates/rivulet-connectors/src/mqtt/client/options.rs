@@ -3,8 +3,10 @@
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use super::super::codec::{Qos, Version};
+use super::super::linger::Linger;
 use crate::reach::AllowedHosts;
 use crate::tls::ClientTls;
 
@@ -169,6 +171,8 @@ pub struct ClientOptions {
     pub read_buffer_bytes: usize,
     /// The high mark of the queue of results, in bytes. Default: 8 MiB.
     pub outbound_bytes_max: usize,
+    /// The pauses of the thread on which it runs. Whoever starts that thread makes it pause.
+    pub linger: Arc<Linger>,
     /// How long a circle of full queues may be stuck before an event is dropped to break it, in milliseconds. Default:
     /// 5000.
     pub deadlock_ms: u64,
@@ -193,6 +197,7 @@ impl ClientOptions {
             packet_bytes_max: 16 << 20,
             read_buffer_bytes: 256 << 10,
             outbound_bytes_max: 8 << 20,
+            linger: Arc::default(),
             deadlock_ms: 5000,
         }
     }
