@@ -5,7 +5,7 @@ mod addresses;
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
+use arrow::array::{ArrayRef, BooleanArray};
 use arrow::datatypes::SchemaRef;
 
 use crate::{Address, Chain, KeyGroups, Operator, StateFrame};
@@ -15,6 +15,13 @@ use crate::{Address, Chain, KeyGroups, Operator, StateFrame};
 pub trait OperatorFactory: Send + Sync {
     /// Makes a new instance without state.
     fn create(&self) -> Box<dyn Operator>;
+
+    /// Makes the instance with this number of those that share the keys. Only one of them saves what all of them have
+    /// ([`OperatorFactory::everywhere`]).
+    fn create_instance(&self, instance: usize) -> Box<dyn Operator> {
+        let _ = instance;
+        self.create()
+    }
 
     /// What the operator does, for `EXPLAIN`.
     fn describe(&self) -> Description;
@@ -49,6 +56,13 @@ pub trait OperatorFactory: Send + Sync {
         let _ = frame;
         None
     }
+
+    /// For each row of a saved frame, whether every instance has it: it came along an edge that is
+    /// [broadcast](EdgeKind::Broadcast). `None` if each row belongs to one instance.
+    fn everywhere(&self, frame: &StateFrame) -> Option<BooleanArray> {
+        let _ = frame;
+        None
+    }
 }
 
 /// What an operator does, in the words of `EXPLAIN`.
@@ -73,6 +87,8 @@ pub enum EdgeKind {
     Hash(Vec<usize>),
     /// To the single instance of the downstream node.
     Gather,
+    /// To every instance of the downstream node.
+    Broadcast,
     /// To the single instance of the downstream node: rows made of the refusals of the upstream node, instead of its
     /// output. Such an edge does not end the stage of the upstream node.
     Refused {
@@ -90,6 +106,7 @@ impl fmt::Display for EdgeKind {
             Self::RoundRobin => "round-robin",
             Self::Hash(_) => "hash",
             Self::Gather => "gather",
+            Self::Broadcast => "broadcast",
             Self::Refused { late: true, others: false } => "late rows",
             Self::Refused { .. } => "refused rows",
         })

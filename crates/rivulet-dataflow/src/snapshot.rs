@@ -10,6 +10,8 @@ mod migration;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
+use arrow::compute::not;
+
 pub use migration::HasEnded;
 
 use crate::stage::{PartitionState, Stage, StageInput, StageSnapshot, cut};
@@ -158,9 +160,9 @@ impl Snapshot {
         self
     }
 
-    /// Divides the state of an operator among instances: each gets the state of the keys whose rows it receives. The
-    /// edge to the operator may look at a part of the key only, and at another part than when the state was saved, so
-    /// the key groups are computed again.
+    /// Divides the state of an operator among instances: each gets the state of the keys whose rows it receives, and
+    /// what every instance has. The edge to the operator may look at a part of the key only, and at another part than
+    /// when the state was saved, so the key groups are computed again.
     ///
     /// # Errors
     /// Frames of different operators, keys of a type that cannot be a key, or a key group that the dataflow does not
@@ -178,14 +180,28 @@ impl Snapshot {
         if instances == 1 {
             return Ok(vec![Some(all)]);
         }
-        if let (Work::Operator(factory), Some(places)) = (&node.work, &node.divided_by)
+        let factory = node.work.factory();
+        let everywhere = match factory.and_then(|factory| factory.everywhere(&all)) {
+            Some(is_everywhere) => {
+                let everywhere = all.filter(&is_everywhere)?;
+                all = all.filter(&not(&is_everywhere)?)?;
+                Some(everywhere)
+            }
+            None => None,
+        };
+        if let (Some(factory), Some(places)) = (factory, &node.divided_by)
             && let Some(keys) = factory.state_keys(&all)
             && let Some(keys) = places.iter().map(|&place| keys.get(place).cloned()).collect::<Option<Vec<_>>>()
         {
             all = all.with_keys(&keys, key_groups)?;
         }
-        all.split(instances, |key_group| key_groups.instance(key_group, instances))?
-            .map(|part| part.map(Some))
+        let parts = all.split(instances, |key_group| key_groups.instance(key_group, instances))?;
+        parts
+            .map(|part| {
+                let mut part = part?;
+                everywhere.iter().try_for_each(|everywhere| part.append(everywhere))?;
+                Ok(Some(part))
+            })
             .collect()
     }
 }
@@ -194,10 +210,11 @@ impl Snapshot {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::datatypes::Schema;
+    use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch, UInt16Array, UInt32Array};
+    use arrow::datatypes::{Schema, UInt32Type};
 
     use super::*;
-    use crate::{Address, Description, Operator, OperatorFactory};
+    use crate::{Address, Description, KeyGroups, Operator, OperatorFactory};
 
     struct Does(bool);
 
@@ -278,5 +295,69 @@ mod tests {
         let window =
             Snapshot::of(parts(&single, |stage, one| ends(stage < 2 || (stage == 2 && one == 0))), &single, &dataflow);
         assert_eq!(window, None, "it is about to end");
+    }
+
+    /// Keeps numbers by key, and every instance has the numbers from 100 on.
+    struct Both;
+
+    impl OperatorFactory for Both {
+        fn create(&self) -> Box<dyn Operator> {
+            unreachable!("only divided")
+        }
+
+        fn describe(&self) -> Description {
+            Description::default()
+        }
+
+        fn state(&self) -> Option<Address> {
+            Some(Address::of("both"))
+        }
+
+        fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
+            Some(vec![frame.rows.column(2).clone()])
+        }
+
+        fn everywhere(&self, frame: &StateFrame) -> Option<BooleanArray> {
+            let numbers = frame.rows.column(2).as_primitive::<UInt32Type>().values().iter();
+            Some(numbers.map(|&number| Some(number >= 100)).collect())
+        }
+    }
+
+    #[test]
+    fn what_every_instance_has_is_saved_once_and_given_to_all() {
+        let columns = || Arc::new(Schema::empty());
+        let mut dataflow = Dataflow::default().with_key_groups(KeyGroups::new(8));
+        let source = dataflow.add(Work::Source(0), columns());
+        let both = dataflow.then(source, EdgeKind::Broadcast, Arc::new(Both), columns());
+        dataflow.divide(both, vec![0]);
+        let frame = |numbers: &[u32]| {
+            let zeros = UInt32Array::from_value(0, numbers.len());
+            let key_groups = UInt16Array::from_value(0, numbers.len());
+            let columns: [(_, ArrayRef); 3] = [
+                ("slot", Arc::new(zeros)),
+                ("key_group", Arc::new(key_groups)),
+                ("number", Arc::new(UInt32Array::from(numbers.to_vec()))),
+            ];
+            StateFrame::new("both", 1, RecordBatch::try_from_iter(columns).unwrap())
+        };
+        let own: Vec<u32> = (0..40).collect();
+        let state = [(both, vec![frame(&[&own[..20], &[100, 101]].concat()), frame(&own[20..])])].into();
+        let snapshot = Snapshot { state, ..Snapshot::default() };
+        for instances in [1, 2, 3] {
+            let parts = snapshot.divide(&dataflow, both, instances).unwrap();
+            let numbers = parts.iter().map(|part| {
+                let rows = &part.as_ref().unwrap().rows;
+                rows.column(2).as_primitive::<UInt32Type>().values().to_vec()
+            });
+            let (mut divided, mut everywhere) = (Vec::new(), Vec::new());
+            for part in numbers {
+                let (all, own): (Vec<u32>, Vec<u32>) = part.into_iter().partition(|&number| number >= 100);
+                assert!(own.len() > 40 / instances / 4, "{instances} instances share the keys");
+                divided.extend(own);
+                everywhere.push(all);
+            }
+            divided.sort_unstable();
+            assert_eq!((divided, everywhere), (own.clone(), vec![vec![100, 101]; instances]));
+        }
     }
 }

@@ -242,6 +242,27 @@ mod tests {
     }
 
     #[test]
+    fn a_side_that_is_broadcast_comes_to_all_instances_and_the_other_in_turn() {
+        let mut dataflow = Dataflow::default();
+        let (source, small) = (dataflow.add(Work::Source(0), columns()), dataflow.add(Work::Source(1), columns()));
+        let sum = dataflow.then(small, EdgeKind::Gather, Arc::new(Nothing), columns());
+        let join = dataflow.add(Work::Operator(Arc::new(Nothing)), columns());
+        dataflow.connect(source, join, 0, EdgeKind::RoundRobin);
+        dataflow.connect(sum, join, 1, EdgeKind::Broadcast);
+        let sink = dataflow.add(Work::Sink(0), columns());
+        dataflow.connect(join, sink, 0, EdgeKind::Forward);
+        for fuse in [Fuse::Auto, Fuse::None] {
+            let stages = cut(&dataflow.clone().with_fuse(fuse), &[1, 1], 3);
+            assert_eq!(stages[3].instances, 3);
+            let kinds: Vec<&EdgeKind> = stages[3].inputs.iter().map(|input| &input.kind).collect();
+            assert_eq!(kinds, [&EdgeKind::RoundRobin, &EdgeKind::Broadcast]);
+            assert!((0..3).all(|instance| stages[3].channels(instance, &stages) == [0, 1]));
+        }
+        let one = cut(&dataflow, &[1, 1], 1);
+        assert!(one.iter().flat_map(|stage| &stage.inputs).all(|input| input.kind == EdgeKind::Forward));
+    }
+
+    #[test]
     fn what_is_connected_point_to_point_is_one_stage() {
         let mut dataflow = Dataflow::default();
         let source = dataflow.add(Work::Source(0), columns());

@@ -151,7 +151,15 @@ impl StateFrame {
             .zip(self.key_groups())
             .map(|(&slot, &key_group)| Some(selection.selects(slot, KeyHash::from_bits(key_group))))
             .collect();
-        Ok(Self { rows: filter_record_batch(&self.rows, &keep)?, ..self.clone() })
+        self.filter(&keep)
+    }
+
+    /// The rows for which `keep` is true.
+    ///
+    /// # Errors
+    /// Another number of values than rows.
+    pub fn filter(&self, keep: &BooleanArray) -> Result<Self, StateError> {
+        Ok(Self { rows: filter_record_batch(&self.rows, keep)?, ..self.clone() })
     }
 
     /// Divides the state into `parts`: each row goes to the part that has its key group, in order. Rows are looked at

@@ -136,7 +136,7 @@ impl OutputEdge {
     fn send(&mut self, batch: Batch) -> Result<(), ArrowError> {
         match &self.kind {
             _ if self.targets.len() == 1 => self.targets[0].send(batch),
-            EdgeKind::Forward | EdgeKind::Gather | EdgeKind::Refused { .. } => {
+            EdgeKind::Forward | EdgeKind::Gather | EdgeKind::Broadcast | EdgeKind::Refused { .. } => {
                 self.targets.iter().for_each(|target| target.send(batch.clone()));
             }
             EdgeKind::RoundRobin => {

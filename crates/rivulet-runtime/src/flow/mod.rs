@@ -143,7 +143,10 @@ impl Flow {
                         letters: letters.clone().map(|letters| (letters, sources_of[index].clone())),
                         is_of_results: stage.sink(&dataflow) == Some(0),
                         tap: tap.clone().filter(|_| stage.sink(&dataflow) == Some(0)),
-                        operators: stage.operators(&dataflow).map(|factory| factory.create()).collect(),
+                        operators: stage
+                            .operators(&dataflow)
+                            .map(|factory| factory.create_instance(instance))
+                            .collect(),
                         addresses: stage
                             .operator_nodes(&dataflow)
                             .map(|node| dataflow.address(node).cloned())

@@ -302,6 +302,29 @@ fn two_readers_of_one_stream_see_all_of_it_and_come_together_again() {
     workers.stop();
 }
 
+#[test]
+fn every_instance_gets_all_rows_of_a_broadcast() {
+    for (parallelism, partitions) in [(1, 1), (2, 1), (2, 2), (3, 2), (2, 4)] {
+        let workers = workers(2);
+        let sink = Collected::default();
+        let mut dataflow = Dataflow::default();
+        let source = dataflow.add(Work::Source(0), schema());
+        let count = Arc::new(CountByKey { emits_at_us: i64::MAX });
+        let counted = dataflow.then(source, EdgeKind::Broadcast, count, schema());
+        let end = dataflow.add(Work::Sink(0), schema());
+        dataflow.connect(counted, end, 0, EdgeKind::Forward);
+        let share = 80_000 / partitions;
+        let sources = (0..partitions).map(|part| numbers(part * share..(part + 1) * share, Then::End)).collect();
+        let flow = workers.start_flow(parts(dataflow, vec![sources], parallelism, &sink)).unwrap();
+        finish(&flow);
+        let mut rows = sink.rows.lock().clone();
+        rows.sort_unstable();
+        let expected: Vec<(i64, i64)> = (0..100).flat_map(|key| vec![(key, 800); parallelism]).collect();
+        assert_eq!(rows, expected, "parallelism {parallelism}, {partitions} partitions");
+        workers.stop();
+    }
+}
+
 /// Rows `spacing_us` apart up to `end_us`, which notes by how many of its batches it was ahead of another when it was
 /// asked.
 struct Spaced {

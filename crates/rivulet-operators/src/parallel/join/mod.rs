@@ -11,7 +11,7 @@ mod state;
 
 use std::sync::Arc;
 
-use arrow::array::ArrayRef;
+use arrow::array::{ArrayRef, BooleanArray};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 
 pub use self::plan::{Expiry, KeyedJoinKind, KeyedJoinSpec};
@@ -163,6 +163,22 @@ impl KeyedJoin {
         self
     }
 
+    /// Says that every instance gets all rows of a side. The rows of the other side are divided by these columns of it,
+    /// which are among those that are [kept](KeyedJoin::kept). That is right if no row of the side comes out alone, and
+    /// none expires: then all instances have the same ones.
+    #[must_use]
+    pub fn with_everywhere(mut self, side: usize, divided_by: Vec<usize>) -> Self {
+        if let Some(plan) = Arc::get_mut(&mut self.plan) {
+            plan.everywhere = Some((side, divided_by));
+        }
+        self
+    }
+
+    /// The columns of a side that are kept, ascending.
+    pub fn kept(&self, side: usize) -> &[usize] {
+        &self.plan.kept[side]
+    }
+
     /// The output columns.
     pub fn output_schema(&self) -> &SchemaRef {
         &self.plan.output
@@ -176,7 +192,11 @@ pub(crate) fn joined_schema(left: &Schema, right: &Schema) -> Schema {
 
 impl OperatorFactory for KeyedJoin {
     fn create(&self) -> Box<dyn Operator> {
-        Box::new(operator::JoinOperator::new(self.plan.clone()))
+        self.create_instance(0)
+    }
+
+    fn create_instance(&self, instance: usize) -> Box<dyn Operator> {
+        Box::new(operator::JoinOperator::new(self.plan.clone(), instance == 0))
     }
 
     fn describe(&self) -> Description {
@@ -225,5 +245,9 @@ impl OperatorFactory for KeyedJoin {
 
     fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
         state::keys(&self.plan, frame)
+    }
+
+    fn everywhere(&self, frame: &StateFrame) -> Option<BooleanArray> {
+        state::everywhere(&self.plan, frame)
     }
 }

@@ -35,6 +35,8 @@ const PAIRS_AT_ONCE: usize = 8 * OUTPUT_ROWS;
 
 pub(super) struct JoinOperator {
     plan: Arc<JoinPlan>,
+    /// Whether it saves the side that all instances have.
+    saves_everywhere: bool,
     index: KeyIndex,
     heads: Heads,
     sides: [Side; 2],
@@ -84,7 +86,7 @@ struct Arrived {
 }
 
 impl JoinOperator {
-    pub(super) fn new(plan: Arc<JoinPlan>) -> Self {
+    pub(super) fn new(plan: Arc<JoinPlan>, saves_everywhere: bool) -> Self {
         let stores = plan.stores().expect("the stores were made when the plan was checked");
         let mut side = 0;
         let sides = stores.map(|store| {
@@ -102,6 +104,7 @@ impl JoinOperator {
             keys: BatchKeys::default(),
             output: Output::default(),
             unfinished: None,
+            saves_everywhere,
             plan,
         }
     }
@@ -540,7 +543,8 @@ impl Operator for JoinOperator {
     }
 
     fn state_by_key(&self) -> Result<Option<Box<dyn StateByKey + '_>>, StateError> {
-        Ok(Some(Box::new(ExportedRows::new(&self.plan, &self.sides, self.watermark_us)?)))
+        let rows = ExportedRows::new(&self.plan, &self.sides, self.watermark_us, self.saves_everywhere)?;
+        Ok(Some(Box::new(rows)))
     }
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {

@@ -83,6 +83,9 @@ pub(crate) struct JoinPlan {
     pub(super) nulls_are_equal: bool,
     /// Whether rows of a side stay however old they are.
     pub(super) keeps: [bool; 2],
+    /// The side of which every instance has all rows, and the kept columns of the other side by which its rows are
+    /// divided; `None`: rows of both are divided by the keys.
+    pub(super) everywhere: Option<(usize, Vec<usize>)>,
 }
 
 impl JoinPlan {
@@ -138,7 +141,9 @@ impl JoinPlan {
         )?;
         let columns = spec.output.iter().map(|&column| place(column)).collect();
         let (late, reach, nulls_are_equal, keeps) = ([None; 2], [None; 2], false, [false; 2]);
-        let plan = Self { keys, residual, columns, output, kept, spec, late, reach, nulls_are_equal, keeps };
+        let everywhere = None;
+        let plan =
+            Self { keys, residual, columns, output, kept, spec, late, reach, nulls_are_equal, keeps, everywhere };
         plan.stores()?;
         Ok(plan)
     }
@@ -146,6 +151,15 @@ impl JoinPlan {
     /// Makes empty stores for both sides.
     pub(super) fn stores(&self) -> Result<[RowStore; 2], PlanError> {
         Ok([RowStore::new(&self.spec.left, &self.kept[0])?, RowStore::new(&self.spec.right, &self.kept[1])?])
+    }
+
+    /// The columns of a side by which its rows are divided among instances; `None` if every instance has all of them.
+    pub(super) fn divided_by(&self, side: usize) -> Option<&[usize]> {
+        match &self.everywhere {
+            Some((everywhere, _)) if *everywhere == side => None,
+            Some((_, columns)) => Some(columns),
+            None => Some(self.keys[side].places()),
+        }
     }
 
     /// Whether a row cannot have a partner because a column of its key is null.

@@ -50,23 +50,37 @@ fn schema(plan: &JoinPlan) -> SchemaRef {
     Arc::new(Schema::new_with_metadata(leading.chain(kept).collect::<Vec<_>>(), metadata))
 }
 
-/// The keys of the rows of a frame, each taken from the columns of its side.
+/// Which rows of a frame are of a side.
+fn are_of(side: usize, frame: &StateFrame) -> BooleanArray {
+    let sides = frame.rows.column(2).as_primitive::<UInt8Type>().iter();
+    sides.map(|one| Some(one.is_some_and(|one| usize::from(one) == side))).collect()
+}
+
+/// Which rows of a frame all instances have.
+pub(super) fn everywhere(plan: &JoinPlan, frame: &StateFrame) -> Option<BooleanArray> {
+    let (side, _) = plan.everywhere.as_ref().filter(|_| frame.rows.schema() == schema(plan))?;
+    Some(are_of(*side, frame))
+}
+
+/// The columns by which the rows of a frame are divided, each taken from the columns of its side.
 pub(super) fn keys(plan: &JoinPlan, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
     if frame.rows.schema() != schema(plan) {
         return None;
     }
     let columns = frame.rows.columns();
-    let is_left: BooleanArray =
-        columns[2].as_primitive::<UInt8Type>().iter().map(|side| Some(side == Some(0))).collect();
+    let is_left = are_of(0, frame);
     let place = |side: usize, column: usize| {
         let first = LEADING + if side == 0 { 0 } else { plan.kept[0].len() };
         plan.kept[side].binary_search(&column).ok().map(|at| &columns[first + at])
     };
     let key = |&(left, right): &(usize, usize)| zip(&is_left, place(0, left)?, place(1, right)?).ok();
+    if let Some((side, divided_by)) = &plan.everywhere {
+        return divided_by.iter().map(|&column| place(1 - side, column).cloned()).collect();
+    }
     plan.spec.keys.iter().map(key).collect()
 }
 
-/// The rows of both sides of a join.
+/// The rows of both sides of a join, or of the one that is divided among the instances.
 pub(super) struct ExportedRows<'a> {
     plan: &'a JoinPlan,
     sides: &'a [Side; 2],
@@ -77,11 +91,21 @@ pub(super) struct ExportedRows<'a> {
 }
 
 impl<'a> ExportedRows<'a> {
-    pub(super) fn new(plan: &'a JoinPlan, sides: &'a [Side; 2], watermark_us: i64) -> Result<Self, StateError> {
+    pub(super) fn new(
+        plan: &'a JoinPlan,
+        sides: &'a [Side; 2],
+        watermark_us: i64,
+        saves_everywhere: bool,
+    ) -> Result<Self, StateError> {
         let (mut places, mut hashes) = (Vec::new(), Vec::new());
         for (number, side) in sides.iter().enumerate() {
+            let divided_by = plan.divided_by(number);
+            if divided_by.is_none() && !saves_everywhere {
+                continue;
+            }
             let live = side.store.live();
-            let keys = plan.keys[number].places().iter().filter_map(|key| plan.kept[number].binary_search(key).ok());
+            let keys = divided_by.unwrap_or_default().iter();
+            let keys = keys.filter_map(|key| plan.kept[number].binary_search(key).ok());
             let keys = keys.map(|column| side.store.column(column, &live)).collect::<Result<Vec<_>, _>>()?;
             hashes.extend(key_hashes(&keys, live.len())?);
             places.extend(live.into_iter().map(|row| (number, row)));

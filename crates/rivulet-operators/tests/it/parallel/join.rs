@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-use super::{Hand, Multiset, Outcome, Row, batch, input, run, run_moved, steps};
+use super::{Hand, Multiset, Outcome, Row, Step, batch, input, run, run_moved, steps};
 use arrow::datatypes::Schema;
 use datafusion_expr::Operator as Sql;
 use datafusion_physical_expr::PhysicalExpr;
 use datafusion_physical_expr::expressions::{Column, binary};
 use proptest::prelude::*;
-use rivulet_dataflow::Element;
+use rivulet_dataflow::{
+    CollectedState, Dataflow, EdgeKind, Element, OperatorFactory, Snapshot, StatePart, StateSelection, StateSink, Work,
+};
 use rivulet_operators::parallel::{Expiry, KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
 
 const TEXTS: [Option<&str>; 3] = [None, Some("a"), Some("a longer text, on the heap")];
@@ -307,4 +309,104 @@ fn what_comes_late_to_a_join_that_forgets_is_refused() {
             .with_lateness([Some(Expiry { column: 0, after_us: 0 }), None])
             .is_err()
     );
+}
+
+/// Rows of which those of input `everywhere` go to all instances and the others in turn. The instances change their
+/// number at `cuts`. `before` is the join as it was up to the first of them, with all rows in one instance.
+fn run_in_instances(
+    join: &KeyedJoin,
+    before: Option<&KeyedJoin>,
+    everywhere: usize,
+    steps: &[Step],
+    cuts: &[(usize, usize)],
+) -> Outcome {
+    let mut dataflow = Dataflow::default();
+    let sources = [0, 1].map(|source| dataflow.add(Work::Source(source), input()));
+    let node = dataflow.add(Work::Operator(Arc::new(join.clone())), join.output_schema().clone());
+    for (place, source) in sources.into_iter().enumerate() {
+        let kind = if place == everywhere { EdgeKind::Broadcast } else { EdgeKind::RoundRobin };
+        dataflow.connect(source, node, place, kind);
+    }
+    dataflow.divide(node, vec![0, 1, 2]);
+    let made = |instances: usize| -> Vec<Hand> {
+        let hand = |instance| Hand { operator: join.create_instance(instance), ..Hand::new(join) };
+        (0..instances).map(hand).collect()
+    };
+    let mut hands = before.map_or_else(|| made(2), |before| vec![Hand::new(before)]);
+    let mut outcome = Outcome::default();
+    let mut turn = 0;
+    for (at, step) in steps.iter().enumerate() {
+        for &(_, instances) in cuts.iter().filter(|cut| cut.0 == at) {
+            let state = CollectedState::default();
+            for (instance, hand) in hands.iter().enumerate() {
+                let frame = hand.operator.export_state(&StateSelection::All).unwrap().unwrap();
+                let frame = frame.grouped(dataflow.key_groups()).unwrap();
+                state.take(StatePart { node, instance, part: 0 }, frame).unwrap();
+            }
+            let snapshot = Snapshot { state: state.take_all(), ..Snapshot::default() };
+            hands = made(instances);
+            for (hand, part) in hands.iter_mut().zip(snapshot.divide(&dataflow, node, instances).unwrap()) {
+                hand.operator.import_state(&part.unwrap()).unwrap();
+            }
+        }
+        let Step::Rows(side, rows) = step else { unreachable!("nothing expires") };
+        turn += 1;
+        let of_turn = turn % hands.len();
+        for (instance, hand) in hands.iter_mut().enumerate() {
+            if *side == everywhere || instance == of_turn {
+                outcome.add(hand.process(*side, Element::Batch(batch(rows))));
+            }
+        }
+    }
+    hands.iter_mut().for_each(|hand| outcome.add(hand.process(0, Element::End)));
+    outcome
+}
+
+proptest! {
+    #[test]
+    fn a_side_may_be_in_all_instances(
+        rows in changes(true),
+        (kind, everywhere) in prop::sample::select(vec![
+            (KeyedJoinKind::Inner, 0),
+            (KeyedJoinKind::Inner, 1),
+            (KeyedJoinKind::Left, 1),
+            (KeyedJoinKind::LeftSemi, 1),
+            (KeyedJoinKind::LeftAnti, 1),
+            (KeyedJoinKind::Right, 0),
+        ]),
+        has_key in any::<bool>(),
+        was_alone in any::<bool>(),
+        cuts in prop::collection::vec(1..20usize, 1..4),
+        restarts in prop::collection::vec((any::<prop::sample::Index>(), 1..4usize), 0..4),
+    ) {
+        // Where rows come in turn, none is taken back.
+        let rows: Vec<_> = rows.into_iter().filter(|(side, row)| *side == everywhere || !row.retracts).collect();
+        let spec = KeyedJoinSpec {
+            left: input(),
+            right: input(),
+            keys: if has_key { vec![(0, 0)] } else { vec![] },
+            kind,
+            residual: Some(compare(2, Sql::Lt, 6)),
+            expiry: [None; 2],
+            state_ttl_us: None,
+            output: if kind == KeyedJoinKind::Inner || kind == KeyedJoinKind::Left || kind == KeyedJoinKind::Right {
+                vec![0, 1, 2, 4, 5, 6]
+            } else {
+                vec![0, 1, 2]
+            },
+        };
+        let factory = KeyedJoin::new(spec.clone()).unwrap();
+        let before = was_alone.then(|| KeyedJoin::new(spec).unwrap());
+        let divided_by: Vec<usize> = factory.kept(1 - everywhere).to_vec();
+        let factory = factory.with_everywhere(everywhere, divided_by);
+        let steps = steps(&rows, &cuts, &[false]);
+        let partners = |left: &Row, right: &Row| {
+            (!has_key || (left.key.is_some() && left.key == right.key))
+                && matches!((left.v, right.v), (Some(a), Some(b)) if a < b)
+        };
+        let expected = model_of(kind, &left(&rows, 0), &left(&rows, 1), partners);
+        let restarts: Vec<_> = restarts.iter().map(|(at, to)| (at.index(steps.len() + 1), *to)).collect();
+        let found = run_in_instances(&factory, before.as_ref(), everywhere, &steps, &restarts);
+        prop_assert_eq!(&found.rows, &expected);
+    }
 }

@@ -13,6 +13,7 @@ use rivulet_dataflow::EdgeKind;
 use rivulet_operators::parallel::{KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
 
 use super::bounds::{LEFT, RIGHT, Sides, bounds_of_pairs, forgetting, lateness};
+use super::broadcast::Broadcast;
 use super::columns::used_columns;
 use super::error::{not_yet, place_of, refused};
 use super::lower::Lowering;
@@ -129,7 +130,7 @@ impl Lowering {
         let forgetting = [LEFT, RIGHT].map(|side| forgetting(side, &constraints, sides.streams));
         // If each row meets only rows of a limited span of time, all rows may be joined in one instance.
         let is_limited = forgetting.iter().all(Option::is_some);
-        if pairs.is_empty() && !is_limited && !self.is_one_row(&right) && !self.is_one_row(&left) {
+        if pairs.is_empty() && !is_limited && !right.is_one_row() && !left.is_one_row() {
             if join.plans.iter().any(|plan| is_value(plan)) {
                 return Err(refused(position, "a subquery that stands for a value may give more than one row")
                     .hint("aggregate in it, for example SELECT max(...)"));
@@ -173,15 +174,22 @@ impl Lowering {
         let mut keyed = KeyedJoin::new(spec)
             .and_then(|join| join.with_lateness([lateness(&left), lateness(&right)]))
             .and_then(|join| join.with_reach(reach))
-            .map(|join| join.with_one_row([self.is_one_row(&left), self.is_one_row(&right)]))
+            .map(|join| join.with_one_row([left.is_one_row(), right.is_one_row()]))
             .map_err(|error| crate::plan::defect(error, position))?;
         if join.nulls_are_equal {
             keyed = keyed.with_equal_nulls();
             what.push_str(" nulls are equal");
         }
         let schema = keyed.output_schema().clone();
-        let (edges, joined_by) = self.join_edges(&left, &right, &pairs);
-        let [to_left, to_right] = edges;
+        let forgets = expiries.iter().any(Option::is_some);
+        let broadcast = Broadcast::of(&keyed, join.kind, [&left, &right], &pairs).filter(|_| !forgets);
+        let ([to_left, to_right], joined_by) = match &broadcast {
+            Some(broadcast) => {
+                keyed = keyed.with_everywhere(broadcast.side, broadcast.divided_by.clone());
+                (broadcast.edges(), None)
+            }
+            None => self.join_edges(&left, &right, &pairs),
+        };
         let inputs = [(left.node, 0, to_left), (right.node, 1, to_right)];
         let node = self.builder.operator("join", &what, keyed, schema.clone(), &inputs);
 
@@ -200,8 +208,13 @@ impl Lowering {
                 KeyedJoinKind::Full => !(final_rows(LEFT) && final_rows(RIGHT)),
             };
         self.builder.changes.insert(node, changes);
-        if let Some(JoinedBy::Keys(order)) = &joined_by {
-            self.builder.dataflow.divide(node, order.clone());
+        let divided = match (&joined_by, &broadcast) {
+            (Some(JoinedBy::Keys(order)), _) => Some(order.clone()),
+            (_, Some(broadcast)) => Some((0..broadcast.divided_by.len()).collect()),
+            _ => None,
+        };
+        if let Some(divided) = divided {
+            self.builder.dataflow.divide(node, divided);
         }
         let partition = match joined_by {
             Some(JoinedBy::One) => Partition::One,
@@ -217,7 +230,10 @@ impl Lowering {
                 });
                 columns.collect::<Option<Vec<_>>>().map_or(Partition::Any, Partition::Keys)
             }
-            None => Partition::Any,
+            None => broadcast.map_or(Partition::Any, |broadcast| {
+                let first = if broadcast.side == LEFT { width } else { 0 };
+                broadcast.partition.moved(|column| new(first + column))
+            }),
         };
         let bounds = match join.kind {
             KeyedJoinKind::Inner if !changes => {
@@ -256,11 +272,6 @@ impl Lowering {
             partition,
             key: joined_key(join.kind, &left, &right, &pairs, width).and_then(|key| key.into_iter().map(new).collect()),
         })
-    }
-
-    /// Whether a stream has at most one row at a time.
-    fn is_one_row(&self, stream: &Stream) -> bool {
-        stream.key.as_ref().is_some_and(Vec::is_empty)
     }
 
     /// The rest of the condition, without the equalities, over the columns of left and then right.

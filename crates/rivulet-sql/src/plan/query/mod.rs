@@ -6,14 +6,15 @@
 //! so that renaming and reordering cost nothing.
 //!
 //! In reading order: `planned`: what comes of it; `stream`: what is known of the rows that leave a step; `lower`: the
-//! plan node by node; `union`, `aggregate`, `join`, `bounds`, `lookup`, `versions`, `over`, `unnest`, `matches`: other
-//! nodes; `output`: the last step; `builder`: operators and edges, each once; `columns`: what expressions use;
-//! `chosen`: what is chosen of a relation; `computed`: columns that a source computes; `relations`, `aggregates`,
-//! `calls`: what names mean; `error`: errors in our words; `culprit`: which expression has the error.
+//! plan node by node; `union`, `aggregate`, `join`, `broadcast`, `bounds`, `lookup`, `versions`, `over`, `unnest`,
+//! `matches`: other nodes; `output`: the last step; `builder`: operators and edges, each once; `columns`: what
+//! expressions use; `chosen`: what is chosen of a relation; `computed`: columns that a source computes; `relations`,
+//! `aggregates`, `calls`: what names mean; `error`: errors in our words; `culprit`: which expression has the error.
 
 mod aggregate;
 mod aggregates;
 mod bounds;
+mod broadcast;
 mod builder;
 mod calls;
 mod chosen;

@@ -96,6 +96,18 @@ pub(super) enum Partition {
     One,
 }
 
+impl Partition {
+    /// The same where columns have other places, or none.
+    pub(super) fn moved(&self, new: impl Fn(usize) -> Option<usize>) -> Self {
+        match self {
+            Self::Keys(columns) => {
+                columns.iter().map(|&column| new(column)).collect::<Option<_>>().map_or(Self::Any, Self::Keys)
+            }
+            other => other.clone(),
+        }
+    }
+}
+
 impl Stream {
     /// Returns the rows with other columns. The first ones are the columns with the indices `kept`; what is known of
     /// others is lost. The columns of the relational plan are mapped as far as they are kept.
@@ -126,12 +138,14 @@ impl Stream {
                 Some(Attached { start: window.start.and_then(new), end: new(window.end)?, ..window })
             }),
             changes: self.changes,
-            partition: match &self.partition {
-                Partition::Keys(columns) => all(columns).map_or(Partition::Any, Partition::Keys),
-                other => other.clone(),
-            },
+            partition: self.partition.moved(new),
             key: self.key.as_deref().and_then(all),
         }
+    }
+
+    /// Whether there is at most one row at a time.
+    pub(super) fn is_one_row(&self) -> bool {
+        self.key.as_ref().is_some_and(Vec::is_empty)
     }
 
     /// Whether rows with equal values of these columns are already in one instance.

@@ -99,6 +99,16 @@ pub(crate) fn planned_beside(mut scope: Scope, query: &str, tables: &[Table]) ->
 
 /// Runs a query to its end.
 pub(crate) fn run(plan: &QueryPlan, tables: &[Table], course: &Course) -> Result<Answered, String> {
+    run_through(plan, tables, course, course.restart.as_slice())
+}
+
+/// Does the same with these restarts instead of that of the course.
+pub(crate) fn run_through(
+    plan: &QueryPlan,
+    tables: &[Table],
+    course: &Course,
+    restarts: &[(usize, usize)],
+) -> Result<Answered, String> {
     let mut random = StdRng::seed_from_u64(course.seed);
     let clock = Arc::new(ManualClock::new(MIDNIGHT_US));
     let workers = Workers::stepped(clock.clone());
@@ -115,7 +125,7 @@ pub(crate) fn run(plan: &QueryPlan, tables: &[Table], course: &Course) -> Result
     let (mut flow, mut kept) = start(&workers, plan, tables, course, course.parallelism, None)?;
     let mut rows: Vec<Change> = Vec::new();
     let mut refused = None;
-    if let Some((steps, parallelism)) = course.restart {
+    for &(steps, parallelism) in restarts {
         for _ in 0..steps {
             step();
         }
@@ -128,7 +138,7 @@ pub(crate) fn run(plan: &QueryPlan, tables: &[Table], course: &Course) -> Result
             // One that is coming to its end has no checkpoint.
             if let Some(Ok(mut snapshot)) = snapshot {
                 snapshot.state = state.take_all();
-                refused = refusal(&flow);
+                refused = refused.or_else(|| refusal(&flow));
                 for (at, sink) in kept.iter().enumerate() {
                     let written = sink.rows.lock();
                     // Those that have come to their end are not in it, and have written all there is.

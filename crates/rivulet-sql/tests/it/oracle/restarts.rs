@@ -1,7 +1,10 @@
 //! A restart brings state to where its rows come: by what divides them among the instances, which may be a part of the
 //! key, in another order, or the end of a window.
 
-use super::engine::{Course, planned, run};
+use rivulet_dataflow::EdgeKind;
+use rivulet_sql::{QueryPlan, explain_query};
+
+use super::engine::{Course, planned, run, run_through};
 use super::query::{Column, MIDNIGHT_US, SECOND_US, Table, Type, Value};
 
 fn table(name: &str, rows: i64) -> Table {
@@ -76,27 +79,86 @@ fn state_comes_to_where_its_rows_come() {
             "SELECT count(k) AS c, sum(n) AS s FROM ({first}) AS r GROUP BY tumble(window_end, INTERVAL '12 seconds')"
         ),
     ];
+    check(&plans(&queries, &tables), &tables);
+}
+
+#[test]
+fn what_all_instances_have_is_saved_once_and_given_to_all() {
+    let tables = [table("a", 120), table("b", 60)];
+    let joined = "SELECT x.k, x.j, x.id, y.id AS other FROM a AS x LEFT JOIN b AS y ON x.k = y.k";
+    let all = "SELECT max(id) / 2 FROM b";
+    let queries = [
+        // Rows that come in turn: in WHERE, in SELECT, and where the value is found by an equality.
+        format!("SELECT id, k FROM a WHERE id > ({all})"),
+        format!("SELECT id, ({all}) AS half FROM a"),
+        "SELECT id FROM a WHERE id = (SELECT max(id) FROM b)".into(),
+        "SELECT id, m FROM a LEFT JOIN (SELECT max(id) AS m FROM b) AS y ON a.id >= y.m".into(),
+        "SELECT m, id FROM (SELECT max(id) AS m FROM b) AS y RIGHT JOIN a ON a.id >= y.m".into(),
+        "SELECT m, id FROM (SELECT max(id) AS m FROM b) AS y JOIN a ON a.id >= y.m".into(),
+        "SELECT id FROM a WHERE EXISTS (SELECT 1 FROM (SELECT max(id) AS m FROM b) AS y WHERE a.id > y.m)".into(),
+        "SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM (SELECT max(id) AS m FROM b) AS y WHERE a.id > y.m)".into(),
+        // Rows of groups, which are divided by their key already, and an aggregate of what comes out.
+        format!("SELECT k, sum(id) AS s FROM a GROUP BY k HAVING sum(id) > ({all})"),
+        format!("SELECT j, count(*) AS n FROM a WHERE id > ({all}) GROUP BY j"),
+        // Rows that are taken back and are divided by no key, in WHERE and in SELECT.
+        format!("SELECT k, j, id, other FROM ({joined}) AS q WHERE id > ({all})"),
+        format!("SELECT k, other, ({all}) AS half FROM ({joined}) AS q"),
+        // One behind the other.
+        format!("SELECT id FROM (SELECT id, k FROM a WHERE id > ({all})) AS q WHERE k < (SELECT max(j) FROM b)"),
+    ];
+    check_broadcast(&plans(&queries, &tables), &tables);
+}
+
+/// After how many steps there is a restart, and in how many instances it goes on.
+type Restarts = &'static [(usize, usize)];
+
+/// Queries and their plans.
+type Plans = Vec<(String, QueryPlan)>;
+
+fn plans(queries: &[String], tables: &[Table]) -> Plans {
+    let plan = |query: &String| planned(query, tables).unwrap_or_else(|error| panic!("{query}: {error}"));
+    queries.iter().map(|query| (query.clone(), plan(query))).collect()
+}
+
+/// Checks queries of which some side is in all instances.
+fn check_broadcast(plans: &Plans, tables: &[Table]) {
+    for (query, plan) in plans {
+        let is_broadcast = plan.dataflow.edges().iter().any(|edge| edge.kind == EdgeKind::Broadcast);
+        assert!(is_broadcast, "{query}\n{}", explain_query(plan));
+    }
+    check(plans, tables);
+}
+
+/// Compares what queries answer straight through one instance with what they answer through restarts.
+fn check(plans: &Plans, tables: &[Table]) {
     let mut wrong = Vec::new();
-    for query in &queries {
-        let plan = planned(query, &tables).unwrap_or_else(|error| panic!("{query}: {error}"));
-        let course = |seed, parallelism, restart| Course {
+    for (query, plan) in plans {
+        let course = |seed, parallelism| Course {
             seed,
             parallelism,
             batch_rows: 2,
             rows_max: 16,
-            restart,
+            restart: None,
             endless: false,
         };
-        let straight = run(&plan, &tables, &course(1, 1, None)).unwrap();
+        let straight = run(plan, tables, &course(1, 1)).unwrap();
         assert!(!straight.rows.is_empty() && straight.refused.is_none(), "{query}: {straight:?}");
-        for (seed, from, steps, to) in
-            [(1, 1, 100, 3), (2, 3, 150, 2), (3, 3, 200, 3), (4, 2, 250, 3), (5, 2, 60, 1), (6, 3, 300, 2)]
-        {
-            let course = course(seed, from, Some((steps, to)));
-            match run(&plan, &tables, &course) {
+        let ways: [(u64, usize, Restarts); 8] = [
+            (1, 1, &[(100, 3)]),
+            (2, 3, &[(150, 2)]),
+            (3, 3, &[(200, 3)]),
+            (4, 2, &[(250, 3)]),
+            (5, 2, &[(60, 1)]),
+            (6, 3, &[(300, 2)]),
+            (7, 2, &[(80, 3), (80, 1)]),
+            (8, 2, &[(40, 3), (60, 2), (60, 3)]),
+        ];
+        for (seed, from, restarts) in ways {
+            let course = course(seed, from);
+            match run_through(plan, tables, &course, restarts) {
                 Ok(answered) if answered.rows == straight.rows && answered.refused.is_none() => {}
-                Ok(answered) => wrong.push(format!("{query}\n  {course:?}: {:?}", answered.refused)),
-                Err(error) => wrong.push(format!("{query}\n  {course:?}: {error}")),
+                Ok(answered) => wrong.push(format!("{query}\n  {course:?} {restarts:?}: {:?}", answered.refused)),
+                Err(error) => wrong.push(format!("{query}\n  {course:?} {restarts:?}: {error}")),
             }
         }
     }
