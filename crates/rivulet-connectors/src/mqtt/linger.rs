@@ -148,8 +148,8 @@ impl Rhythm {
 mod tests {
     use super::*;
 
-    /// A sender that sends `burst` messages at once every `every_us`, for a second: how many batches were noticed in the
-    /// second half, and the longest wait of a message in microseconds.
+    /// A sender that sends `burst` messages at once every `every_us`, for a second: how many batches were noticed in
+    /// the second half, and the longest wait of a message in microseconds.
     fn sends(rhythm: &mut Rhythm, from: Instant, every_us: u64, burst: u64) -> (u64, u64) {
         let (mut at_us, mut next_us, mut batches, mut wait_us) = (0, 0, 0, 0);
         while at_us < 1_000_000 {
