@@ -47,6 +47,8 @@ pub struct Events {
     /// The end of each payload in `bytes`.
     ends: Vec<u32>,
     bytes: Vec<u8>,
+    /// The events before this one were taken, and are removed when they are as many as the others.
+    from: usize,
 }
 
 impl Events {
@@ -99,49 +101,49 @@ impl Events {
     /// The number of events.
     #[inline]
     pub fn rows(&self) -> usize {
-        self.slots.len()
+        self.slots.len() - self.from
     }
 
     /// The number of bytes of payloads, and of topics where they are kept.
     #[inline]
     pub fn payload_bytes(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() - self.start(0)
     }
 
     /// Whether there are no events.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.rows() == 0
     }
 
     /// The slot of each event.
     #[inline]
     pub fn slots(&self) -> &[Slot] {
-        &self.slots
+        &self.slots[self.from..]
     }
 
     /// The input of each event; empty if all came by the first.
     #[inline]
     pub fn inputs(&self) -> &[InputIndex] {
-        &self.inputs
+        self.inputs.get(self.from..).unwrap_or_default()
     }
 
     /// The input that an event came by.
     #[inline]
     pub fn input(&self, row: usize) -> InputIndex {
-        self.inputs.get(row).copied().unwrap_or(0)
+        self.inputs.get(self.from + row).copied().unwrap_or(0)
     }
 
     /// The position of an event in the log; 0 if it is not in the log.
     #[inline]
     pub fn position(&self, row: usize) -> LogPosition {
-        self.positions.get(row).copied().unwrap_or(0)
+        self.positions.get(self.from + row).copied().unwrap_or(0)
     }
 
     /// The position of each event in the log; empty if no event is in the log.
     #[inline]
     pub fn positions(&self) -> &[LogPosition] {
-        &self.positions
+        self.positions.get(self.from..).unwrap_or_default()
     }
 
     /// One event with all its fields.
@@ -149,8 +151,8 @@ impl Events {
     pub fn event(&self, row: usize) -> Event<'_> {
         Event {
             input: self.input(row),
-            slot: self.slots[row],
-            arrival_us: self.arrival_us[row],
+            slot: self.slots()[row],
+            arrival_us: self.arrival_us()[row],
             position: self.position(row),
             topic: self.topic(row),
             payload: self.payload(row),
@@ -160,13 +162,13 @@ impl Events {
     /// When each event reached the engine, microseconds since the epoch.
     #[inline]
     pub fn arrival_us(&self) -> &[i64] {
-        &self.arrival_us
+        &self.arrival_us[self.from..]
     }
 
     /// The payload of event `row`.
     #[inline]
     pub fn payload(&self, row: usize) -> &[u8] {
-        &self.bytes[self.start(row) + self.topic_len(row)..self.ends[row] as usize]
+        &self.bytes[self.start(row) + self.topic_len(row)..self.ends[self.from + row] as usize]
     }
 
     /// The topic of event `row`; empty where topics are not kept.
@@ -178,19 +180,25 @@ impl Events {
 
     #[inline]
     fn start(&self, row: usize) -> usize {
-        if row == 0 { 0 } else { self.ends[row - 1] as usize }
+        match self.from + row {
+            0 => 0,
+            row => self.ends[row - 1] as usize,
+        }
     }
 
     #[inline]
     fn topic_len(&self, row: usize) -> usize {
-        self.topic_bytes.get(row).map_or(0, |&bytes| bytes as usize)
+        self.topic_bytes.get(self.from + row).map_or(0, |&bytes| bytes as usize)
     }
 
     /// How many of the oldest events must go to free `payload_bytes`; all of them if that is not enough.
     pub fn rows_to_free(&self, payload_bytes: usize) -> usize {
         match payload_bytes {
             0 => 0,
-            bytes => (self.ends.partition_point(|&end| (end as usize) < bytes) + 1).min(self.rows()),
+            bytes => {
+                let end = self.start(0) + bytes;
+                (self.ends[self.from..].partition_point(|&other| (other as usize) < end) + 1).min(self.rows())
+            }
         }
     }
 
@@ -199,6 +207,8 @@ impl Events {
     /// # Panics
     /// If there are fewer.
     pub fn drop_front(&mut self, rows: usize) {
+        self.from += rows;
+        let rows = std::mem::take(&mut self.from);
         if rows == 0 {
             return;
         }
@@ -213,26 +223,26 @@ impl Events {
         self.ends.iter_mut().for_each(|end| *end -= cut);
     }
 
-    /// Moves the events from the one at `row` on to the end of `rest`.
-    pub fn split_off(&mut self, row: usize, rest: &mut Self) {
-        (row..self.rows()).for_each(|row| rest.push_event(self.event(row)));
-        self.bytes.truncate(self.start(row));
-        self.slots.truncate(row);
-        self.inputs.truncate(row);
-        self.positions.truncate(row);
-        self.topic_bytes.truncate(row);
-        self.arrival_us.truncate(row);
-        self.ends.truncate(row);
+    /// Moves the oldest `rows` events to the end of `to`. The others stay where they are, but for every so many.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn take_front(&mut self, rows: usize, to: &mut Self) {
+        (0..rows).for_each(|row| to.push_event(self.event(row)));
+        self.from += rows;
+        if self.from >= self.rows() {
+            self.drop_front(0);
+        }
     }
 
     /// Keeps only the events whose slot satisfies `keep`, in order.
     pub fn retain_slots(&mut self, keep: impl Fn(Slot) -> bool) {
-        if self.slots.iter().all(|&slot| keep(slot)) {
+        if self.slots().iter().all(|&slot| keep(slot)) {
             return;
         }
         let mut kept = Self::default();
         for row in 0..self.rows() {
-            if keep(self.slots[row]) {
+            if keep(self.slots()[row]) {
                 kept.push_event(self.event(row));
             }
         }
@@ -248,6 +258,7 @@ impl Events {
         self.arrival_us.clear();
         self.ends.clear();
         self.bytes.clear();
+        self.from = 0;
     }
 
     /// Releases memory far above the need of `rows` events with `payload_bytes`, so that one burst does not hold it for
@@ -360,6 +371,46 @@ mod tests {
         assert_eq!((events.rows(), events.payload_bytes()), (3, 10));
         events.clear();
         assert!(events.is_empty());
+    }
+
+    #[test]
+    fn what_is_taken_at_the_front_is_gone_for_every_look() {
+        let events = |range: std::ops::Range<u32>| {
+            let mut events = Events::default();
+            for row in range {
+                let topic = vec![b't'; row as usize % 3];
+                let payload = vec![b'p'; row as usize];
+                let (input, slot, arrival_us, position) = (row as u8 % 2, row, row.into(), u64::from(row) + 5);
+                events.push_event(Event { input, slot, arrival_us, position, topic: &topic, payload: &payload });
+            }
+            events
+        };
+        let is = |found: &Events, expected: &Events| {
+            let all =
+                |events: &Events| (0..events.rows()).map(|row| format!("{:?}", events.event(row))).collect::<Vec<_>>();
+            assert_eq!(all(found), all(expected));
+            assert_eq!(
+                (found.slots(), found.inputs(), found.positions()),
+                (expected.slots(), expected.inputs(), expected.positions())
+            );
+            assert_eq!((found.arrival_us(), found.payload_bytes()), (expected.arrival_us(), expected.payload_bytes()));
+            for bytes in 0..expected.payload_bytes() + 2 {
+                assert_eq!(found.rows_to_free(bytes), expected.rows_to_free(bytes), "{bytes}");
+            }
+        };
+        let (mut left, mut taken) = (events(0..20), Events::default());
+        for (from, rows) in [(0, 1), (1, 2), (3, 4), (7, 4), (11, 1), (12, 8)] {
+            taken.clear();
+            left.take_front(rows, &mut taken);
+            is(&taken, &events(from..from + rows as u32));
+            is(&left, &events(from + rows as u32..20));
+        }
+        assert!(left.is_empty());
+        let (mut left, mut cut) = (events(0..9), events(3..9));
+        left.take_front(3, &mut taken);
+        left.retain_slots(|slot| slot != 5);
+        cut.retain_slots(|slot| slot != 5);
+        is(&left, &cut);
     }
 
     #[test]

@@ -225,9 +225,9 @@ impl TaskInbox {
                 Chunk::Rows(rows.split_front(whole_events))
             }
             Chunk::Raw(arena) if arena.rows() > rows_max => {
-                let mut rest = queue.spare.take().unwrap_or_default();
-                arena.split_off(rows_max, &mut rest);
-                Chunk::Raw(std::mem::replace(arena, rest))
+                let mut taken = queue.spare.take().unwrap_or_default();
+                arena.take_front(rows_max, &mut taken);
+                Chunk::Raw(taken)
             }
             _ => queue.chunks.pop_front()?,
         };
@@ -506,6 +506,22 @@ mod tests {
             done = Some(chunk);
         }
         assert!(inbox.take(done, None, 1).is_none() && taken == 100);
+    }
+
+    #[test]
+    fn arenas_are_as_large_as_ever_where_one_event_is_taken_at_a_time() {
+        let limits = InboxLimits { rows_max: 20_000, ..InboxLimits::default() };
+        let inbox = TaskInbox::new(limits, None);
+        assert!(fill(&inbox, 10_000).iter().all(|push| *push == Push::Taken));
+        assert_eq!(inbox.lock().chunks.len(), 10_000_usize.div_ceil(CHUNK_ROWS));
+        let (memory_bytes, mut done) = (inbox.lock().memory_bytes(), None);
+        for slot in 0..10_000 {
+            let chunk = inbox.take(done, None, 1).expect("it waits");
+            assert_eq!(chunk.slots(), [slot]);
+            assert_eq!(push(&inbox, slot, b"x"), Push::Taken);
+            done = Some(chunk);
+        }
+        assert!(inbox.lock().memory_bytes() < 3 * memory_bytes, "{memory_bytes}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use rivulet_dataflow::Clock;
 use crate::balance::UNDERLOADED;
 use crate::labels::{LabelHash, Labels};
 use crate::numa::Stands;
-use crate::scheduler::{Budget, Closing, Consume, Policy, Runnable, STEPPED, Scheduler};
+use crate::scheduler::{Budget, Closing, Policy, Runnable, STEPPED, Scheduler};
 use crate::spill::Spill;
 
 /// The workers, and what all groups share.
@@ -38,8 +38,6 @@ pub(crate) struct Pool {
     pub(crate) labels: Labels,
     /// Timers are held at this time while later events are still to be replayed; `i64::MAX` otherwise.
     pub(crate) held_at_us: AtomicI64,
-    /// How much of what waits a task takes in a turn.
-    pub(crate) consume: Consume,
 }
 
 /// Asks threads to return memory. In an allocator with a heap for each thread, memory that one thread has allocated and
@@ -115,7 +113,6 @@ impl Pool {
             relief: Relief::default(),
             labels: Labels::default(),
             held_at_us: AtomicI64::new(i64::MAX),
-            consume: Consume::All,
         }
     }
 

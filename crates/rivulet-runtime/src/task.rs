@@ -21,7 +21,7 @@ use std::sync::{Arc, Weak};
 use crate::balance::{LoadMeter, Seen};
 use crate::inbox::{Held, InHand, TaskInbox};
 use crate::pool::{DeadlineId, Pool};
-use crate::scheduler::{Budget, Consume, Runnable, Standing};
+use crate::scheduler::{Budget, Runnable, Standing};
 use crate::{Activation, GroupMetrics, InboxLimits};
 use parts::Parts;
 
@@ -129,14 +129,9 @@ impl Task {
         if settings.counts_few && wake.is_none() {
             slot_host = slot_host.counting_few();
         }
-        // No arena is larger than a turn: to divide one costs the time to copy the rest.
-        let batch_rows_max = match (pool.consume, settings.batch_rows_max) {
-            (Consume::AtMost(most), given) => Some(given.map_or(most.get(), |given| given.min(most.get()))),
-            (_, given) => given,
-        };
         Arc::new_cyclic(|task| Self {
             myself: task.clone(),
-            inbox: TaskInbox::new(settings.limits, batch_rows_max),
+            inbox: TaskInbox::new(settings.limits, settings.batch_rows_max),
             worker: AtomicUsize::new(pool.place()),
             deadline: pool.deadlines.register(task.clone()),
             pool,

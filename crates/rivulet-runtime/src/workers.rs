@@ -157,7 +157,6 @@ impl Workers {
                     relief: Relief::default(),
                     labels: Labels::default(),
                     held_at_us: AtomicI64::new(i64::MAX),
-                    consume: settings.consume,
                 }),
                 groups: Mutex::default(),
                 threads: Mutex::default(),
