@@ -157,7 +157,7 @@ impl ChangingOperator {
             rows.extend_from_slice(&known[first.min(to)..to]);
             wanted.extend((first.min(to)..to).map(|at| at >= from));
         }
-        let (entries, kept) = plan.entries(&self.store, &rows, context)?;
+        let (entries, kept, _) = plan.entries(&self.store, &rows, context)?;
         let mut totals = plan.groups.states();
         totals.grow_words(&plan.groups, kept.len());
         // Rows on which an expression failed are not in `kept`.

@@ -130,14 +130,14 @@ impl OverPlan {
         }
     }
 
-    /// Computes the states of each single row. Returns them together with the rows on which no expression failed, in
-    /// the same order.
+    /// Computes the states of each single row. Returns them together with the rows on which no expression failed, and
+    /// their columns, in the same order.
     pub(super) fn entries(
         &self,
         store: &RowStore,
         rows: &[u32],
         context: &mut Context<'_>,
-    ) -> Result<(GroupStates, Vec<u32>), OperatorError> {
+    ) -> Result<(GroupStates, Vec<u32>, RecordBatch), OperatorError> {
         let columns = RecordBatch::try_new(self.spec.input.clone(), store.columns(rows)?)?;
         // The arrival of a row holds its index, because rows on which an expression fails are missing afterwards.
         let batch = Batch::new(
@@ -152,7 +152,7 @@ impl OverPlan {
         let groups: Vec<u32> = (0..batch.rows() as u32).collect();
         let all = RowSet::Range(0..batch.rows());
         states.update(&self.groups, &values, &groups, &all, &batch.event_time_us);
-        Ok((states, batch.arrival_us.iter().map(|&at| rows[at as usize]).collect()))
+        Ok((states, batch.arrival_us.iter().map(|&at| rows[at as usize]).collect(), batch.columns))
     }
 
     /// Names what the states mean, for saved states.

@@ -251,10 +251,14 @@ impl WaitingOperator {
     }
 
     fn sort(&self, rows: &mut [u32]) {
-        rows.sort_unstable_by(|&a, &b| {
-            let partitions = self.partition_of[a as usize].cmp(&self.partition_of[b as usize]);
-            partitions.then_with(|| compare(&self.plan.spec.order, &self.store, a, b))
+        // What tells most rows apart stands beside them. The order begins with their times.
+        let key = |&row: &u32| (self.partition_of[row as usize], self.time_of(row), row);
+        let mut keyed: Vec<(u32, i64, u32)> = rows.iter().map(key).collect();
+        keyed.sort_unstable_by(|a, b| {
+            let ahead = (a.0, a.1).cmp(&(b.0, b.1));
+            ahead.then_with(|| compare(&self.plan.spec.order, &self.store, a.2, b.2))
         });
+        rows.iter_mut().zip(keyed).for_each(|(row, (_, _, sorted))| *row = sorted);
     }
 
     /// Emits sorted rows with their results.
@@ -263,7 +267,7 @@ impl WaitingOperator {
             return Ok(());
         }
         let plan = self.plan.clone();
-        let (entries, kept) = plan.entries(&self.store, rows, context)?;
+        let (entries, kept, given) = plan.entries(&self.store, rows, context)?;
         let mut results = plan.groups.states();
         results.grow_words(&plan.groups, kept.len());
         let mut gone: Vec<u32> = Vec::new();
@@ -300,11 +304,10 @@ impl WaitingOperator {
         }
         let groups: Vec<u32> = (0..kept.len() as u32).collect();
         for (rows, groups) in kept.chunks(OUTPUT_ROWS).zip(groups.chunks(OUTPUT_ROWS)) {
-            let mut failed = Vec::new();
-            let mut columns = self.store.columns(rows)?;
+            let (mut failed, first) = (Vec::new(), groups[0] as usize);
+            let mut columns = given.slice(first, rows.len()).columns().to_vec();
             columns.extend(plan.groups.results(&results, groups, &mut failed)?);
             for (lagged, lag) in earlier.iter().zip(&plan.spec.lags) {
-                let first = groups[0] as usize;
                 columns.push(self.store.column(lag.column, &lagged[first..first + rows.len()])?);
             }
             let batch = Batch::new(
@@ -362,7 +365,7 @@ impl WaitingOperator {
         let slots = SlotTable::new(Arc::new(Schema::empty()));
         let (mut refusals, mut output) = (Refusals::new(0), Vec::new());
         let context = &mut Context::new(0, &slots, &mut refusals, &mut output);
-        let (entries, kept) = plan.entries(&self.store, &rows, context).map_err(fail)?;
+        let (entries, kept, _) = plan.entries(&self.store, &rows, context).map_err(fail)?;
         for (at, &row) in kept.iter().enumerate() {
             let (partition, time_us) = (self.partition_of[row as usize], self.time_of(row));
             self.frames[partition as usize].push(&plan.groups, row, time_us, &entries, at as u32);
