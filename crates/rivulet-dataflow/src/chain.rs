@@ -59,8 +59,8 @@ impl Chain {
         self.addresses.get(place)?.as_ref()
     }
 
-    /// State of the operator at `place`, with its address.
-    fn addressed(&self, place: usize, frame: StateFrame) -> StateFrame {
+    /// The frame with the address of the operator at `place`.
+    fn with_address_of(&self, place: usize, frame: StateFrame) -> StateFrame {
         StateFrame { address: self.address(place).cloned().or(frame.address), ..frame }
     }
 
@@ -182,7 +182,7 @@ impl Chain {
         let mut frames = Vec::with_capacity(self.operators.len());
         for (place, operator) in self.operators.iter().enumerate() {
             let frame = operator.export_state(selection)?.map(|frame| frame.grouped(self.key_groups)).transpose()?;
-            frames.push(frame.map(|frame| self.addressed(place, frame)));
+            frames.push(frame.map(|frame| self.with_address_of(place, frame)));
         }
         Ok(frames)
     }
@@ -201,7 +201,7 @@ impl Chain {
         let key_groups = self.key_groups;
         for (place, operator) in self.operators.iter().enumerate() {
             if let Some(state) = operator.state_by_key()? {
-                let mut into = |part, frame| into(place, part, self.addressed(place, frame));
+                let mut into = |part, frame| into(place, part, self.with_address_of(place, frame));
                 state.each_part(key_groups, rows_max, &mut into)?;
                 continue;
             }
@@ -211,7 +211,7 @@ impl Chain {
             for (part, frame) in all.split(count, |key_group| key_groups.instance(key_group, count))?.enumerate() {
                 let frame = frame?;
                 if frame.rows.num_rows() > 0 {
-                    into(place, part, self.addressed(place, frame))?;
+                    into(place, part, self.with_address_of(place, frame))?;
                 }
             }
         }

@@ -62,8 +62,8 @@ pub const LEAD: &str = "lead";
 /// The aggregates for which the planner asks for window functions of the same name.
 pub(crate) const VALUES: [&str; 2] = ["first_value", "last_value"];
 
-/// The functions over other rows of a partition that are not aggregates: [`RANKINGS`], [`LAG`] and [`LEAD`]. Those of
-/// [`VALUES`] only stand for the aggregates.
+/// The functions over other rows of a partition that are not aggregates: [`RANKINGS`], [`LAG`] and [`LEAD`]; and
+/// [`VALUES`], which the planner looks for among these. They are planned as the aggregates of the same names.
 pub(crate) fn over_functions() -> impl Iterator<Item = (String, Arc<WindowUDF>)> {
     let function = |name: &'static str| {
         let signature = match name {

@@ -1,6 +1,6 @@
-//! The operator first that rids the queues of the most rows in its time (Babcock et al., Chain, SIGMOD 2003; the
+//! The operator first that removes the most rows from queues in its time (Babcock et al., Chain, SIGMOD 2003; the
 //! baseline "min-memory" of EdgeWise, ATC 2019). Each operator goes by its own figures, as measured so far; Chain also
-//! puts one before others if what follows it rids the queues of many.
+//! puts one before others if what follows it removes many rows.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::ready::Ready;
 /// The task after whose run the fewest rows wait.
 pub static LEAST_MEMORY: Policy = Policy {
     name: "least-memory",
-    help: "the operator that rids the queues of the most rows",
+    help: "the operator that removes the most rows from queues",
     belonging: Belonging::Nobody,
     follows_pending: false,
     make: |setup| Box::new(Shared::<FewestLeft>::new(setup)),

@@ -6,7 +6,7 @@
 //!
 //! - `random`: any task;
 //! - `least_latency`: the last operator first;
-//! - `least_memory`: the operator first that rids the queues of the most rows in its time;
+//! - `least_memory`: the operator first that removes the most rows from queues in its time;
 //! - `pool`: first in, first out;
 //! - `thread_each`: a thread for each task, as many as [`thread_limit`] allows;
 //! - `ready`: what the first three have in common.

@@ -24,27 +24,27 @@ pub(super) enum SourceTime {
 
 /// How far the tasks that read sources have come.
 pub(super) struct Idleness {
-    /// For each task the number of its company: tasks whose rows meet have the same.
-    companies: Vec<usize>,
+    /// For each task the number of its group: tasks whose rows meet have the same.
+    groups: Vec<usize>,
     times: Mutex<Vec<SourceTime>>,
 }
 
 impl Idleness {
-    /// Makes it for tasks of these companies, which have not read anything yet.
-    pub(super) fn new(companies: Vec<usize>) -> Self {
-        let times = Mutex::new(vec![SourceTime::Active(i64::MIN); companies.len()]);
-        Self { companies, times }
+    /// Makes it for tasks of these groups, which have not read anything yet.
+    pub(super) fn new(groups: Vec<usize>) -> Self {
+        let times = Mutex::new(vec![SourceTime::Active(i64::MIN); groups.len()]);
+        Self { groups, times }
     }
 
-    /// A task has come this far. Returns whether idle tasks of its company should check again.
+    /// A task has come this far. Returns whether idle tasks of its group should check again.
     #[must_use]
     pub(super) fn reached(&self, task: usize, time: SourceTime) -> bool {
-        if self.company(task).count() == 1 {
+        if self.group(task).count() == 1 {
             return false;
         }
         let mut times = self.times.lock();
         let before = std::mem::replace(&mut times[task], time);
-        before != time && self.company(task).any(|other| other != task && matches!(times[other], SourceTime::Idle(_)))
+        before != time && self.group(task).any(|other| other != task && matches!(times[other], SourceTime::Idle(_)))
     }
 
     /// The time that an idle task goes on to: that of the active task furthest behind, or of the foremost if all are
@@ -52,15 +52,15 @@ impl Idleness {
     pub(super) fn time_us(&self, task: usize) -> Option<i64> {
         let times = self.times.lock();
         let times: &[SourceTime] = &times;
-        let of = |wanted: fn(SourceTime) -> Option<i64>| self.company(task).filter_map(move |task| wanted(times[task]));
+        let of = |wanted: fn(SourceTime) -> Option<i64>| self.group(task).filter_map(move |task| wanted(times[task]));
         let active = of(|time| if let SourceTime::Active(time_us) = time { Some(time_us) } else { None });
         let idle = of(|time| if let SourceTime::Idle(time_us) = time { Some(time_us) } else { None });
         active.min().or_else(|| idle.max()).filter(|&time_us| time_us != i64::MIN)
     }
 
     /// The tasks whose rows meet those of a task, with itself.
-    fn company(&self, task: usize) -> impl Iterator<Item = usize> {
-        (0..self.companies.len()).filter(move |&other| self.companies[other] == self.companies[task])
+    fn group(&self, task: usize) -> impl Iterator<Item = usize> {
+        (0..self.groups.len()).filter(move |&other| self.groups[other] == self.groups[task])
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
         assert!(idleness.reached(2, Active(20)));
         assert_eq!(idleness.time_us(1), Some(20));
         assert!(!idleness.reached(2, Active(20)) && idleness.reached(2, Active(70)));
-        assert_eq!(idleness.time_us(1), Some(50), "the one of another company does not count");
+        assert_eq!(idleness.time_us(1), Some(50), "the one of another group does not count");
         assert!(idleness.reached(0, Idle(60)) && idleness.reached(2, Ended));
         assert_eq!((idleness.time_us(0), idleness.time_us(1)), (Some(60), Some(60)));
         assert!(idleness.reached(1, Active(10)));

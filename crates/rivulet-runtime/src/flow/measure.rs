@@ -45,7 +45,7 @@ impl OperatorCounters {
     }
 }
 
-/// What a task does with its time, and what rows wait for. Microseconds, and microseconds summed over rows.
+/// How a task spends its time, microseconds, and how long rows wait in its queue, microseconds summed over rows.
 #[derive(Debug, Default)]
 pub(super) struct Times {
     pub(super) busy_us: AtomicU64,

@@ -98,12 +98,12 @@ impl Flow {
         let of_stages = restored.of_stages(&stages, &dataflow);
         let tasks_count: usize = stages.iter().map(|stage| stage.instances).sum();
         let sources_of = sources_of(&stages, &dataflow);
-        let companies = companies(&stages, &dataflow, &sources_of);
+        let groups = groups(&stages, &dataflow, &sources_of);
         let depths = depths(&stages);
         // Each source that is read, with its tasks.
         let reading = stages.iter().rev().filter_map(|stage| Some((stage.source(&dataflow)?, stage.instances)));
         let alignment = Alignment::new(reading.clone().map(|(_, tasks)| tasks));
-        let idleness = Idleness::new(reading.flat_map(|(source, tasks)| vec![companies[source]; tasks]).collect());
+        let idleness = Idleness::new(reading.flat_map(|(source, tasks)| vec![groups[source]; tasks]).collect());
         let state = Arc::new(FlowState::new(name, limits, (alignment, idleness), tasks_count));
         // Instances of different stages with the same number run on one worker, so that what they exchange stays near.
         let workers = pool.place_flow(stages.iter().map(|stage| stage.instances).max().unwrap_or(0));
@@ -410,19 +410,19 @@ fn depths(stages: &[Stage]) -> Vec<usize> {
     depths
 }
 
-/// For each source the number of its company: sources have the same number if their rows meet in a stage that keeps
+/// For each source the number of its group: sources have the same number if their rows meet in a stage that keeps
 /// state.
-fn companies(stages: &[Stage], dataflow: &Dataflow, sources_of: &[Arc<[usize]>]) -> Vec<usize> {
+fn groups(stages: &[Stage], dataflow: &Dataflow, sources_of: &[Arc<[usize]>]) -> Vec<usize> {
     let sources = sources_of.iter().flat_map(|sources| sources.iter()).max().map_or(0, |last| last + 1);
-    let mut companies: Vec<usize> = (0..sources).collect();
+    let mut groups: Vec<usize> = (0..sources).collect();
     for (stage, met) in stages.iter().zip(sources_of) {
         if stage.operators(dataflow).any(|operator| operator.is_stateful()) {
-            let joined: BTreeSet<usize> = met.iter().map(|&source| companies[source]).collect();
+            let joined: BTreeSet<usize> = met.iter().map(|&source| groups[source]).collect();
             let Some(&first) = joined.first() else { continue };
-            companies.iter_mut().filter(|company| joined.contains(&**company)).for_each(|company| *company = first);
+            groups.iter_mut().filter(|group| joined.contains(&**group)).for_each(|group| *group = first);
         }
     }
-    companies
+    groups
 }
 
 impl Drop for Flow {

@@ -117,8 +117,8 @@ impl Group {
     /// event yet. Queries whose state cannot be read begin anew.
     ///
     /// `operators` has the addresses of the version that saved it. State of an earlier version of the application is
-    /// migrated by `map`. If the saved state is not needed afterwards
-    /// (`releases`), each part of it leaves memory when it is restored.
+    /// migrated by `map`. If the saved state is not needed afterwards (`releases`), each part of it leaves memory when
+    /// it is restored.
     pub fn restore_from(
         &self,
         saved: &Saved,

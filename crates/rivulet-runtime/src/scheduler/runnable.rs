@@ -55,8 +55,9 @@ impl Default for Rank {
     }
 }
 
-/// How much a task may do before it returns its worker. It takes no more events than these, but at least one; the time
-/// is checked between two batches.
+/// How much a task may do before it returns its worker. Of what waits for it, it takes no more events than these, but
+/// at least one. Of a source it takes about so many rows: a source is asked for these and may answer with more, such as
+/// a block of a file. The time is checked between two batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// The most events or rows. Of an event that gives several rows all are taken.

@@ -18,8 +18,8 @@ pub struct Standing {
     state: AtomicU8,
     /// A note of the scheduler about where it keeps the task. Used under the scheduler's lock only.
     place: AtomicU64,
-    /// When it last became due, microseconds of the steady clock, of a task that asks for it. Whoever makes it due
-    /// writes it before the scheduler is told.
+    /// When it last became due, microseconds of the steady clock, of a task that asks for it. The thread that makes it
+    /// due writes it, and tells the scheduler then.
     due_us: AtomicI64,
 }
 

@@ -89,7 +89,8 @@ const STATE_TTL: &str = "state_ttl";
 /// The option for which operators run together.
 const FUSE: &str = "fuse";
 /// The options that WITH behind a query may have, for messages.
-pub(super) const OPTIONS_HINT: &str = "the options of a query are state_ttl and fuse, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour', fuse => 'none')";
+pub(super) const OPTIONS_HINT: &str = "the options of a query are state_ttl and fuse, at its end: SELECT ... INTO sink \
+                                       WITH (state_ttl => INTERVAL '1 hour', fuse => 'none')";
 
 fn fuse(literal: &Literal, position: Position) -> Result<Fuse, SqlError> {
     match literal {
