@@ -121,6 +121,25 @@ pub fn place(saved: &[&Address], now: &[Option<Arc<Address>>]) -> Result<Vec<Opt
     Ok(places)
 }
 
+/// Finds the operator for each saved address by the order of a chain, whose text is the one that saved them: only the
+/// spelling of addresses differs. `None` if kinds or numbers of parts differ too, or if it can be done in several ways.
+pub fn place_by_order(saved: &[&Address], now: &[Option<Arc<Address>>]) -> Option<Vec<Option<usize>>> {
+    let form = |one: &Address| {
+        (one.kind.clone(), one.keys.len(), one.aggregates.len(), one.window.is_some(), one.rest.len(), one.is_transient)
+    };
+    let forms: Vec<_> = now.iter().map(|one| one.as_deref().map(form)).collect();
+    // Operators without rows have saved nothing. So the first possible places must be the last possible ones.
+    let mut places = 0..now.len();
+    let first: Option<Vec<usize>> =
+        saved.iter().map(|one| places.find(|&place| forms[place] == Some(form(one)))).collect();
+    let mut places = (0..now.len()).rev();
+    let last: Option<Vec<usize>> =
+        saved.iter().rev().map(|one| places.find(|&place| forms[place] == Some(form(one)))).collect();
+    first
+        .filter(|first| last.is_some_and(|last| first.iter().eq(last.iter().rev())))
+        .map(|first| first.into_iter().map(Some).collect())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -157,6 +176,24 @@ mod tests {
                 (Err(error), Err(why)) => assert!(error.contains(why), "{error}"),
                 (found, places) => panic!("{found:?}, and not {places:?}: {saved:?} {now:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn by_order_only_the_spelling_may_differ() {
+        let spelled = |kind: &str, key: &str| Address { keys: vec![key.into()], ..Address::of(kind) };
+        let sums = |keys: [&str; 2]| keys.map(|key| spelled("sum", key));
+        for (saved, now, places) in [
+            (&sums(["a", "b"])[..], &sums(["x", "y"])[..], Some(vec![Some(0), Some(1)])),
+            (&[spelled("sum", "a")], &[spelled("max", "x"), spelled("sum", "y")], Some(vec![Some(1)])),
+            // The other one of the two had no rows.
+            (&[spelled("sum", "a")], &sums(["x", "y"]), None),
+            (&sums(["a", "b"]), &[spelled("sum", "x")], None),
+            (&[spelled("sum", "a")], &[spelled("max", "x")], None),
+            (&[spelled("sum", "a")], &[Address { keys: vec!["x".into(); 2], ..Address::of("sum") }], None),
+        ] {
+            let now: Vec<_> = now.iter().map(|one| Some(Arc::new(one.clone()))).collect();
+            assert_eq!(place_by_order(&saved.iter().collect::<Vec<_>>(), &now), places, "{saved:?} {now:?}");
         }
     }
 

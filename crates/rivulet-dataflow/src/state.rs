@@ -260,20 +260,18 @@ impl StateFrame {
         Ok(bytes)
     }
 
+    /// The address in an encoded frame, without decoding its rows.
+    ///
+    /// # Errors
+    /// Bytes that are no whole frame, or are of a later version.
+    pub fn address_of(bytes: &[u8]) -> Result<Option<Address>, StateError> {
+        let reader = StreamReader::try_new(Cursor::new(body_of(bytes)?), None)?;
+        reader.schema().metadata().get(ADDRESS).map(|address| read_address(address)).transpose()
+    }
+
     /// Decodes the output of [`StateFrame::to_bytes`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, StateError> {
-        let form = bytes.strip_prefix(MARK).and_then(|rest| char::from(*rest.first()?).to_digit(10));
-        if let Some(found) = form.filter(|found| *found > FORM) {
-            return Err(StateError::Version { operator: "a frame".into(), found, known: FORM });
-        }
-        let body = bytes
-            .get(MARK.len() + 1..)
-            .filter(|_| form.is_some_and(|form| form > 0))
-            .and_then(|rest| rest.split_first_chunk::<8>())
-            .filter(|(checksum, body)| u64::from_le_bytes(**checksum) == xxh3_64(body))
-            .map(|(_, body)| body)
-            .ok_or_else(|| StateError::Corrupt("the bytes are not a whole state frame".into()))?;
-        let mut reader = StreamReader::try_new(Cursor::new(body), None)?;
+        let mut reader = StreamReader::try_new(Cursor::new(body_of(bytes)?), None)?;
         let schema = reader.schema();
         check_leading_columns(&schema)?;
         let corrupt = |what: &str| StateError::Corrupt(what.to_owned());
@@ -283,13 +281,31 @@ impl StateFrame {
             .remove(VERSION)
             .and_then(|version| version.parse().ok())
             .ok_or_else(|| corrupt("no version is given"))?;
-        let address = metadata.remove(ADDRESS).map(|address| serde_json::from_str(&address).map(Arc::new)).transpose();
-        let address = address.map_err(|error| StateError::Corrupt(format!("the address: {error}")))?;
+        let address = metadata.remove(ADDRESS).map(|address| read_address(&address).map(Arc::new)).transpose()?;
         let rows = reader.next().ok_or_else(|| corrupt("the rows are missing"))??;
         let fields: Vec<_> = schema.fields().iter().map(|field| unmarked(field)).collect();
         let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
         Ok(Self { operator, version, address, rows: RecordBatch::try_new(schema, rows.columns().to_vec())? })
     }
+}
+
+/// The Arrow IPC stream in an encoded frame, if that is whole.
+fn body_of(bytes: &[u8]) -> Result<&[u8], StateError> {
+    let form = bytes.strip_prefix(MARK).and_then(|rest| char::from(*rest.first()?).to_digit(10));
+    if let Some(found) = form.filter(|found| *found > FORM) {
+        return Err(StateError::Version { operator: "a frame".into(), found, known: FORM });
+    }
+    bytes
+        .get(MARK.len() + 1..)
+        .filter(|_| form.is_some_and(|form| form > 0))
+        .and_then(|rest| rest.split_first_chunk::<8>())
+        .filter(|(checksum, body)| u64::from_le_bytes(**checksum) == xxh3_64(body))
+        .map(|(_, body)| body)
+        .ok_or_else(|| StateError::Corrupt("the bytes are not a whole state frame".into()))
+}
+
+fn read_address(text: &str) -> Result<Address, StateError> {
+    serde_json::from_str(text).map_err(|error| StateError::Corrupt(format!("the address: {error}")))
 }
 
 fn check_leading_columns(schema: &Schema) -> Result<(), StateError> {

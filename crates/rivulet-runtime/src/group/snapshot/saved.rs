@@ -17,7 +17,7 @@ use arrow::array::{ArrayRef, AsArray, RecordBatch, UInt16Array, UInt32Array, UIn
 use arrow::datatypes::{DataType, Field, Schema, UInt64Type};
 use bytes::{Buf, Bytes};
 use parking_lot::Mutex;
-use rivulet_dataflow::address::place;
+use rivulet_dataflow::address::{place, place_by_order};
 use rivulet_dataflow::slot_host::{Mark, SlotSnapshot, with_slots};
 use rivulet_dataflow::{Address, QueryId, StateError, StateFrame};
 
@@ -218,26 +218,60 @@ impl Saved {
         if self.parts[part].version <= WITHOUT_ADDRESSES {
             return Ok(frames);
         }
-        let saved: Option<Vec<&Address>> = frames.iter().flatten().map(|frame| frame.address.as_deref()).collect();
-        let places = place(&saved.ok_or_else(|| corrupt("a part of saved state lacks an address"))?, now);
+        let places = find(frames.iter().flatten().map(|frame| frame.address.as_deref()), now)?;
         let mut placed: Vec<Option<StateFrame>> = vec![None; now.len()];
-        for (place, frame) in places.map_err(StateError::Mismatch)?.iter().zip(frames.iter().flatten()) {
-            place.iter().for_each(|&place| placed[place] = Some(frame.clone()));
+        for (place, frame) in places.into_iter().zip(frames.into_iter().flatten()) {
+            // Its address may be spelled in another way now.
+            place
+                .into_iter()
+                .for_each(|at| placed[at] = Some(StateFrame { address: now[at].clone(), ..frame.clone() }));
         }
         Ok(placed)
     }
 
+    /// Whether the operators with these addresses, which wrote it, may have all state that counts.
+    ///
+    /// # Errors
+    /// State that none of them may have, or of a later version. Damage is found when the state is restored.
+    pub fn fits(&self, now: &[Option<Arc<Address>>]) -> Result<(), StateError> {
+        let counts =
+            |part: &usize| self.parts[*part].version > WITHOUT_ADDRESSES && self.newest_of(*part).next().is_some();
+        for part in (0..self.parts()).filter(counts) {
+            let addresses = self.encoded(part)?.into_iter().map(|frame| StateFrame::address_of(&frame));
+            let saved: Result<Vec<Option<Address>>, StateError> = addresses.collect();
+            let found = saved.and_then(|saved| find(saved.iter().map(Option::as_ref), now));
+            if let Err(error @ (StateError::Mismatch(_) | StateError::Version { .. })) = found {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn encoded(&self, part: usize) -> Result<Vec<Bytes>, StateError> {
+        let frames = self.parts[part].frames.lock().clone();
+        frames.ok_or_else(|| corrupt("a part of saved state was restored before, and released"))
+    }
+
     fn read_frames(&self, part: usize) -> Result<Vec<Option<StateFrame>>, StateError> {
         let read = |bytes: &Bytes| (!bytes.is_empty()).then(|| StateFrame::from_bytes(bytes)).transpose();
-        let frames = self.parts[part].frames.lock().clone();
-        let frames = frames.ok_or_else(|| corrupt("a part of saved state was restored before, and released"))?;
-        frames.iter().map(read).collect()
+        self.encoded(part)?.iter().map(read).collect()
     }
 
     /// Gives up the state of a part, which has been restored.
     pub(super) fn release(&self, part: usize) {
         self.parts[part].frames.lock().take();
     }
+}
+
+/// The operator for each saved address. The text is the one that saved them, so where addresses are spelled in another
+/// way now, the order tells.
+fn find<'a>(
+    saved: impl Iterator<Item = Option<&'a Address>>,
+    now: &[Option<Arc<Address>>],
+) -> Result<Vec<Option<usize>>, StateError> {
+    let saved: Option<Vec<&Address>> = saved.collect();
+    let saved = saved.ok_or_else(|| corrupt("a part of saved state lacks an address"))?;
+    place(&saved, now).or_else(|error| place_by_order(&saved, now).ok_or(StateError::Mismatch(error)))
 }
 
 fn take<const BYTES: usize>(rest: &mut Bytes) -> Result<[u8; BYTES], StateError> {
@@ -288,6 +322,11 @@ mod tests {
             assert_eq!(of(now).unwrap(), all(now), "{now:?}");
         }
         assert_eq!(of(&["room", "new", "floor"]).unwrap(), [Some("room".into()), None, Some("floor".into())]);
+        // In another spelling by order, where there is only one.
+        assert_eq!(of(&["", "ROOM", "", "FLOOR"]).unwrap(), all(&["", "ROOM", "", "FLOOR"]));
+        assert!(of(&["ROOM", "new", "FLOOR"]).is_err());
+        let fits = |key: &str| saved.fits(&[Some(address("room")), Some(address(key))]).is_ok();
+        assert!(fits("floor") && fits("FLOOR") && saved.fits(&[Some(address("room"))]).is_err());
         let error = of(&["room"]).unwrap_err().to_string();
         assert_eq!(error, "no operator has the state of 'sum (by floor)' any more");
         assert!(saved.check().is_ok());
