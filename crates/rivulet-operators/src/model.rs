@@ -22,6 +22,8 @@ pub const MODEL_BYTES_MAX: u64 = 8 << 20;
 const NODES_MAX: usize = 65_535;
 /// The most nodes on a way through a tree.
 const DEPTH_MAX: u32 = 1_000;
+/// The most of a tree with its sons in it: the reader of JSON gives up at 128 levels, of which each node takes two.
+const NESTED_MAX: usize = 60;
 /// The most inputs of a model.
 const INPUTS_MAX: usize = 1_000;
 
@@ -151,6 +153,12 @@ impl Model {
     pub fn parse(bytes: &[u8]) -> Result<Self, ModelError> {
         let written: Written = match serde_json::from_slice(bytes) {
             Ok(written) => written,
+            Err(error) if error.to_string().starts_with("recursion limit") => {
+                return wrong(
+                    format!("it is nested too deep: of a \"tree\", {NESTED_MAX} nodes may be on a way"),
+                    FORMS,
+                );
+            }
             Err(error) => return wrong(format!("it is no model in JSON: {error}"), FORMS),
         };
         let Written { kind, inputs, nodes, tree, coefficients, intercept } = written;
@@ -499,7 +507,19 @@ mod tests {
         }
         let nested = format!("{}{}", r#"{"attr":"x","le":1,"sons":["#.repeat(500), r#"{"leaf":1},"#);
         let file = format!(r#"{{"kind": "tree", "inputs": ["x"], "tree": {nested}"#);
-        assert!(whole(&file).unwrap_err().to_string().contains("recursion limit"));
+        assert!(whole(&file).unwrap_err().to_string().contains("nested too deep"));
+    }
+
+    #[test]
+    fn nested_trees_are_as_deep_as_the_page_says() {
+        let nested = |depth: usize| {
+            let split = r#"{"attr": "x", "le": 1, "sons": [{"leaf": 1}, "#;
+            let tree = format!(r#"{}{{"leaf": 2}}{}"#, split.repeat(depth - 1), "]}".repeat(depth - 1));
+            Model::parse(format!(r#"{{"kind": "tree", "inputs": ["x"], "tree": {tree}}}"#).as_bytes())
+        };
+        assert!(nested(NESTED_MAX).is_ok());
+        let error = nested(NESTED_MAX + 10).unwrap_err().to_string();
+        assert!(error.contains("60 nodes may be on a way\nhint: write") && error.contains("\"nodes\""), "{error}");
     }
 
     /// A random tree gives what a walk over its conditions gives.
