@@ -113,7 +113,7 @@ impl Engine {
                 }
             })
             .collect();
-        let big_queries = self.big_queries.snapshots(is_shown, true);
+        let big_queries = self.big_queries.snapshots(is_shown, false);
         let mut state_bytes: BTreeMap<Tenant, u64> = BTreeMap::new();
         let of_applications = applications.iter().map(|one| (&one.tenant, one.memory_bytes));
         let of_big_queries = big_queries.iter().map(|one| (&one.tenant, one.info.state_bytes));

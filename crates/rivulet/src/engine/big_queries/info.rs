@@ -3,7 +3,6 @@
 //! What must hold: figures are read without any lock of the engine. The reader waits for a busy task.
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 
 use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::{Clock, Seconds};
@@ -23,8 +22,8 @@ use crate::service::{
 pub(in crate::engine) struct BigQuerySnapshot {
     pub(in crate::engine) tenant: Tenant,
     pub(in crate::engine) info: BigQueryInfo,
-    /// Its stages by number and name, each with the indices of its tasks.
-    pub(in crate::engine) stages: Vec<(String, Range<usize>)>,
+    /// Its stages by number and name, each with what its tasks have done.
+    pub(in crate::engine) stages: Vec<(String, Vec<TaskReport>)>,
     pub(in crate::engine) latency_us: Histogram,
 }
 
@@ -101,12 +100,8 @@ impl OneQuery {
             operators: if operators { TaskUsage::all(&report) } else { Vec::new() },
             utilisation_cv: report.utilisation_cv(),
         };
-        let of_stage = |tasks: &[TaskReport]| format!("{} {}", tasks[0].stage + 1, tasks[0].name);
-        let mut stages: Vec<(String, Range<usize>)> = Vec::new();
-        for tasks in report.tasks.chunk_by(|one, other| one.stage == other.stage) {
-            let from = stages.last().map_or(0, |(_, tasks)| tasks.end);
-            stages.push((of_stage(tasks), from..from + tasks.len()));
-        }
+        let of_stage = |tasks: &[TaskReport]| (format!("{} {}", tasks[0].stage + 1, tasks[0].name), tasks.to_vec());
+        let stages = report.tasks.chunk_by(|one, other| one.stage == other.stage).map(of_stage).collect();
         BigQuerySnapshot { tenant: tenant.clone(), info, stages, latency_us: report.latency_us }
     }
 }

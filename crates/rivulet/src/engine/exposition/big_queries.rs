@@ -7,15 +7,17 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Unit;
 use rivulet_connectors::connector::{Condition, Direction};
+use rivulet_runtime::TaskReport;
 
 use super::{Labels, Latency, Series, Snapshot, counts};
 use crate::engine::big_queries::BigQuerySnapshot;
-use crate::service::{QueryState, TaskUsage};
+use crate::service::QueryState;
 
 const SECONDS: Option<&Unit> = Some(&Unit::Seconds);
 
-/// A figure of a stage, which is the sum over its tasks: its name, its unit, and what it is.
-type StageSum<'f> = (&'f str, Option<&'static Unit>, &'f str, &'f dyn Fn(&TaskUsage) -> f64);
+/// A figure of a stage, which is the sum over its tasks: its name, its unit, what it is, and how much of it a task has,
+/// in microseconds where it is a time.
+type StageSum = (&'static str, Option<&'static Unit>, &'static str, fn(&TaskReport) -> u64);
 
 /// Every state, so that a series does not vanish when a query leaves one.
 const STATES: [QueryState; 5] =
@@ -72,36 +74,34 @@ impl Snapshot {
         queries: &Series<'a, &'a BigQuerySnapshot>,
         encoder: &mut DescriptorEncoder<'_>,
     ) -> fmt::Result {
-        let stages = queries
-            .by("stage", |one| one.stages.iter().map(|(name, tasks)| (&**name, &one.info.operators[tasks.clone()])));
-        let of_rows = |task: &TaskUsage, time_us: Option<f64>| time_us.unwrap_or(0.0) / 1e6 * task.rows_in as f64;
-        let sums: [StageSum<'_>; 6] = [
-            ("rows_in", None, "Rows that a stage of a big query has received", &|task| task.rows_in as f64),
-            ("busy", SECONDS, "Time in which a stage of a big query ran", &|task| task.busy_s),
-            ("ready", SECONDS, "Time in which a stage of a big query had work and waited for a worker", &|task| {
-                task.ready_s
+        let stages = queries.by("stage", |one| one.stages.iter().map(|(name, tasks)| (&**name, &tasks[..])));
+        let sums: [StageSum; 6] = [
+            ("rows_in", None, "Rows that a stage of a big query has received", |task| task.rows_in),
+            ("busy", SECONDS, "Time in which a stage of a big query ran", |task| task.busy_us),
+            ("ready", SECONDS, "Time in which a stage of a big query had work and waited for a worker", |task| {
+                task.ready_us
             }),
-            (
-                "blocked",
-                SECONDS,
-                "Time in which a stage of a big query had work and no room for its results",
-                &|task| task.blocked_s,
-            ),
+            ("blocked", SECONDS, "Time in which a stage of a big query had work and no room for its results", |task| {
+                task.blocked_us
+            }),
             (
                 "row_queued",
                 SECONDS,
                 "Time that rows waited in the queues of a stage, without that of scheduling",
-                &|task| of_rows(task, task.queued_us),
+                |task| task.queued_row_us,
             ),
-            ("row_scheduling", SECONDS, "Time that rows waited while their stage waited for a worker", &|task| {
-                of_rows(task, task.scheduling_us)
+            ("row_scheduling", SECONDS, "Time that rows waited while their stage waited for a worker", |task| {
+                task.scheduled_row_us
             }),
         ];
         for (name, unit, help, of) in sums {
-            let sum = |tasks: &[TaskUsage]| Some(ConstCounter::new(tasks.iter().map(of).sum::<f64>()));
+            // Of whole numbers, which never fall: a counter that falls was reset.
+            let sum = |tasks: &[TaskReport]| tasks.iter().map(of).sum::<u64>() as f64;
+            let sum =
+                |tasks: &[TaskReport]| Some(ConstCounter::new(sum(tasks) / if unit.is_some() { 1e6 } else { 1.0 }));
             stages.family(encoder, &format!("big_query_stage_{name}"), help, unit, sum)?;
         }
-        let waiting = |tasks: &[TaskUsage]| tasks.iter().map(|task| task.rows_waiting).sum();
+        let waiting = |tasks: &[TaskReport]| tasks.iter().map(|task| task.waiting_rows as u64).sum();
         stages
             .gauges(encoder, &[("big_query_stage_waiting_rows", "Rows that wait for a stage of a big query", waiting)])
     }
@@ -141,5 +141,36 @@ impl Snapshot {
                 ("sink_oldest_ms", help, |end| end.oldest_ms.unwrap_or(0)),
             ],
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rivulet_runtime::Histogram;
+    use serde_json::json;
+
+    use super::super::text;
+    use super::*;
+    use crate::service::Tenant;
+
+    #[test]
+    fn the_time_that_rows_waited_never_falls() {
+        let mut before = 0.0;
+        for rows_in in 1..2_000 {
+            let task = TaskReport { rows_in, queued_row_us: 10, has_queue: true, ..TaskReport::default() };
+            let info = json!({
+                "name": "q", "state": "running", "sql": "", "sources": [], "sink": "", "rows_in": 0, "rows_out": 0,
+                "refused": {}, "latency": {}, "state_bytes": 0, "waiting_rows": 0, "tasks": 1,
+            });
+            let info = serde_json::from_value(info).unwrap();
+            let stages = vec![("1 window".to_owned(), vec![task])];
+            let query = BigQuerySnapshot { tenant: Tenant::default(), info, stages, latency_us: Histogram::default() };
+            let text = text(Snapshot { big_queries: vec![query], ..Snapshot::default() });
+            let line = text.lines().find(|line| line.starts_with("rivulet_big_query_stage_row_queued_seconds_total{"));
+            let seconds: f64 = line.and_then(|line| line.rsplit_once(' ')).unwrap().1.parse().unwrap();
+            assert!(seconds >= before, "{seconds} after {before}");
+            before = seconds;
+        }
+        assert!(before > 0.0);
     }
 }
