@@ -303,7 +303,8 @@ pub(super) fn state_of(epochs: &Epochs, plan: &QueryPlan, snapshot: &Snapshot) -
     for (node, frames) in &snapshot.state {
         for (place, frame) in frames.iter().enumerate() {
             let frame = StateFrame { address: plan.dataflow.address(*node).cloned(), ..frame.clone() };
-            state.add(Piece::whole(format!("{}/{place}", name_of(&frame)?), frame.to_bytes()?));
+            // No name that a task of the query gives to its pieces.
+            state.add(Piece::whole(format!("{}/taken-over/{place}", name_of(&frame)?), frame.to_bytes()?));
         }
     }
     Ok(state)
