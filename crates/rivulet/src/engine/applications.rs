@@ -53,6 +53,9 @@ struct Known {
 /// An application in the catalog, and what it is made of or why it cannot be prepared.
 pub(super) type Stored = (StoredApplication, Result<Prepared, ServiceError>);
 
+/// Fails if the saved state of an application has no place in it.
+pub(super) type Fits<'a> = &'a mut dyn FnMut(ApplicationNumber, &Prepared) -> Result<(), ServiceError>;
+
 impl Applications {
     /// Without applications until [`Applications::load`].
     pub(super) fn new(
@@ -76,11 +79,11 @@ impl Applications {
         Ok(self.catalog().applications()?.into_iter().map(prepared).collect())
     }
 
-    /// Starts these applications.
-    pub(super) fn load(&self, stored: Vec<Stored>) {
+    /// Starts these applications, if their saved state `fits` them.
+    pub(super) fn load(&self, stored: Vec<Stored>, fits: Fits<'_>) {
         let mut known = self.known.lock();
         for (stored, prepared) in stored {
-            match prepared {
+            match prepared.and_then(|prepared| fits(stored.number, &prepared).map(|()| prepared)) {
                 Ok(prepared) => drop(self.start(&mut known, stored.number, prepared)),
                 Err(error) => {
                     let application = stored.name.in_log();
@@ -101,26 +104,32 @@ impl Applications {
         }
     }
 
-    /// Starts applications that could not run because of a table. Returns the numbers of those that run now, and their
-    /// saved state. For callers that hold the lock of the queries.
-    pub(super) fn start_again(&self) -> (Vec<ApplicationNumber>, Unrestored) {
+    /// The saved state of the applications that cannot run.
+    pub(super) fn unrestored(&self) -> Unrestored {
+        let known = self.known.lock();
+        let pieces = known.not_running.iter().filter_map(|(number, other)| Some((*number, other.saved.clone()?)));
+        Unrestored { pieces: pieces.collect(), altered_next: known.altered_next }
+    }
+
+    /// Starts applications that could not run because of a table, if their saved state `fits` them. Returns the numbers
+    /// of those that run now. For callers that hold the lock of the queries.
+    pub(super) fn start_again(&self, fits: Fits<'_>) -> Vec<ApplicationNumber> {
         let tables = self.tables.loaded_by_tenant();
         let mut known = self.known.lock();
         let mut started = Vec::new();
-        let mut unrestored = Unrestored { altered_next: known.altered_next, ..Unrestored::default() };
         for (number, other) in std::mem::take(&mut known.not_running) {
-            match self.prepare_stored(&other.stored, &tables) {
+            let prepared = self.prepare_stored(&other.stored, &tables);
+            match prepared.and_then(|prepared| fits(number, &prepared).map(|()| prepared)) {
                 Ok(prepared) => {
                     self.start(&mut known, number, prepared);
                     started.push(number);
-                    unrestored.pieces.extend(other.saved.map(|saved| (number, saved)));
                 }
                 Err(error) => {
                     known.not_running.insert(number, other.again(&error));
                 }
             }
         }
-        (started, unrestored)
+        started
     }
 
     fn prepare_stored(
@@ -392,10 +401,15 @@ impl Applications {
 
     /// The versions of an application from the one with this id to the last one in the catalog, oldest first; none if
     /// there was no such version.
-    pub(super) fn versions_since(&self, running: &Running, id: &str) -> Result<Vec<Application>, ServiceError> {
-        let versions = self.catalog().versions(running.number)?;
+    pub(super) fn versions_since(
+        &self,
+        number: ApplicationNumber,
+        tenant: &Tenant,
+        id: &str,
+    ) -> Result<Vec<Application>, ServiceError> {
+        let versions = self.catalog().versions(number)?;
         let Some(first) = versions.iter().rposition(|version| version.id == id) else { return Ok(Vec::new()) };
-        let tables = self.tables.loaded(&running.tenant);
+        let tables = self.tables.loaded(tenant);
         versions[first..].iter().map(|version| self.languages().load_stored(version, &tables)).collect()
     }
 

@@ -542,9 +542,9 @@ impl Engine {
                 self.event_log.look_through(from, &mut |message| sources.pass(message))?;
             }
         }
-        self.applications.load(stored);
         let begun = Instant::now();
         let mut saved = SavedStates::read(&unrestored);
+        self.applications.load(stored, &mut |number, prepared| saved.fit(&self.applications, number, prepared));
         // The state of the others is restored below, and leaves memory as it is. What is kept is copied: pieces that
         // were read together share their memory.
         unrestored.pieces.retain(|number, _| self.applications.numbered(*number).is_none());
@@ -553,7 +553,6 @@ impl Engine {
         // A catalog that is older than the state, as one from a store can be, would give these numbers to new queries,
         // which would then get that state.
         self.catalog.pass(saved.used())?;
-        saved.fit(&self.applications);
         let lifecycle_log = self.queries.lifecycle_log(position)?;
         let loading = Loading { saved: &saved, lifecycle_log: &lifecycle_log, restores_at_once: None };
         let queries = self.queries.load(&loading)?;

@@ -536,3 +536,69 @@ fn what_cannot_be_read_is_replaced_by_the_next_checkpoint() {
     assert!(engine.problems().is_empty(), "{:?}", engine.problems());
     assert_eq!(Steps::of(&engine).step("a", 9), 4, "nothing was written behind what nobody can read");
 }
+
+/// Writes the newest state of the one application once more, with `to` instead of `from` in it, such as in addresses.
+/// Returns its pieces before and after.
+fn respell(folder: &Path, from: &str, to: &str) -> [Vec<Vec<u8>>; 2] {
+    assert_eq!(from.len(), to.len(), "lengths stay");
+    let store = rivulet_storage::Store::folder(&folder.join("data/checkpoints")).expect("a store");
+    let settings = rivulet_storage::EpochSettings { retained: 3 };
+    let mut epochs = rivulet_storage::Epochs::open(Arc::new(store), "applications", settings).expect("a line");
+    let restored = epochs.restore().expect("read").expect("saved");
+    let (name, before) = restored.pieces.into_iter().next().expect("an application");
+    let before: Vec<Vec<u8>> = before.iter().map(|piece| piece.to_vec()).collect();
+    let places = |bytes: &[u8], text: &[u8]| -> Vec<usize> {
+        bytes.windows(text.len()).enumerate().filter(|(_, found)| *found == text).map(|(place, _)| place).collect()
+    };
+    let mut after = before.clone();
+    for bytes in &mut after {
+        for place in places(bytes, from.as_bytes()) {
+            bytes[place..place + to.len()].copy_from_slice(to.as_bytes());
+        }
+        // Each frame has its length in front, and a checksum behind its mark.
+        for mark in places(bytes, b"RVSTATE2") {
+            let length = u64::from_le_bytes(bytes[mark - 8..mark].try_into().expect("8 bytes")) as usize;
+            let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[mark + 16..mark + length]);
+            bytes[mark + 8..mark + 16].copy_from_slice(&checksum.to_le_bytes());
+        }
+    }
+    let piece = |(index, bytes): (usize, &Vec<u8>)| match index {
+        0 => rivulet_storage::Piece::whole(name.clone(), bytes.clone()),
+        _ => rivulet_storage::Piece::delta(name.clone(), bytes.clone()),
+    };
+    let pieces = after.iter().enumerate().map(piece).collect();
+    epochs.commit(rivulet_storage::Epoch { note: restored.note, pieces, dropped: Vec::new() }).expect("written");
+    [before, after]
+}
+
+#[test]
+fn state_that_finds_no_place_is_never_replaced() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    run(&engine, &format!("{STEPS}; CREATE QUERY a FROM APPLICATION steps WITH (id => 'a')"));
+    Steps::of(&engine).step("a", 1);
+    engine.shutdown();
+    drop(engine);
+    // Another spelling of what the operator does: there is only one of its kind.
+    let [before, after] = respell(folder.path(), "lag(", "LAG(");
+    assert_ne!(before, after);
+    let engine = open(folder.path());
+    assert!(engine.problems().is_empty(), "{:?}", engine.problems());
+    assert_eq!(Steps::of(&engine).step("a", 5), 4);
+    engine.shutdown();
+    drop(engine);
+    // Another kind of operator.
+    let [_, saved] = respell(folder.path(), r#""kind":"history""#, r#""kind":"mystery""#);
+    for _ in 0..3 {
+        let engine = open(folder.path());
+        let create = engine.execute("CREATE QUERY b FROM APPLICATION steps WITH (id => 'b')").pop().expect("an answer");
+        let error = create.map(|answer| answer.message).expect_err("it does not run").to_string();
+        assert!(error.contains("no operator has the state of 'mystery"), "{error}");
+        run(&engine, "CHECKPOINT");
+        engine.shutdown();
+    }
+    let [found, _] = respell(folder.path(), "mystery", "history");
+    assert_eq!(found, saved);
+    let engine = open(folder.path());
+    assert_eq!(Steps::of(&engine).step("a", 9), 4, "as with the program that saved it");
+}

@@ -8,6 +8,7 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Display;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
@@ -24,8 +25,8 @@ use crate::engine::applications::Applications;
 use crate::engine::event_log::EventLog;
 use crate::engine::not_running::Unrestored;
 use crate::engine::outlets::{self, Outlets};
-use crate::engine::running::Running;
-use crate::service::{RecoveryStatus, ServiceError};
+use crate::engine::running::{Prepared, Running};
+use crate::service::{ErrorKind, RecoveryStatus, ServiceError};
 
 /// The saved state of applications, after a first reading: by application the identity of its text, and its queries.
 #[derive(Default)]
@@ -108,23 +109,33 @@ impl SavedStates {
         }
     }
 
-    /// Finds the way of state that was saved by earlier versions into the versions that run: the server may have ended
-    /// before these made a checkpoint. To be called when applications run, before their queries do.
-    pub(in crate::engine) fn fit(&mut self, applications: &Applications) {
-        for (number, (id, _)) in &self.by_application {
-            let running = applications.numbered(*number).filter(|running| running.application.id != *id);
-            let Some(running) = running else { continue };
-            match map_from(applications, &running, id) {
-                Ok(Some(map)) => drop(self.maps.insert(*number, map)),
-                // The log says so when the state is missed.
-                Ok(None) => {}
-                Err(error) => {
-                    let name = running.full_name().in_public();
-                    self.problems
-                        .push(format!("the version before of the application {name} is not understood: {error}"));
-                }
-            }
-        }
+    /// Finds the way of saved state into an application that is about to start. An earlier version may have saved it:
+    /// the server may have ended before this one made a checkpoint.
+    ///
+    /// # Errors
+    /// The state has no place in it. Then it must not run, because its next checkpoint would replace that state.
+    pub(in crate::engine) fn fit(
+        &mut self,
+        applications: &Applications,
+        number: ApplicationNumber,
+        prepared: &Prepared,
+    ) -> Result<(), ServiceError> {
+        let Some((id, saved)) = self.by_application.get(&number) else { return Ok(()) };
+        let refused = |error: &dyn Display| {
+            ServiceError::from_text(ErrorKind::Conflict, &format!("its saved state has no place in it: {error}"))
+                .with_hint("start the version of the program that saved it")
+        };
+        let is_of_text = *id == prepared.application.id;
+        let map = match is_of_text {
+            true => None,
+            false => map_from(applications, number, prepared, id).map_err(|error| refused(&error.message))?,
+        };
+        // If no version had this text, the log says so when the state is missed.
+        let own = is_of_text.then_some(&prepared.application.dataflow);
+        let fits = map.as_ref().map(|(line, _)| line).or(own).map(|line| saved.fits(line.addresses()));
+        fits.transpose().map_err(|error| refused(&error))?;
+        self.maps.extend(map.map(|map| (number, map)));
+        Ok(())
     }
 }
 
@@ -138,15 +149,16 @@ fn note_problem(running: &Running, problem: impl Fn(&str) -> String, found: &mut
 /// The operators that saved state, and the way of that state into a later version.
 type WayIn<'s> = (&'s Line, Option<&'s StateMap>);
 
-/// The operators of the version `id` of an application, and the way of their state into the version that runs; `None`
+/// The operators of the version `id` of an application, and the way of their state into the version that starts; `None`
 /// if there was no such version.
 fn map_from(
     applications: &Applications,
-    running: &Running,
+    number: ApplicationNumber,
+    Prepared { tenant, application, .. }: &Prepared,
     id: &str,
 ) -> Result<Option<(Line, StateMap)>, ServiceError> {
-    let planned = applications.versions_since(running, id)?;
-    let after = planned.iter().skip(1).chain([&running.application]);
+    let planned = applications.versions_since(number, tenant, id)?;
+    let after = planned.iter().skip(1).chain([application]);
     let maps = planned.iter().zip(after).map(|(before, after)| migration(before, after).map);
     let map = maps.reduce(|map, next| map.then(&next));
     Ok(planned.first().map(|first| first.dataflow.clone()).zip(map))

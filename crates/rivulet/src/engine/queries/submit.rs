@@ -398,12 +398,12 @@ impl Queries {
     /// Starts applications, and their queries, that could not run because a table was missing.
     pub(in crate::engine) fn start_again(&self) -> Result<(), ServiceError> {
         let state = &mut *self.state.lock();
-        let (applications, unrestored) = self.applications.start_again();
+        let mut saved = SavedStates::read(&self.applications.unrestored());
+        let applications = &self.applications;
+        let applications = applications.start_again(&mut |number, prepared| saved.fit(applications, number, prepared));
         if applications.is_empty() {
             return Ok(());
         }
-        let mut saved = SavedStates::read(&unrestored);
-        saved.fit(&self.applications);
         self.checkpoints.iter().for_each(|checkpoints| checkpoints.note_unfitting(&saved));
         let lifecycle_log = LifecycleLog::default().with_alterations(self.catalog.alterations()?);
         let loading =
