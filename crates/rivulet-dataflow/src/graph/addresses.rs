@@ -22,13 +22,20 @@ impl Front {
         Self { from: [hash].into(), exact: hash, words: hash }
     }
 
-    /// The address of an operator with these inputs, if it has state, and what leaves it.
-    fn behind(factory: &dyn OperatorFactory, identity: &str, inputs: &[(usize, &Self)]) -> (Option<Address>, Self) {
+    /// The address of an operator with these inputs, if it has state, and what leaves it; identity and
+    /// versions as in [`Dataflow::with_addresses`].
+    fn behind(
+        factory: &dyn OperatorFactory,
+        (identity, versions): (&str, &[String]),
+        inputs: &[(usize, &Self)],
+    ) -> (Option<Address>, Self) {
         let mut behind: BTreeMap<usize, BTreeSet<u64>> = BTreeMap::new();
         inputs.iter().for_each(|(input, front)| behind.entry(*input).or_default().extend(&front.from));
         let of_inputs = |of: fn(&Self) -> u64| inputs.iter().map(|(input, one)| (*input, of(one))).collect::<Vec<_>>();
         let described = factory.describe();
-        let words = hash(&(described.operator, described.shared, of_inputs(|front| front.words)));
+        let bare = |text: String| versions.iter().fold(text, |text, version| text.replace(version, ""));
+        let shared: Vec<String> = described.shared.into_iter().map(bare).collect();
+        let words = hash(&(described.operator, shared, of_inputs(|front| front.words)));
         let exact = hash(&(identity, words, of_inputs(|front| front.exact)));
         let address = factory.state().map(|own| Address { behind: hash(&behind), exact, words, ..own });
         let from = match &address {
@@ -44,7 +51,7 @@ impl Line {
     pub fn new(factories: Vec<Arc<dyn OperatorFactory>>) -> Self {
         let mut front = Front::default();
         let addresses = factories.iter().map(|factory| {
-            let (address, next) = Front::behind(&**factory, "", &[(0, &front)]);
+            let (address, next) = Front::behind(&**factory, ("", &[]), &[(0, &front)]);
             front = next;
             address.map(Arc::new)
         });
@@ -54,9 +61,10 @@ impl Line {
 
 impl Dataflow {
     /// Gives operators with state their addresses, when the dataflow is complete. `sources` are the names of its
-    /// sources; `identities` says what operators do whose words of `EXPLAIN` do not say everything.
+    /// sources; `identities` says what operators do whose words of `EXPLAIN` do not say everything. `versions` are
+    /// texts in these words that other versions of the same files do not have: they only count exactly.
     #[must_use]
-    pub fn with_addresses(self, sources: &[&str], identities: &BTreeMap<NodeId, String>) -> Self {
+    pub fn with_addresses(self, sources: &[&str], identities: &BTreeMap<NodeId, String>, versions: &[String]) -> Self {
         let mut fronts: Vec<Front> = Vec::with_capacity(self.nodes.len());
         let mut addresses = Vec::with_capacity(self.nodes.len());
         for (id, node) in self.nodes.iter().enumerate() {
@@ -65,7 +73,7 @@ impl Dataflow {
             let identity = identities.get(&id).map_or("", String::as_str);
             let (address, front) = match &node.work {
                 Work::Source(source) => (None, Front::of_source(sources[*source])),
-                Work::Operator(factory) => Front::behind(&**factory, identity, &inputs),
+                Work::Operator(factory) => Front::behind(&**factory, (identity, versions), &inputs),
                 Work::Sink(_) => (None, Front::default()),
             };
             fronts.push(front);

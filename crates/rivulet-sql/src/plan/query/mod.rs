@@ -99,7 +99,8 @@ fn plan_here(query: &BigQuery, scope: &Scope, has_letters: bool) -> Result<Query
         false => Vec::new(),
     };
     let names: Vec<&str> = lowering.sources.iter().map(|source| source.declaration.name.text.as_str()).collect();
-    let dataflow = dataflow.with_fuse(query.fuse.unwrap_or_default()).with_addresses(&names, &identities);
+    let versions: Vec<String> = scope.models().iter().map(|(_, model)| format!(" {:016x}", model.version())).collect();
+    let dataflow = dataflow.with_fuse(query.fuse.unwrap_or_default()).with_addresses(&names, &identities, &versions);
     Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow, output, letters, identities, changes })
 }
 

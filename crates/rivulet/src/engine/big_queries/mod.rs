@@ -234,7 +234,10 @@ impl BigQueries {
         if !query.models().is_empty() {
             let (query, files) = (query.clone(), self.opener.permitted.files(tenant));
             let read = move || read_models(&query, &files);
-            scope.add_models(self.opener.call("reading a model", self.opener.limit(), read)?);
+            let models = self.opener.call("reading a model", self.opener.limit(), read)?;
+            // A start may find another version than the checkpoint was made with.
+            models.iter().for_each(|(file, model)| tracing::info!(file, "read the model {:016x}", model.version()));
+            scope.add_models(models);
         }
         Ok(scope)
     }
