@@ -1,5 +1,6 @@
 //! Behaviour of the planner, seen from outside: statements in, errors or results out.
 
+mod addresses;
 mod explain;
 mod hints;
 mod names;

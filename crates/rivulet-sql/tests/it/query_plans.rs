@@ -20,7 +20,7 @@ fn read(path: &Path) -> String {
 }
 
 /// The sources of the benchmark, a table `side_input` of keys and values, and the model `air.json` of two inputs.
-fn scope() -> Scope {
+pub(crate) fn scope() -> Scope {
     let mut scope = Scope::new();
     run(&read(&folder().join("prelude.sql")), &mut scope).unwrap();
     let column = || Arc::new(Int64Array::from(vec![0, 1, 2])) as _;
@@ -33,7 +33,7 @@ fn scope() -> Scope {
 }
 
 /// Runs a script; the plan of its last query.
-fn run(script: &str, scope: &mut Scope) -> Result<Option<QueryPlan>, SqlError> {
+pub(crate) fn run(script: &str, scope: &mut Scope) -> Result<Option<QueryPlan>, SqlError> {
     let mut last = None;
     for (statement, _) in parse_script(script)? {
         match statement {

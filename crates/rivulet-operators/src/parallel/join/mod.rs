@@ -239,7 +239,16 @@ impl OperatorFactory for KeyedJoin {
         let key = |&(left, right): &(usize, usize)| {
             format!("{} {equals} {}", spec.left.field(left).name(), spec.right.field(right).name())
         };
-        let rest = vec![format!("{:?}", spec.kind)];
+        // Saved, so they stay as they are.
+        let kind = match spec.kind {
+            KeyedJoinKind::Inner => "Inner",
+            KeyedJoinKind::Left => "Left",
+            KeyedJoinKind::Right => "Right",
+            KeyedJoinKind::Full => "Full",
+            KeyedJoinKind::LeftSemi => "LeftSemi",
+            KeyedJoinKind::LeftAnti => "LeftAnti",
+        };
+        let rest = vec![kind.to_owned()];
         Some(Address { keys: spec.keys.iter().map(key).collect(), rest, ..Address::of(state::OPERATOR) })
     }
 

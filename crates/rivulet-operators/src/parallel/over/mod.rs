@@ -219,12 +219,23 @@ impl OperatorFactory for KeyedOver {
         Some(Address {
             keys: names(&spec.input, &spec.partition),
             aggregates: spec.aggregates.iter().map(AggregateSpec::text).collect(),
-            rest: order_text(&spec.input, &spec.order).into_iter().chain([format!("{:?}", spec.frame)]).collect(),
+            rest: order_text(&spec.input, &spec.order).into_iter().chain([frame_text(spec.frame)]).collect(),
             ..Address::of(if self.waits() { waiting::STATE } else { changing::STATE })
         })
     }
 
     fn state_keys(&self, frame: &StateFrame) -> Option<Vec<ArrayRef>> {
         state_keys(frame, ADDED, &self.plan.spec.partition)
+    }
+}
+
+/// A frame as addresses say it, which are saved: in the same text for ever.
+fn frame_text(frame: OverFrame) -> String {
+    let most = |most: Option<i128>| most.map_or_else(|| "None".into(), |most| format!("Some({most})"));
+    match frame {
+        OverFrame::Rows { preceding } => format!("Rows {{ preceding: {} }}", most(preceding.map(i128::from))),
+        OverFrame::Range { preceding_us } => {
+            format!("Range {{ preceding_us: {} }}", most(preceding_us.map(i128::from)))
+        }
     }
 }
