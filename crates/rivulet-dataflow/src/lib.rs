@@ -26,6 +26,7 @@
 //! - [`float`]: one zero and one NaN;
 //! - [`json`]: the mark of columns that hold JSON as text;
 //! - [`event`]: raw events as a source received them, and the trait of inboxes;
+//! - [`hold`]: one waking for several pieces of work;
 //! - [`decoder`]: what makes rows of them;
 //! - [`picked`] and [`chunk`]: rows that several queries read, and events that are processed as one batch;
 //! - [`slot_host`]: what steps the queries of a group;
@@ -55,6 +56,7 @@ pub mod key_hash;
 pub mod float;
 pub mod json;
 pub mod event;
+pub mod hold;
 pub mod decoder;
 pub mod picked;
 pub mod chunk;

@@ -12,6 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use rivulet_dataflow::hold::Hold;
 use rivulet_dataflow::{Clock, LogPosition, Push};
 use tokio::io::AsyncRead;
 
@@ -32,6 +33,9 @@ pub(super) const DRAIN_MAX: Duration = Duration::from_secs(5);
 
 /// The number of packets that are looked at ahead: about as many as memory accesses can be under way at a time.
 pub(crate) const AHEAD: usize = 8;
+
+/// Where more was read at once, workers begin before all of it is routed.
+const HELD_BYTES_MAX: usize = 8 << 10;
 
 /// The local side of a connection while the packets of one read are processed.
 pub(super) trait Turn {
@@ -327,6 +331,8 @@ impl<'a> Intake<'a> {
         }
         let Sender { router, packet_bytes_max, .. } = self.messages.sender;
         let data = self.buffer.data();
+        // Workers that sleep are woken by the last of a few messages, not by the first.
+        let _hold = (data.len() <= HELD_BYTES_MAX).then(Hold::begin);
         let (mut consumed, mut unread) = (0, 0);
         let mut ahead = LookAhead::default();
         let mut routing = router.read();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex};
+use rivulet_dataflow::hold::{self, Wake};
 
 use super::{Belonging, Budget, Budgets, Closing, Policy, Runnable, Scheduler, SchedulerSetup};
 
@@ -35,7 +36,7 @@ const HELP_FAR_FROM: usize = 4;
 
 /// Ready tasks by the worker that owns them, first in, first out.
 pub struct Owned {
-    queues: boxcar::Vec<Queue>,
+    queues: boxcar::Vec<Arc<Queue>>,
     /// Whether an idle worker takes tasks of others.
     helps: bool,
     /// The memory node of each worker, where there is more than one node.
@@ -56,6 +57,12 @@ struct Queue {
 struct State {
     tasks: VecDeque<Arc<dyn Runnable>>,
     is_asleep: bool,
+}
+
+impl Wake for Queue {
+    fn wake(&self) {
+        self.came.notify_one();
+    }
 }
 
 impl State {
@@ -114,7 +121,7 @@ impl Scheduler for Owned {
         let (is_asleep, waiting) = (state.is_asleep, state.tasks.len());
         drop(state);
         if is_asleep {
-            queue.came.notify_one();
+            hold::wake(queue);
         } else if self.helps && waiting >= HELP_FROM && self.asleep.load(Ordering::Relaxed) > 0 {
             self.wake_a_helper(worker, waiting);
         }
@@ -151,7 +158,7 @@ impl Scheduler for Owned {
     }
 
     fn add_worker(&self) -> usize {
-        self.queues.push(Queue::default())
+        self.queues.push(Arc::default())
     }
 
     fn wake_all(&self) {
