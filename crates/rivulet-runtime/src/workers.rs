@@ -27,7 +27,7 @@ const TIMER_PERIOD: Duration = Duration::from_millis(10);
 const FLOW_TIMER_PERIOD: Duration = Duration::from_millis(1);
 
 /// How long the timekeeper sleeps at most. So late is a timer when the clock is set forward.
-const TIMER_SLEEP_MAX: Duration = Duration::from_secs(1);
+const TIMER_SLEEP_MAX: Duration = Duration::from_secs(2);
 
 /// How often load is measured where it is not balanced.
 const MEASURE_PERIOD: Duration = Duration::from_secs(5);

@@ -30,8 +30,11 @@ use crate::service::ServiceError;
 /// How often outputs are looked at, and the log for those that are behind.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
-/// The same where there are no outputs, and where none is behind.
-const IDLE_PERIOD: Duration = Duration::from_secs(1);
+/// The same where there are no outputs.
+const IDLE_PERIOD: Duration = Duration::from_secs(2);
+
+/// The same for the log where nobody is behind: the bell rings when somebody is.
+const NONE_BEHIND_PERIOD: Duration = Duration::from_secs(60);
 
 /// How long one application reads before the next has its turn.
 const TURN_MAX: Duration = Duration::from_millis(500);
@@ -60,7 +63,7 @@ impl Standstills {
         })?;
         threads.start_paced("rivulet-behind", &self.has_some, move || {
             reads.catch_up();
-            if reads.known.lock().is_empty() { IDLE_PERIOD } else { LOOK_PERIOD }
+            if reads.known.lock().is_empty() { NONE_BEHIND_PERIOD } else { LOOK_PERIOD }
         })
     }
 

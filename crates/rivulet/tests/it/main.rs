@@ -42,6 +42,7 @@ mod first_steps;
 mod hostile_corpus;
 mod hostile_http;
 mod hostile_statements;
+mod idle;
 mod inputs;
 mod key_property;
 mod json_results;

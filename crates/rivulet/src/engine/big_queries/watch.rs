@@ -101,15 +101,15 @@ impl BigQueries {
     /// take as long as [`OPEN_MAX`].
     pub(in crate::engine) fn watch(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
         let (watched, mut watch) = (self.clone(), Watch::default());
-        let pause = |queries: &Self, period| if queries.has_none() { IDLE_PERIOD } else { period };
+        let pause = |queries: &Self, period, idle| if queries.has_none() { idle } else { period };
         threads.start_paced("rivulet-watch", &Arc::default(), move || {
             watch.look(&watched);
-            pause(&watched, END_LOOK_PERIOD)
+            pause(&watched, END_LOOK_PERIOD, IDLE_PERIOD)
         })?;
         let (attempted, mut waiting) = (self.clone(), Waiting::default());
         threads.start_paced("rivulet-attempts", &Arc::default(), move || {
             waiting.look(&attempted);
-            pause(&attempted, LOOK_PERIOD)
+            pause(&attempted, LOOK_PERIOD, 2 * IDLE_PERIOD)
         })
     }
 
