@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::frame::Frame;
 use super::segment::{self, Open, Segment};
 use super::shared::Shared;
 
@@ -23,14 +22,12 @@ pub(super) struct Writer {
     shared: Arc<Shared>,
     /// The segment being written; `None` before the first, and after one that cannot be trusted.
     open: Option<Open>,
-    /// The frame being written; empty if there is none.
-    frame: Frame,
 }
 
 impl Writer {
     /// A writer that continues the segment `open`.
     pub(super) fn new(shared: Arc<Shared>, open: Option<Open>) -> Self {
-        Self { shared, open, frame: Frame::default() }
+        Self { shared, open }
     }
 
     pub(super) fn shared(&self) -> &Arc<Shared> {
@@ -48,7 +45,7 @@ impl Writer {
                     }
                     self.shared.gathered.wait(&mut gathering);
                 }
-                std::mem::swap(&mut gathering.frame, &mut self.frame);
+                std::mem::swap(&mut gathering.frame, &mut self.shared.writing.write());
             }
             let begun = Instant::now();
             if !self.write_until_done() {
@@ -65,11 +62,15 @@ impl Writer {
     /// Tries once to write the pending records; returns whether none are left.
     pub(super) fn commit_once(&mut self) -> bool {
         // A frame that could not be written before goes first.
-        if !self.frame.is_empty() && !self.write() {
+        if self.has_frame() && !self.write() {
             return false;
         }
-        std::mem::swap(&mut self.shared.gathering.lock().frame, &mut self.frame);
-        self.frame.is_empty() || self.write()
+        std::mem::swap(&mut self.shared.gathering.lock().frame, &mut self.shared.writing.write());
+        !self.has_frame() || self.write()
+    }
+
+    fn has_frame(&self) -> bool {
+        !self.shared.writing.read().is_empty()
     }
 
     /// Tries to write the frame until it works; false if the log is closed first.
@@ -95,16 +96,19 @@ impl Writer {
             return false;
         }
         // Before the notification: a waiter must find the segments in their final form.
-        let next = self.frame.next();
+        let (next, bytes) = {
+            let frame = self.shared.writing.read();
+            (frame.next(), frame.len())
+        };
         self.go_on_behind_full(next);
         let shared = &self.shared;
-        shared.counters.committed(begun.elapsed(), self.frame.len());
+        shared.counters.committed(begun.elapsed(), bytes);
         if shared.problem.lock().take().is_some() {
             tracing::info!("the log can be written again");
         }
         // `durable` rises before the frame is cleared, so no observer misses records that were in flight.
         shared.durable.fetch_max(next - 1, Ordering::AcqRel);
-        self.frame.clear(FRAME_BYTES_KEPT);
+        shared.writing.write().clear(FRAME_BYTES_KEPT);
         drop(shared.gathering.lock());
         shared.committed.notify_all();
         shared.notify.notify_waiters();
@@ -131,11 +135,15 @@ impl Writer {
     }
 
     fn write_frame(&mut self) -> io::Result<()> {
+        let shared = self.shared.clone();
         if self.open.is_none() || self.is_open_full() {
-            self.begin_segment(self.frame.first())?;
+            let first = shared.writing.read().first();
+            self.begin_segment(first)?;
         }
         let Some(open) = &mut self.open else { return Err(io::Error::other("no segment is open")) };
-        let bytes = self.frame.seal(open.salt);
+        shared.writing.write().seal(open.salt);
+        let frame = shared.writing.read();
+        let bytes = frame.bytes();
         if let Err(error) = open.write(bytes) {
             if open.cut().is_err() {
                 // The rest of the frame stays in a segment that gets no more frames.
@@ -149,11 +157,11 @@ impl Writer {
             self.open = None;
             return Err(error);
         }
-        let mut segments = self.shared.segments.lock();
+        let mut segments = shared.segments.lock();
         if let Some(last) = segments.back_mut() {
             last.bytes = open.bytes;
         }
-        self.shared.disk_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        shared.disk_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(())
     }
 

@@ -59,7 +59,7 @@ impl Record<'_> {
 }
 
 /// A frame to which records are appended.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Frame {
     /// Empty, or the header and the records behind it.
     bytes: Vec<u8>,
@@ -111,8 +111,18 @@ impl Frame {
         self.records += 1;
     }
 
-    /// Writes the header for a segment with this salt, and returns the bytes of the frame.
-    pub(super) fn seal(&mut self, salt: u64) -> &[u8] {
+    /// The records, in order.
+    pub(super) fn records(&self) -> impl Iterator<Item = Record<'_>> {
+        records_in(self.bytes.get(HEADER_BYTES..).unwrap_or_default(), self.first)
+    }
+
+    /// The bytes of the frame, once it is sealed.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Writes the header for a segment with this salt.
+    pub(super) fn seal(&mut self, salt: u64) {
         let body = &self.bytes[HEADER_BYTES..];
         let (body_bytes, body_check) = (body.len() as u32, xxh3_64_with_seed(body, salt));
         let mut header = [0; HEADER_BYTES];
@@ -124,7 +134,6 @@ impl Frame {
         header[20..24].copy_from_slice(&check.to_le_bytes());
         header[24..].copy_from_slice(&body_check.to_le_bytes());
         self.bytes[..HEADER_BYTES].copy_from_slice(&header);
-        &self.bytes
     }
 
     /// Removes the records, and frees memory beyond `bytes_kept`.
@@ -163,13 +172,16 @@ impl<'b> Found<'b> {
 
     /// The records, in order.
     pub(super) fn records(&self) -> impl Iterator<Item = Record<'b>> {
-        let (mut rest, mut position) = (self.body, self.first);
-        std::iter::from_fn(move || {
-            let (record, after) = decode_record(rest, position)?;
-            (rest, position) = (after, position + 1);
-            Some(record)
-        })
+        records_in(self.body, self.first)
     }
+}
+
+fn records_in(mut rest: &[u8], mut position: u64) -> impl Iterator<Item = Record<'_>> {
+    std::iter::from_fn(move || {
+        let (record, after) = decode_record(rest, position)?;
+        (rest, position) = (after, position + 1);
+        Some(record)
+    })
 }
 
 /// Takes `N` bytes off the front.
@@ -290,7 +302,8 @@ mod tests {
             let record = Record { position, arrival_us: -7, client: b"kim", packet_id: 3, topic: b"a/b", payload };
             frame.push(&record);
         }
-        frame.seal(salt).to_vec()
+        frame.seal(salt);
+        frame.bytes().to_vec()
     }
 
     fn positions(bytes: &[u8]) -> Vec<u64> {

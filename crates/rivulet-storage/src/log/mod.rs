@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use tokio::sync::Notify;
 
 use crate::{Disk, RealDisk, StorageError};
@@ -205,6 +205,7 @@ impl Log {
             settings,
             seed,
             gathering: Mutex::new(Gathering { frame: Frame::default(), next: found.next }),
+            writing: RwLock::default(),
             gathered: Condvar::new(),
             committed: Condvar::new(),
             notify: Notify::new(),
@@ -315,6 +316,24 @@ impl Log {
         let until = until.min(self.durable() + 1);
         let segments: Vec<Segment> = self.shared.segments.lock().iter().cloned().collect();
         read_segments(&*self.shared.disk, &segments, from, until, take)
+    }
+
+    /// Reads, as [`Log::read`] does, the records that are not durable yet, and waits for no disk. Returns the position
+    /// behind the last record read. That is `from` if this record is on disk already.
+    pub fn read_pending(&self, from: u64, until: u64, take: &mut dyn FnMut(Record<'_>) -> bool) -> u64 {
+        let frames: Vec<Frame> = {
+            let gathering = self.shared.gathering.lock();
+            let writing = self.shared.writing.read();
+            [&*writing, &gathering.frame].into_iter().filter(|frame| frame.next() > from).cloned().collect()
+        };
+        let mut next = from;
+        for record in frames.iter().flat_map(Frame::records).skip_while(|record| record.position < from) {
+            if record.position != next || next >= until || !take(record) {
+                break;
+            }
+            next += 1;
+        }
+        next
     }
 
     /// Reads the end of the log, oldest first: the records of its last `window_us`, from the segments that hold the

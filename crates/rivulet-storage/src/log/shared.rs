@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 use tokio::sync::Notify;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -48,6 +48,9 @@ pub(super) struct Shared {
     /// The seed of the salts of segments.
     pub(super) seed: u64,
     pub(super) gathering: Mutex<Gathering>,
+    /// The frame that is being written; empty if there is none. It changes hands with `gathering` locked. Nobody waits
+    /// for the disk with it locked for writing.
+    pub(super) writing: RwLock<Frame>,
     /// Wakes the thread.
     pub(super) gathered: Condvar,
     /// Wakes threads that wait for a position to be durable.

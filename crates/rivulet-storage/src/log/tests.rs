@@ -244,9 +244,9 @@ fn write_segment(folder: &Path, first: u64, payloads: &[&[u8]]) {
     for (position, payload) in (first..).zip(payloads) {
         let mut frame = Frame::default();
         frame.push(&Record { position, ..record(payload) });
-        let bytes = frame.seal(open.salt).to_vec();
-        open.write(&bytes).unwrap();
-        open.sync(bytes.len()).unwrap();
+        frame.seal(open.salt);
+        open.write(frame.bytes()).unwrap();
+        open.sync(frame.len()).unwrap();
     }
 }
 
@@ -319,6 +319,43 @@ fn a_segment_that_went_is_named_to_nobody() {
     let on_disk: u64 = files(folder.path()).iter().map(|file| fs::metadata(file).unwrap().len()).sum();
     assert_eq!((on_disk, files(folder.path()).len() as u64), (log.stats().disk_bytes, log.stats().segments));
     assert_eq!(Log::stepped(disk, folder.path(), small).unwrap().1.next, 3);
+}
+
+/// What is being written, and what gathers meanwhile, is read while the disk does not answer.
+#[test]
+fn what_is_not_on_disk_yet_is_read_from_memory() {
+    let (folder, disk) = (TempDir::new().unwrap(), Arc::new(RefusingDisk::default()));
+    let (log, _) = Log::stepped(disk.clone(), folder.path(), settings()).unwrap();
+    let pending = |from: u64, until: u64, at_most: usize| {
+        let mut all = Vec::new();
+        let next = log.read_pending(from, until, &mut |record| {
+            let is_taken = all.len() < at_most;
+            is_taken.then(|| all.push((record.position, record.payload.to_vec())));
+            is_taken
+        });
+        (all.into_iter().map(|(position, payload)| (position, payload[0])).collect::<Vec<_>>(), next)
+    };
+    let offer = |payload: &[u8]| assert!(matches!(append(&log, payload), Appended::At(_)));
+    offer(b"a");
+    assert!(log.commit());
+    assert_eq!(pending(1, 9, 9), (vec![], 1), "it is on disk");
+    assert_eq!(pending(2, 9, 9), (vec![], 2));
+    offer(&[b'b'; 500]);
+    // A full segment cannot be followed by another one.
+    disk.0.store(true, Ordering::Relaxed);
+    assert!(log.commit());
+    [b"c", b"d"].into_iter().for_each(|one| offer(one));
+    assert!(!log.commit());
+    offer(b"e");
+    let all = [(3, b'c'), (4, b'd'), (5, b'e')];
+    assert_eq!(pending(3, 9, 9), (all.to_vec(), 6));
+    assert_eq!(pending(4, 5, 9), (all[1..2].to_vec(), 5));
+    assert_eq!(pending(3, 9, 1), (all[..1].to_vec(), 4));
+    assert_eq!(pending(2, 9, 9), (vec![], 2), "not with a gap");
+    assert_eq!((log.durable(), read_all(&log, 1).1), (2, Read { records: 2, next: 3, lost: 0 }));
+    disk.0.store(false, Ordering::Relaxed);
+    assert!(log.commit());
+    assert_eq!((pending(3, 9, 9), read_all(&log, 3).0.len()), ((vec![], 3), 3));
 }
 
 /// A segment of version 1: its checks have no secret seed, and its header has no check.
