@@ -364,7 +364,7 @@ fn answer(frame: &Frame<'_>, session: &Session, state: &State, answers: &mut Vec
 fn answer_v3(packet: v3::Packet, session: &Session, state: &State, answers: &mut Vec<u8>) -> Result<(), End> {
     match packet {
         v3::Packet::Subscribe { packet_id, topic_filters } => {
-            let status = subscribe(topic_filters.iter().map(|(filter, _)| filter.as_ref()), session, state)
+            let status = change(Filters::add, topic_filters.iter().map(|(filter, _)| filter.as_ref()), session, state)
                 .map(|is_taken| match is_taken {
                     true if state.qos == Qos::AtMostOnce => v3::SubscribeReturnCode::Success(QoS::AtMostOnce),
                     true => v3::SubscribeReturnCode::Success(QoS::AtLeastOnce),
@@ -374,7 +374,7 @@ fn answer_v3(packet: v3::Packet, session: &Session, state: &State, answers: &mut
             encode_v3(v3::Packet::SubscribeAck { packet_id, status }, answers)?;
         }
         v3::Packet::Unsubscribe { packet_id, topic_filters } => {
-            unsubscribe(topic_filters.iter().map(AsRef::as_ref), session, state).for_each(drop);
+            change(Filters::remove, topic_filters.iter().map(AsRef::as_ref), session, state).for_each(drop);
             encode_v3(v3::Packet::UnsubscribeAck { packet_id }, answers)?;
         }
         v3::Packet::PingRequest => answers.extend_from_slice(&PING_RESPONSE),
@@ -387,7 +387,7 @@ fn answer_v3(packet: v3::Packet, session: &Session, state: &State, answers: &mut
 fn answer_v5(packet: v5::Packet, session: &Session, state: &State, answers: &mut Vec<u8>) -> Result<(), End> {
     match packet {
         v5::Packet::Subscribe(v5::Subscribe { packet_id, topic_filters, .. }) => {
-            let status = subscribe(topic_filters.iter().map(|(filter, _)| filter.as_ref()), session, state)
+            let status = change(Filters::add, topic_filters.iter().map(|(filter, _)| filter.as_ref()), session, state)
                 .zip(&topic_filters)
                 .map(|(is_taken, (filter, _))| match is_taken {
                     true if state.qos == Qos::AtMostOnce => v5::SubscribeAckReason::GrantedQos0,
@@ -400,13 +400,14 @@ fn answer_v5(packet: v5::Packet, session: &Session, state: &State, answers: &mut
             encode_v5(v5::Packet::SubscribeAck(packet), answers)?;
         }
         v5::Packet::Unsubscribe(v5::Unsubscribe { packet_id, topic_filters, .. }) => {
-            let status = unsubscribe(topic_filters.iter().map(AsRef::as_ref), session, state)
+            let status = change(Filters::remove, topic_filters.iter().map(AsRef::as_ref), session, state)
                 .map(|was_there| match was_there {
                     true => v5::UnsubscribeAckReason::Success,
                     false => v5::UnsubscribeAckReason::NoSubscriptionExisted,
                 })
                 .collect();
-            encode_v5(v5::Packet::UnsubscribeAck(unsubscribe_ack(packet_id, status)), answers)?;
+            let packet = v5::UnsubscribeAck { packet_id, properties: Vec::new(), reason_string: None, status };
+            encode_v5(v5::Packet::UnsubscribeAck(packet), answers)?;
         }
         v5::Packet::PingRequest => answers.extend_from_slice(&PING_RESPONSE),
         v5::Packet::Disconnect(_) => return Err(End::Closed),
@@ -415,34 +416,18 @@ fn answer_v5(packet: v5::Packet, session: &Session, state: &State, answers: &mut
     Ok(())
 }
 
-fn unsubscribe_ack(packet_id: NonZeroU16, status: Vec<v5::UnsubscribeAckReason>) -> v5::UnsubscribeAck {
-    v5::UnsubscribeAck { packet_id, properties: Vec::new(), reason_string: None, status }
-}
-
-/// Adds filters; returns for each whether it was accepted.
-fn subscribe<'a>(
+/// Adds or removes filters; returns for each whether it was accepted, or existed.
+fn change<'a>(
+    how: fn(&mut Filters, &str) -> bool,
     filters: impl Iterator<Item = &'a str>,
     session: &Session,
     state: &State,
 ) -> impl Iterator<Item = bool> {
     let mut subscribed = lock(&session.filters);
-    let taken: Vec<bool> = filters.map(|filter| subscribed.add(filter)).collect();
+    let changed: Vec<bool> = filters.map(|filter| how(&mut subscribed, filter)).collect();
     drop(subscribed);
     state.version.fetch_add(1, Ordering::AcqRel);
-    taken.into_iter()
-}
-
-/// Removes filters; returns for each whether it existed.
-fn unsubscribe<'a>(
-    filters: impl Iterator<Item = &'a str>,
-    session: &Session,
-    state: &State,
-) -> impl Iterator<Item = bool> {
-    let mut subscribed = lock(&session.filters);
-    let removed: Vec<bool> = filters.map(|filter| subscribed.remove(filter)).collect();
-    drop(subscribed);
-    state.version.fetch_add(1, Ordering::AcqRel);
-    removed.into_iter()
+    changed.into_iter()
 }
 
 /// The route of a query that has not been looked up since subscriptions changed: no set of outlets has this bit.
