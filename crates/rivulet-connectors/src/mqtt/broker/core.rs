@@ -273,7 +273,7 @@ impl Core {
             }
         };
         if present.is_some() {
-            self.come_back(key, request.address);
+            self.come_back(key, request.address, tenant);
         }
         let session = self.sessions.get_mut(key).expect("it was found or made just now");
         let window = usize::from(request.receive_max.clamp(1, self.bounds.in_flight_max));
@@ -378,15 +378,15 @@ impl Core {
         }
     }
 
-    /// Notes that the client of a session is back, maybe from another address.
-    fn come_back(&mut self, key: SessionKey, address: IpAddr) {
+    /// Notes that the client of a session is back, maybe from another address, and maybe as the client of a tenant that
+    /// has come or gone since.
+    fn come_back(&mut self, key: SessionKey, address: IpAddr, tenant: Option<&Arc<Tenant>>) {
         let Some(session) = self.sessions.get_mut(key) else { return };
         let old = session.address;
         if let Some(number) = session.waits_as.take() {
             self.addresses.wait_no_more(old, number);
         }
-        let tenant = self.addresses.get_mut(old).tenant.clone();
-        let new = self.addresses.enter(address, tenant.as_ref(), &self.memory);
+        let new = self.addresses.enter(address, tenant, &self.memory);
         if new != old {
             self.addresses.get_mut(old).unsubscribed(session.subscriptions.len());
             let row = self.addresses.get_mut(new);

@@ -1,5 +1,7 @@
 //! What one tenant holds takes nothing from others.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use super::super::super::rights::{ClientAuthorizer, ClientLogin, ClientRights, NotAdmitted};
 use super::super::*;
 use super::{connect_from, core, publish_to, sent, subscribe};
@@ -76,6 +78,46 @@ fn one_tenant_leaves_half_of_each_bound_to_others_from_however_many_addresses_it
     let [_, counted @ ..] = held(&mut core, "acme");
     assert_eq!(counted, [0; 5]);
     assert!(core.counters.drops.clients_refused >= 16 && core.counters.drops.retained_full == 100);
+}
+
+/// Knows the tenants once it is told to.
+#[derive(Debug, Default)]
+struct KnowsLater(AtomicBool);
+
+impl ClientAuthorizer for KnowsLater {
+    fn admit(&self, _: &ClientLogin) -> Result<Option<Arc<dyn ClientRights>>, NotAdmitted> {
+        Ok(None)
+    }
+
+    fn is_tenant(&self, name: &str) -> bool {
+        self.0.load(Ordering::Relaxed) && Knows.is_tenant(name)
+    }
+}
+
+#[test]
+fn what_a_session_from_before_its_tenant_holds_is_counted_and_taken_back() {
+    let knows = Arc::new(KnowsLater::default());
+    let mut core = core(|options| options.authorizer = Some(knows.clone()));
+    let connect = |core: &mut Core| connect_from(core, 1, &of("acme", 1), false, 60).expect("there is room");
+    let leave = |core: &mut Core, (key, outbox): (SessionKey, Arc<Outbox>)| {
+        assert!(core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None }));
+    };
+    let (key, outbox, _) = connect(&mut core);
+    assert_eq!(subscribe(&mut core, key, "acme/1", Qos::AtLeastOnce), 1);
+    leave(&mut core, (key, outbox));
+    knows.0.store(true, Ordering::Relaxed);
+    for _ in 0..3 {
+        let (key, outbox, present) = connect(&mut core);
+        assert_eq!((present, &held(&mut core, "acme")[..3]), (true, &[1, 1, 1][..]));
+        // The second time while the first connection is still there.
+        let (same, newer, _) = connect(&mut core);
+        assert_eq!((same, &held(&mut core, "acme")[..3]), (key, &[1, 1, 1][..]));
+        drop(outbox);
+        leave(&mut core, (same, newer));
+        assert_eq!(held(&mut core, "acme")[..3], [0, 1, 1]);
+    }
+    core.remove_session(key);
+    assert_eq!(held(&mut core, "acme")[..3], [0; 3]);
 }
 
 #[test]
