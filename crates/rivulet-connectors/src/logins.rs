@@ -1,10 +1,11 @@
 //! Failed logins: logged with their address, and slowed down by the pair of address and user, by the address, or by
 //! whatever else they have in common.
 //!
-//! What must hold: a client with an old password makes no other user behind its address wait; made-up names give nobody
-//! further guesses. Callers let right credentials through at once that cannot be guessed, like tokens.
+//! What must hold: clients with old passwords make no user behind their address wait that has logged in there before, and
+//! few of them make nobody wait; made-up names give nobody further guesses. Callers let right credentials through at once
+//! that cannot be guessed, like tokens.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -116,6 +117,8 @@ pub struct FailedLogins {
     by_pair: Failures<(IpAddr, u64)>,
     /// By the address and the number of the span of [`FORGOTTEN_AFTER`]: in each it begins anew.
     by_address: Failures<(IpAddr, u64)>,
+    /// Pairs that have logged in, which do not wait because of others at their address.
+    proven: Mutex<HashSet<(IpAddr, u64)>>,
     begun: Instant,
     /// Names may be long, so their keyed hashes are kept.
     hash: RandomState,
@@ -132,7 +135,8 @@ struct Notices {
 impl Default for FailedLogins {
     fn default() -> Self {
         let [by_pair, by_address] = [FAILURES_FREE, ADDRESS_FAILURES_FREE].map(Failures::new);
-        Self { by_pair, by_address, begun: Instant::now(), hash: RandomState::new(), notices: Mutex::default() }
+        let (proven, notices) = (Mutex::default(), Mutex::default());
+        Self { by_pair, by_address, proven, begun: Instant::now(), hash: RandomState::new(), notices }
     }
 }
 
@@ -151,6 +155,16 @@ impl FailedLogins {
         }
     }
 
+    /// Notes that a named user has given the right password at an address.
+    pub fn note_right(&self, address: IpAddr, user: &str) {
+        let (pair, mut proven) = (self.pair(address, Some(user)), self.proven.lock());
+        if proven.len() >= REMEMBERED_MAX && !proven.contains(&pair) {
+            let any = proven.iter().next().copied();
+            any.iter().for_each(|one| _ = proven.remove(one));
+        }
+        proven.insert(pair);
+    }
+
     fn pair(&self, address: IpAddr, user: Option<&str>) -> (IpAddr, u64) {
         (network(address), self.hash.hash_one(user))
     }
@@ -160,8 +174,9 @@ impl FailedLogins {
     }
 
     fn must_wait_at(&self, address: IpAddr, user: Option<&str>, now: Instant) -> Option<Duration> {
+        let pair = self.pair(address, user);
         let of_address = user.and_then(|_| self.by_address.must_wait_at(&self.span(address, now), now));
-        self.by_pair.must_wait_at(&self.pair(address, user), now).max(of_address)
+        self.by_pair.must_wait_at(&pair, now).max(of_address.filter(|_| !self.proven.lock().contains(&pair)))
     }
 
     /// The number of failures to log, if it is time for that.
@@ -277,6 +292,25 @@ mod tests {
             }
             assert_eq!(logins.must_wait_at(address, Some("alex"), now), None, "after {:?}", now - begun);
         }
+    }
+
+    #[test]
+    fn whoever_has_logged_in_waits_for_nobody_else_behind_its_address() {
+        let (logins, now) = (FailedLogins::default(), Instant::now());
+        let [address, elsewhere]: [IpAddr; 2] = ["192.0.2.1", "192.0.2.2"].map(|address| address.parse().unwrap());
+        logins.note_right(address, "alex");
+        for number in 0..REMEMBERED_MAX {
+            logins.note_at(address, Some(&format!("name {number}")), now);
+            logins.note_at(elsewhere, Some(&format!("name {number}")), now);
+        }
+        let waits = |address, user| logins.must_wait_at(address, Some(user), now).is_some();
+        assert!(!waits(address, "alex") && waits(address, "robin") && waits(elsewhere, "alex"));
+        (0..=FAILURES_FREE).for_each(|_| _ = logins.note_at(address, Some("alex"), now));
+        assert!(waits(address, "alex"), "for its own wrong ones");
+        for number in 0..2 * REMEMBERED_MAX {
+            logins.note_right(elsewhere, &format!("name {number}"));
+        }
+        assert_eq!(logins.proven.lock().len(), REMEMBERED_MAX, "what is remembered is bounded");
     }
 
     #[test]

@@ -159,6 +159,9 @@ impl Api {
             if let Some(address) = address.filter(|_| is_wrong) {
                 failed_logins.note(address, user, "the REST API");
             }
+            if let (Some(address), Some(user), Ok(Some(_))) = (address, user, &answer) {
+                failed_logins.note_right(address, user);
+            }
             answer?.ok_or_else(|| ApiError::after_wrong_ones(wait.unwrap_or_default(), user.is_some()))
         };
         self.call(permits, in_turn).await?

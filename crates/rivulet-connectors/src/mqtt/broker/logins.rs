@@ -78,6 +78,9 @@ fn in_turn(
         None if login.is_configured == Some(false) => Err(NotAdmitted::Unknown),
         None => Ok(None),
     };
+    if let (Ok(_), Some(user), true) = (&admitted, user, login.password.is_some()) {
+        failed.note_right(address, user);
+    }
     admitted.map_err(|refused| match refused {
         NotAdmitted::Unknown => {
             failed.note(address, user, PLACE);
