@@ -149,6 +149,11 @@ impl TaskInbox {
         queue.rows >= self.limits.rows_max || (queue.rows > 0 && queue.bytes + payload_bytes > self.limits.bytes_max)
     }
 
+    /// Whether at least half of the inbox is free.
+    pub(crate) fn is_half_empty(&self, queue: &Queue) -> bool {
+        queue.rows <= self.limits.rows_max / 2 && queue.bytes <= self.limits.bytes_max / 2
+    }
+
     /// Whether there is room for an event, or an older one would make room.
     pub(crate) fn has_room(&self, queue: &Queue, payload_bytes: usize) -> bool {
         self.limits.overflow != Overflow::Block || !self.is_full(queue, payload_bytes)
@@ -294,8 +299,8 @@ impl Queue {
         }
     }
 
-    /// Drops the waiting events that are in the log, and counts them.
-    pub(crate) fn drop_logged(&mut self, chunk_rows: usize) {
+    /// Drops the waiting events that are in the log, and counts them. Returns their number.
+    pub(crate) fn drop_logged(&mut self, chunk_rows: usize) -> u64 {
         let (chunks, before) = (std::mem::take(&mut self.chunks), self.rows);
         (self.rows, self.bytes) = (0, 0);
         for chunk in chunks {
@@ -313,7 +318,9 @@ impl Queue {
                 }
             }
         }
-        self.dropped += (before - self.rows) as u64;
+        let dropped = (before - self.rows) as u64;
+        self.dropped += dropped;
+        dropped
     }
 
     /// Keeps the memory of a processed arena.

@@ -41,17 +41,21 @@ impl Group {
         }
     }
 
+    /// Whether so much of the inboxes is free that it is worth reading from the log.
+    pub fn has_room_to_catch_up(&self) -> bool {
+        self.all_tasks().all(|(_, task)| task.inbox().is_half_empty(&task.inbox().lock()))
+    }
+
     /// Puts an event that was left in the log into the inbox, for each of these queries or for none. Returns whether
-    /// there was room; with `must_fit` there is.
-    pub fn catch_up(&self, targets: &[(InputIndex, Slot)], event: &LoggedEvent<'_>, must_fit: bool) -> bool {
+    /// there was room.
+    pub fn catch_up(&self, targets: &[(InputIndex, Slot)], event: &LoggedEvent<'_>) -> bool {
         let &LoggedEvent { arrival_us, position, topic, payload, .. } = event;
         self.settings.standstill.held_at_us.store(arrival_us, Ordering::Release);
         let has_room = |slot: Slot| {
             let task = self.place(slot).and_then(|place| self.task(place.task as usize));
             task.is_none_or(|task| !task.inbox().is_full(&task.inbox().lock(), payload.len()))
         };
-        let may_not = !must_fit && self.settings.rest.has_closed_intake();
-        if may_not || !(must_fit || targets.iter().all(|&(_, slot)| has_room(slot))) {
+        if self.settings.rest.has_closed_intake() || !targets.iter().all(|&(_, slot)| has_room(slot)) {
             return false;
         }
         for &(input, slot) in targets {
@@ -76,9 +80,13 @@ impl Group {
     }
 
     /// Gives up the events of the log that wait in memory, which are the oldest that the log keeps for the group, and
-    /// counts `events` that were left in the log and are given up too.
-    pub fn give_up_waiting(&self, events: u64) {
-        self.all_tasks().for_each(|(_, task)| task.inbox().lock().drop_logged(task.inbox().chunk_rows()));
+    /// counts them. Returns their number.
+    pub fn give_up_waiting(&self) -> u64 {
+        self.all_tasks().map(|(_, task)| task.inbox().lock().drop_logged(task.inbox().chunk_rows())).sum()
+    }
+
+    /// Counts events that were left in the log and are given up, or lost there.
+    pub fn count_given_up(&self, events: u64) {
         self.settings.standstill.given_up.fetch_add(events, Ordering::Relaxed);
     }
 

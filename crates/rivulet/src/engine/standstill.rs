@@ -18,7 +18,7 @@ use rivulet_connectors::mqtt::Received;
 use rivulet_dataflow::LogPosition;
 
 use super::applications::Applications;
-use super::event_log::{DISK_WAIT_MAX, EventLog, FULL_PAUSE, REST_MAX};
+use super::event_log::EventLog;
 use super::outlets::Outlets;
 use super::queries::Queries;
 use super::routing::Routing;
@@ -30,7 +30,10 @@ use crate::service::ServiceError;
 /// How often outputs are looked at, and the log for those that are behind.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
-/// The same where there are no outputs.
+/// How often those are looked at that read on, whether they have room for more.
+const READ_PERIOD: Duration = Duration::from_millis(5);
+
+/// The same where there are no outputs, and where the log cannot be read.
 const IDLE_PERIOD: Duration = Duration::from_secs(2);
 
 /// The same for the log where nobody is behind: the bell rings when somebody is.
@@ -38,6 +41,9 @@ const NONE_BEHIND_PERIOD: Duration = Duration::from_secs(60);
 
 /// How long one application reads before the next has its turn.
 const TURN_MAX: Duration = Duration::from_millis(500);
+
+/// The most events that may come between the end of reading and the moment at which no message is routed.
+const REST_MAX: u64 = 8_192;
 
 /// The applications that stand still, or are behind.
 pub(super) struct Standstills {
@@ -50,7 +56,7 @@ pub(super) struct Standstills {
     pub(super) known: Mutex<BTreeMap<ApplicationNumber, Arc<Running>>>,
     /// Rings while there are some.
     pub(super) has_some: Arc<Bell>,
-    /// The position of the log before which events were given up last.
+    /// The position of the log before which applications give up events, so that it is not full.
     pub(super) given_up_to: AtomicU64,
 }
 
@@ -62,8 +68,8 @@ impl Standstills {
             if looks.look() { LOOK_PERIOD } else { IDLE_PERIOD }
         })?;
         threads.start_paced("rivulet-behind", &self.has_some, move || {
-            reads.catch_up();
-            if reads.known.lock().is_empty() { NONE_BEHIND_PERIOD } else { LOOK_PERIOD }
+            let pause = reads.catch_up();
+            if reads.known.lock().is_empty() { NONE_BEHIND_PERIOD } else { pause }
         })
     }
 
@@ -71,6 +77,7 @@ impl Standstills {
     fn look(&self) -> bool {
         let standing = self.outlets.standing();
         let mut known = self.known.lock();
+        let were_none = known.is_empty();
         for number in &standing {
             let Some(running) = self.applications.numbered(*number) else { continue };
             self.stand_still(&running);
@@ -84,7 +91,7 @@ impl Standstills {
             }
         }
         known.retain(|number, running| self.stays(*number, running, &standing));
-        if !known.is_empty() {
+        if were_none && !known.is_empty() {
             self.has_some.ring();
         }
         let has_some = !(known.is_empty() && self.outlets.are_none());
@@ -125,111 +132,111 @@ impl Standstills {
         running.group.stand_still(0);
         tracing::info!(
             application = running.full_name().in_log(),
-            "the application goes on, and has lost nothing of the log"
+            "the application goes on, and has read what the log had for it"
         );
         false
     }
 
-    /// Lets each application that is behind read some of the log.
-    fn catch_up(&self) {
+    /// Lets each application that is behind read some of the log. Returns when the next part is to be read.
+    pub(super) fn catch_up(&self) -> Duration {
         let behind: Vec<Arc<Running>> =
             self.known.lock().values().filter(|one| one.group.is_behind()).cloned().collect();
         let standing = self.outlets.standing();
         let (stuck, others): (Vec<_>, Vec<_>) =
             behind.into_iter().partition(|running| standing.contains(&running.number));
-        if let Err(error) = self.give_up_some(&stuck) {
-            tracing::error!("the log cannot be read, and it is tried again: {error}");
-        }
-        for running in others {
-            if let Err(error) = self.read_for(&running) {
-                let name = running.full_name().in_log();
-                tracing::error!(application = name, "the log cannot be read, and it is tried again: {error}");
-            }
+        let read = others.iter().map(|running| self.read_for(running)).chain([self.give_up_some(&stuck)]);
+        let failed = read.filter_map(Result::err);
+        match failed.inspect(|error| tracing::error!("the log cannot be read, and it is tried again: {error}")).count()
+        {
+            0 if others.is_empty() => LOOK_PERIOD,
+            0 => READ_PERIOD,
+            _ => IDLE_PERIOD,
         }
     }
 
-    /// If the log is nearly full, the application that is furthest behind, and whose output takes nothing, gives up the
-    /// older half of what is left for it: a full log would stop all. It does so once more when the log was shortened by
-    /// that, and is full again.
-    fn give_up_some(&self, stuck: &[Arc<Running>]) -> Result<(), ServiceError> {
-        let forgotten = self.event_log.forgotten();
-        if !self.event_log.is_nearly_full() || forgotten < self.given_up_to.load(Ordering::Acquire) {
+    /// If the log is nearly full, applications whose outputs take nothing give up the older half of what is left for
+    /// the one that is furthest behind: a full log would stop all. They do so once more when the log was shortened by
+    /// that, and is full again. Each call gives up as much as there is time for.
+    pub(super) fn give_up_some(&self, stuck: &[Arc<Running>]) -> Result<(), ServiceError> {
+        let (forgotten, end) = (self.event_log.forgotten(), self.event_log.next());
+        if !self.event_log.is_nearly_full() {
             return Ok(());
         }
         let oldest = |running: &&Arc<Running>| running.group.oldest_position().unwrap_or(LogPosition::MAX);
-        let Some(furthest) = stuck.iter().min_by_key(oldest) else { return Ok(()) };
-        let (from, end) = (oldest(&furthest), self.event_log.next());
-        let Some((left_from, _)) = furthest.group.behind_from() else { return Ok(()) };
-        // Others may be the reason that the log is full.
-        if from.saturating_sub(forgotten) > end.saturating_sub(forgotten) / 4 {
-            return Ok(());
+        if forgotten >= self.given_up_to.load(Ordering::Acquire) {
+            let Some(furthest) = stuck.iter().min_by_key(oldest) else { return Ok(()) };
+            let Some((from, _)) = furthest.group.behind_from() else { return Ok(()) };
+            // Others may be the reason that the log is full.
+            if oldest(&furthest).saturating_sub(forgotten) > end.saturating_sub(forgotten) / 4 {
+                return Ok(());
+            }
+            self.given_up_to.store(from + end.saturating_sub(from) / 2, Ordering::Release);
         }
-        let middle = left_from + end.saturating_sub(left_from) / 2;
-        let mut events = 0;
-        // What is not on disk yet cannot be counted, and is not given up.
-        let read_to = self.event_log.read(left_from, middle, &mut |message, _| {
-            events += self.routing.targets(furthest, message.topic).len() as u64;
-            true
-        })?;
-        furthest.group.caught_up_to(read_to);
-        furthest.group.give_up_waiting(events);
-        self.given_up_to.store(read_to, Ordering::Release);
-        let name = furthest.full_name().in_log();
-        tracing::error!(
-            application = name,
-            events,
-            "the log is nearly full, and the application gives up events that wait for its output"
-        );
+        let to = self.given_up_to.load(Ordering::Acquire);
+        for running in stuck.iter().filter(|running| oldest(running) < to) {
+            let (mut events, mut found) = (0, Vec::new());
+            let read = self.read_some(running, to, &mut |message, _| {
+                self.routing.find_targets(running, message.topic, &mut found);
+                events += found.len() as u64;
+                true
+            })?;
+            running.group.caught_up_to(read);
+            running.group.count_given_up(events);
+            events += running.group.give_up_waiting();
+            if events > 0 {
+                tracing::error!(
+                    application = running.full_name().in_log(),
+                    events,
+                    "the log is nearly full, and the application gives up events that wait for its output"
+                );
+            }
+        }
         Ok(())
     }
 
     fn read_for(&self, running: &Running) -> Result<(), ServiceError> {
         let Some((_, fell_at)) = running.group.behind_from() else { return Ok(()) };
         // Rows that are on their way from before may be the first that are missing. Once there are none, the place
-        // where reading begins stays.
-        if self.routing.has_earlier_rows(running, fell_at) {
+        // where reading begins stays. A turn reads at least a file of the log: not for a few events.
+        if self.routing.has_earlier_rows(running, fell_at) || !running.group.has_room_to_catch_up() {
             return Ok(());
         }
-        let Some((from, _)) = running.group.behind_from() else { return Ok(()) };
-        let until = Instant::now() + TURN_MAX;
-        let is_over = || self.is_stopped.load(Ordering::Acquire) || Instant::now() >= until;
-        let next = self.event_log.read(from, self.event_log.next(), &mut |message, position| {
-            while !self.routing.catch_up(running, message, position) {
-                if is_over() {
-                    return false;
-                }
-                std::thread::sleep(FULL_PAUSE);
-            }
-            !is_over()
-        })?;
-        let read_to = next.max(running.group.behind_from().map_or(0, |(from, _)| from));
-        running.group.caught_up_to(read_to);
-        let end = self.event_log.next();
-        let is_near = end.saturating_sub(read_to) <= REST_MAX;
-        // Nobody is held up by a slow disk.
-        if is_near && !is_over() && self.event_log.wait_durable(end.saturating_sub(1), DISK_WAIT_MAX) {
-            running.group.expect_repeats(end + 2 * REST_MAX);
-            self.routing.end_catch_up(running, |end, hand_over| self.read_rest(read_to, end, hand_over));
+        let (end, mut found) = (self.event_log.next(), Vec::new());
+        let mut take = |message: &Received<'_>, position| self.routing.catch_up(running, &mut found, message, position);
+        let read = self.read_some(running, end, &mut take)?;
+        running.group.caught_up_to(read);
+        if read == end {
+            running.group.expect_repeats(end + REST_MAX);
+            // What has come meanwhile.
+            let read = self.event_log.read_pending(read, self.event_log.next(), &mut take);
+            self.routing.end_catch_up(running, read, end + REST_MAX);
         }
         Ok(())
     }
 
-    /// Hands over the last events before `end`. Returns whether these were all.
-    fn read_rest(
+    /// Reads what is left for an application, as much as there is time for. Returns the position up to which it came.
+    fn read_some(
         &self,
-        from: LogPosition,
-        end: LogPosition,
-        hand_over: &mut dyn FnMut(&Received<'_>, LogPosition),
-    ) -> bool {
-        // An end of the replay is on disk.
-        let is_durable = end <= from || self.event_log.wait_durable(end - 1, DISK_WAIT_MAX);
-        if !is_durable || end.saturating_sub(from) > 2 * REST_MAX {
-            return false;
+        running: &Running,
+        until: LogPosition,
+        take: &mut dyn FnMut(&Received<'_>, LogPosition) -> bool,
+    ) -> Result<LogPosition, ServiceError> {
+        let Some((from, _)) = running.group.behind_from() else { return Ok(LogPosition::MAX) };
+        let (deadline, mut is_over) = (Instant::now() + TURN_MAX, false);
+        let read = self.event_log.read(from, until, &mut |message, position| {
+            // At least one, however long its file takes to be read.
+            let is_taken = !is_over && take(message, position);
+            is_over = self.is_stopped.load(Ordering::Acquire) || Instant::now() >= deadline;
+            is_taken
+        })?;
+        if read.lost > 0 {
+            running.group.count_given_up(read.lost);
+            tracing::error!(
+                application = running.full_name().in_log(),
+                events = read.lost,
+                "events of the log are lost or damaged, which the application was to read"
+            );
         }
-        let read = self.event_log.read(from, end, &mut |message, position| {
-            hand_over(message, position);
-            true
-        });
-        end <= from || read.is_ok_and(|next| next == end)
+        Ok(read.next)
     }
 }

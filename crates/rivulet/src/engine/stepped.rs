@@ -142,6 +142,7 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    mod behind;
     mod meanwhile;
     mod waiting;
 
@@ -195,6 +196,10 @@ mod tests {
     }
 
     fn start(folder: &Path, allowed: &Path) -> (Arc<Engine>, Arc<Results>) {
+        start_with(folder, allowed, LogSettings::default())
+    }
+
+    fn start_with(folder: &Path, allowed: &Path, log: LogSettings) -> (Arc<Engine>, Arc<Results>) {
         let sources = Sources { file: Some("/dev/null".into()), ..Sources::default() };
         let loaded = config::load(&sources).expect("what is not configured has its default").config;
         let checkpoint = CheckpointConfig { interval: None, place: Place::Folder("checkpoints".into()), retained: 2 };
@@ -210,7 +215,7 @@ mod tests {
         let environment = Environment {
             clock: Arc::new(ManualClock::new(0)),
             disk: Arc::new(Below(folder.to_owned())),
-            log: LogSettings::default(),
+            log,
             store: Arc::new(Store::folder(&folder.join("checkpoints")).expect("a store")),
             catalog: Catalog::open(folder).expect("a catalog"),
             network: network.clone(),

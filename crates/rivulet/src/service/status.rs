@@ -153,7 +153,7 @@ pub struct LogStatus {
     pub replayed_events: u64,
     /// How long that took, in milliseconds.
     pub replay_ms: u64,
-    /// Events that were lost or damaged on disk, and could not be replayed, as far as their number is known.
+    /// Events that were lost or damaged on disk, as far as their number is known.
     pub lost_events: u64,
     /// What was lost of the log, or is missing of its files, as the start has found.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use rivulet_connectors::mqtt::{Logged, MessageLog, REMEMBERED_FOR, Received, Router};
 use rivulet_dataflow::{Clock, LogPosition};
 use rivulet_runtime::Workers;
-use rivulet_storage::log::{Appended, Found, HeldLog, Log, LogSettings, LogStats, Record};
+use rivulet_storage::log::{Appended, Found, HeldLog, Log, LogSettings, LogStats, Read, Record};
 use rivulet_storage::{Disk, StorageError};
 use tokio::sync::Notify;
 
@@ -31,7 +31,6 @@ use crate::counted::counted;
 use crate::data_folder::LOG;
 use crate::service::{ErrorKind, LogStatus, ServiceError};
 use replay::{Advance, Change, Progress, Replay, message, say_loss};
-pub(super) use replay::{DISK_WAIT_MAX, FULL_PAUSE, REST_MAX};
 
 /// How long messages stay in the log in any case, because their senders may not have the acknowledgement yet. An
 /// acknowledgement follows within milliseconds.
@@ -150,8 +149,9 @@ impl EventLog {
         read.map(drop).map_err(|error| unavailable(&error))
     }
 
-    /// Calls `take` with the messages on disk from a position on and before `until`, until it returns false. Returns
-    /// the position of the message that it did not take, or of the end.
+    /// Calls `take` with the messages from a position on and before `until`, until it returns false. The `next` that is
+    /// returned is the position of the message that it did not take, or of the end. What is `lost` is told as such;
+    /// what several applications read is counted for each.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -160,9 +160,22 @@ impl EventLog {
         from: LogPosition,
         until: LogPosition,
         take: &mut dyn FnMut(&Received<'_>, LogPosition) -> bool,
-    ) -> Result<LogPosition, ServiceError> {
+    ) -> Result<Read, ServiceError> {
         let read = self.log.read(from, until, &mut |record| take(&message(&record), record.position));
-        read.map(|read| read.next).map_err(|error| unavailable(&error))
+        let mut read = read.map_err(|error| unavailable(&error))?;
+        self.progress.lost.fetch_add(read.lost, Ordering::Relaxed);
+        read.next = self.read_pending(read.next, until, take);
+        Ok(read)
+    }
+
+    /// The same of messages that are not on disk yet, and waits for no disk. Returns the position `next`.
+    pub(super) fn read_pending(
+        &self,
+        from: LogPosition,
+        until: LogPosition,
+        take: &mut dyn FnMut(&Received<'_>, LogPosition) -> bool,
+    ) -> LogPosition {
+        self.log.read_pending(from, until, &mut |record| take(&message(&record), record.position))
     }
 
     /// A checkpoint has all events before this position, and their results have left. If these are all replayed events,
@@ -303,7 +316,7 @@ impl EventLog {
     pub(super) fn loss(&self) -> Option<String> {
         let lost = self.progress.lost.load(Ordering::Relaxed);
         let lost =
-            (lost > 0).then(|| format!("{} of the log could not be replayed: lost or damaged", counted(lost, "event")));
+            (lost > 0).then(|| format!("{} of the log could not be read: lost or damaged", counted(lost, "event")));
         let all: Vec<String> =
             lost.into_iter().chain(self.cut.lock().clone()).chain(self.found.problems.iter().cloned()).collect();
         (!all.is_empty()).then(|| all.join("; "))

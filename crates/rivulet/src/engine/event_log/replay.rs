@@ -17,13 +17,13 @@ use rivulet_runtime::Workers;
 use rivulet_storage::log::{Log, Read, Record};
 
 /// How long to wait for room in an inbox.
-pub(in crate::engine) const FULL_PAUSE: Duration = Duration::from_millis(1);
+const FULL_PAUSE: Duration = Duration::from_millis(1);
 
 /// The most events that are handed over at once at the end of a replay, while nothing is received.
-pub(in crate::engine) const REST_MAX: u64 = 4_096;
+const REST_MAX: u64 = 4_096;
 
 /// How long the disk may take for the newest events.
-pub(in crate::engine) const DISK_WAIT_MAX: Duration = Duration::from_millis(100);
+const DISK_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// The pause before another attempt after the disk has failed.
 const RETRY_PAUSE: Duration = Duration::from_secs(1);
