@@ -111,7 +111,8 @@ impl Outlets {
     /// Starts the thread that calls the sinks regularly.
     pub(super) fn watch(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
         let outlets = self.clone();
-        threads.start_paced("rivulet-outlets", &self.bell, move || if outlets.tick() { TICK } else { IDLE_PERIOD })
+        let tick = move || if outlets.tick() { TICK } else { IDLE_PERIOD };
+        threads.start_paced("rivulet-outlets", &self.bell, Duration::ZERO, tick)
     }
 
     /// Calls all sinks. Returns whether there are any.

@@ -64,10 +64,10 @@ impl Standstills {
     /// Starts the threads that look after them.
     pub(super) fn watch(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
         let (looks, reads) = (self.clone(), self.clone());
-        threads.start_paced("rivulet-standing", &Arc::default(), move || {
+        threads.start_paced("rivulet-standing", &Arc::default(), Duration::ZERO, move || {
             if looks.look() { LOOK_PERIOD } else { IDLE_PERIOD }
         })?;
-        threads.start_paced("rivulet-behind", &self.has_some, move || {
+        threads.start_paced("rivulet-behind", &self.has_some, Duration::ZERO, move || {
             let pause = reads.catch_up();
             if reads.known.lock().is_empty() { NONE_BEHIND_PERIOD } else { pause }
         })
