@@ -140,8 +140,10 @@ impl Group {
         Ok(())
     }
 
-    /// Moves the waiting events to the group that has taken over, in order.
+    /// Moves the waiting events to the group that has taken over, in order. What is left in the log is left there for
+    /// that group.
     pub fn hand_over(&self, after: &Self) {
+        after.settings.standstill.take_over(&self.settings.standstill);
         let (_still, _also) = (after.free.lock(), self.free.lock());
         for (index, source) in self.all_tasks() {
             let (inner, outer) = self.slots_by_place(index);

@@ -50,6 +50,7 @@ impl Group {
     /// there was room.
     pub fn catch_up(&self, targets: &[(InputIndex, Slot)], event: &LoggedEvent<'_>) -> bool {
         let &LoggedEvent { arrival_us, position, topic, payload, .. } = event;
+        let _reading = self.settings.standstill.reading.lock();
         self.settings.standstill.held_at_us.store(arrival_us, Ordering::Release);
         let has_room = |slot: Slot| {
             let task = self.place(slot).and_then(|place| self.task(place.task as usize));
@@ -74,6 +75,11 @@ impl Group {
     /// The group has all events of the log: from now on it gets them as they come. The caller sees to it that no
     /// message is being routed.
     pub fn end_catch_up(&self) {
+        let _reading = self.settings.standstill.reading.lock();
+        if self.settings.rest.has_closed_intake() {
+            // Another group may have taken over.
+            return;
+        }
         self.caught_up_to(LogPosition::MAX);
         self.settings.standstill.held_at_us.store(i64::MAX, Ordering::Release);
         self.pool.retry_blocked();

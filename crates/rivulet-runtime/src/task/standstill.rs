@@ -6,6 +6,7 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use rivulet_dataflow::{InputIndex, LogPosition};
 
 #[derive(Debug)]
@@ -18,6 +19,8 @@ pub(crate) struct Standstill {
     pub(crate) fell_at: AtomicU64,
     /// The arrival of the next event that the group reads from the log: timers must not run ahead of it.
     pub(crate) held_at_us: AtomicI64,
+    /// Locked while an event from the log comes into the inbox, unless the group has closed its intake.
+    pub(crate) reading: Mutex<()>,
     /// Events that were given up because neither the inbox nor the log had room to keep them.
     pub(crate) given_up: AtomicU64,
 }
@@ -29,6 +32,7 @@ impl Default for Standstill {
             behind_from: AtomicU64::new(LogPosition::MAX),
             fell_at: AtomicU64::new(0),
             held_at_us: AtomicI64::new(i64::MAX),
+            reading: Mutex::default(),
             given_up: AtomicU64::new(0),
         }
     }
@@ -59,6 +63,15 @@ impl Standstill {
         self.behind_from.fetch_update(Ordering::AcqRel, Ordering::Acquire, lowered).is_ok()
     }
 
+    /// Goes on where the group before has come to, which is quiesced: no further event comes from the log to it.
+    pub(crate) fn take_over(&self, before: &Self) {
+        drop(before.reading.lock());
+        self.inputs.store(before.inputs.load(Ordering::Acquire), Ordering::Release);
+        self.held_at_us.store(before.held_at_us.load(Ordering::Acquire), Ordering::Release);
+        self.fell_at.store(before.fell_at.load(Ordering::Acquire), Ordering::Release);
+        self.behind_from.fetch_min(before.behind_from.load(Ordering::Acquire), Ordering::AcqRel);
+    }
+
     pub(crate) fn fall_behind(&self, position: LogPosition) {
         // Until the first event is read nobody knows how old it is: in a replay it may be of an hour ago.
         self.held_at_us.store(0, Ordering::Release);
@@ -82,6 +95,13 @@ mod tests {
         assert!(standstill.leaves(12) && from() == 10);
         assert!(standstill.leaves(7) && standstill.leaves(8) && from() == 7);
         assert!(!standstill.leaves(0), "what is not in the log cannot be left there");
+        let next = Standstill::default();
+        next.take_over(&standstill);
+        assert!(next.leaves(12) && next.leaves(6), "a new version goes on there");
+        assert_eq!(
+            (next.behind_from.load(Ordering::Acquire), next.fell_at.load(Ordering::Acquire), from()),
+            (6, 10, 7)
+        );
         standstill.behind_from.store(LogPosition::MAX, Ordering::Release);
         assert!(!standstill.leaves(8) && !standstill.is_behind(), "the reader has come to the end");
         standstill.inputs.store(0b10, Ordering::Release);

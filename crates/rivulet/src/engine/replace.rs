@@ -132,7 +132,6 @@ impl Queries {
     /// Fails if an application may not be replaced now by this one.
     fn check_replaceable(&self, tenant: &Tenant, application: &Application) -> Result<(), ServiceError> {
         self.tables.check_current(tenant, &application.tables)?;
-        self.applications.named(&tenant.named(&application.name)).map_or(Ok(()), |before| check_not_behind(&before))?;
         if self.companion.is_some() {
             let message =
                 format!("'{}' stays as it was: what goes along with its queries is of one version", application.name);
@@ -229,7 +228,11 @@ impl Upgrade for Version<'_> {
 
     fn quiesce(&mut self) -> Result<(), ServiceError> {
         let (queries, before) = (self.queries, self.before.clone());
-        if !self.inputs_stay || !self.unequal().is_empty() {
+        let comes_to_rest = !self.inputs_stay || !self.unequal().is_empty();
+        if comes_to_rest || self.state.as_ref().expect(IS_LOCKED).has_absences_of(before.number) {
+            check_not_behind(&before)?;
+        }
+        if comes_to_rest {
             // Before other code can lock the state, so that no other change brings the group to rest.
             before.group.close_intake();
             self.state = None;

@@ -81,8 +81,7 @@ impl Standstills {
         for number in &standing {
             let Some(running) = self.applications.numbered(*number) else { continue };
             self.stand_still(&running);
-            let before = known.insert(*number, running.clone());
-            if before.is_none_or(|before| !Arc::ptr_eq(&before, &running)) {
+            if known.insert(*number, running.clone()).is_none() {
                 let name = running.full_name().in_log();
                 tracing::warn!(
                     application = name,
@@ -121,10 +120,15 @@ impl Standstills {
     }
 
     /// Whether an application is to be looked after further.
-    fn stays(&self, number: ApplicationNumber, running: &Arc<Running>, standing: &BTreeSet<ApplicationNumber>) -> bool {
-        if self.applications.numbered(number).is_none_or(|now| !Arc::ptr_eq(&now, running)) {
-            return false;
-        }
+    fn stays(
+        &self,
+        number: ApplicationNumber,
+        running: &mut Arc<Running>,
+        standing: &BTreeSet<ApplicationNumber>,
+    ) -> bool {
+        // A new version goes on where the one before has come to.
+        let Some(now) = self.applications.numbered(number) else { return false };
+        *running = now;
         // Until it has read all, its inbox is full of that, and others must not wait for it.
         if standing.contains(&number) || running.group.is_behind() {
             return true;

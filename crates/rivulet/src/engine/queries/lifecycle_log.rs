@@ -185,7 +185,7 @@ impl Loading<'_> {
 }
 
 impl State {
-    fn has_absences_of(&self, application: ApplicationNumber) -> bool {
+    pub(in crate::engine) fn has_absences_of(&self, application: ApplicationNumber) -> bool {
         self.absences.iter().any(|(running, _)| running.number == application)
     }
 
@@ -337,8 +337,10 @@ pub(in crate::engine) fn check_not_behind(running: &Running) -> Result<(), Servi
     }
     let name = &running.application.name;
     let message = format!("'{name}' stays as it was: it has events to read from the log first");
-    Err(ServiceError::new(ErrorKind::Unavailable, message)
-        .with_hint("try again when its output delivers again: DESCRIBE APPLICATION says what holds it up"))
+    Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint(
+        "try again when its output delivers again, as DESCRIBE APPLICATION says; a new version that reads the same \
+             inputs in the same way, and has another output, may take over at once",
+    ))
 }
 
 #[cfg(test)]
