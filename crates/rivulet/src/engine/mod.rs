@@ -593,10 +593,14 @@ impl Engine {
         let mut lost = self.big_queries.stop(|| self.coordinator.save_big_queries_at_the_end());
         self.workers.stop();
         // Those of the log are replayed after the start.
+        let shared = self.routing.shared_groups();
         let waiting = self.workers.groups().into_iter().filter_map(|group| {
             let events = group.unlogged() as u64;
-            let name = group.name().to_owned();
-            (events > 0).then(|| format!("{} that wait for the application '{name}'", counted(events, "event")))
+            let of = match shared.iter().any(|one| Arc::ptr_eq(one, &group)) {
+                true => "applications that read the same topics".to_owned(),
+                false => format!("the application '{}'", group.name()),
+            };
+            (events > 0).then(|| format!("{} that wait for {of}", counted(events, "event")))
         });
         lost.extend(waiting);
         self.messaging.stop();

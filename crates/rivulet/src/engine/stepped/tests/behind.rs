@@ -201,3 +201,13 @@ fn giving_up_ends_when_the_engine_stops() {
     behind.standstills.is_stopped.store(false, Ordering::Release);
     assert_eq!(stuck[0].group.behind_from().map(|(from, _)| from), Some(before + 1), "at most one more");
 }
+
+#[test]
+fn what_ends_with_the_process_is_said_to_be_of_an_application_only_where_it_is_of_one() {
+    for (queries, of) in [(1, "the application 'hook'"), (CROWD + 4, "applications that read the same topics")] {
+        let waiting = Behind::with(&["hook"], queries, LogSettings::default(), "checkpoint");
+        waiting.send(0, "");
+        let told = waiting.engine.stop().map_err(|error| error.message);
+        assert_eq!(told, Err(format!("rows were lost when the server stopped: 1 event that wait for {of}")));
+    }
+}
