@@ -287,6 +287,7 @@ fn a_stop_says_which_events_end_with_the_process_because_an_output_cannot_delive
 fn whoever_falls_behind_again_and_again_gets_each_event_once() {
     const QUERIES: usize = 18;
     const EVENTS: usize = 1_500;
+    const ROUNDS: usize = 5;
     let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
     let config = Config { inbox_rows_max: 100, ..on_demand(folder.path()) };
     let engine = Engine::open(config).expect("an engine");
@@ -307,35 +308,28 @@ fn whoever_falls_behind_again_and_again_gets_each_event_once() {
         );
     }
     let mut publisher = connected(&engine);
-    let sends = std::thread::spawn(move || {
-        for n in 0..EVENTS {
-            for topic in ["shared0", "own16", "own17"] {
-                publisher.publish(topic, &number(n));
-            }
-            // About as long as the receiver comes and goes.
-            std::thread::sleep(Duration::from_millis(4));
+    let mut publish = |numbers: std::ops::Range<usize>| {
+        for n in numbers {
+            ["shared0", "own16", "own17"].iter().for_each(|topic| publisher.publish(topic, &number(n)));
         }
-        publisher
-    });
-    let mut falls = 0;
-    for round in 0..8 {
+    };
+    for round in 0..ROUNDS {
+        let of_round = EVENTS / ROUNDS * round..EVENTS / ROUNDS * (round + 1);
+        let late = of_round.end - 50;
         receiver.refuses.store(true, Ordering::Release);
-        let stood = std::time::Instant::now();
-        while !stands_still(&engine) && stood.elapsed() < Duration::from_secs(5) {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        falls += usize::from(stands_still(&engine));
+        publish(of_round.start..late);
+        wait_for(LONG, "it stands still", || stands_still(&engine));
         let room = format!("late{round}");
         said(
             &engine,
             &format!("CREATE QUERY {room} FROM APPLICATION hook WITH (topic => 'shared0', room => '{room}')"),
         );
         receiver.refuses.store(false, Ordering::Release);
-        std::thread::sleep(Duration::from_millis(300));
+        // While it catches up.
+        publish(late..of_round.end);
+        wait_for(LONG, "its output delivers", || !stands_still(&engine));
         said(&engine, &format!("DROP QUERY {room}"));
     }
-    drop(sends.join().expect("all were sent"));
-    assert!(falls > 1, "{falls}");
     let rows_of = |room: &str| -> Vec<u64> {
         let requests = receiver.requests.lock();
         let rows = requests.iter().map(|one| serde_json::from_str::<Value>(&one.body).expect("JSON"));
@@ -348,7 +342,7 @@ fn whoever_falls_behind_again_and_again_gets_each_event_once() {
     for (query, rows) in of_all().into_iter().enumerate() {
         assert_eq!(rows, (0..EVENTS as u64).collect::<Vec<_>>(), "q{query}");
     }
-    for rows in (0..8).map(|round| rows_of(&format!("late{round}"))) {
+    for rows in (0..ROUNDS).map(|round| rows_of(&format!("late{round}"))) {
         assert!(rows.windows(2).all(|pair| pair[1] == pair[0] + 1), "without a gap: {rows:?}");
     }
 }
