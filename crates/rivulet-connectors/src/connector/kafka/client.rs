@@ -174,6 +174,8 @@ unsafe fn ip_of(address: *const sockaddr) -> Option<IpAddr> {
 pub(super) fn log(level: RDKafkaLogLevel, facility: &str, message: &str) {
     use RDKafkaLogLevel::{Alert, Critical, Debug, Emerg, Error, Info, Notice, Warning};
     match level {
+        // Health says that a broker cannot be reached; each attempt would be a line here.
+        _ if facility == "FAIL" => tracing::debug!("librdkafka: {facility} {message}"),
         // It does not know its brokers from the beginning.
         _ if message.contains("No `bootstrap.servers` configured") => {}
         Emerg | Alert | Critical | Error => tracing::error!("librdkafka: {facility} {message}"),
