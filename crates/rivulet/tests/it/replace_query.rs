@@ -325,6 +325,7 @@ fn what_has_made_a_query_fail_may_be_put_right_in_its_text() {
     wait_until("it fails", || state(&engine, "q") == QueryState::Failed);
     let said = said(&engine, &format!("CREATE OR REPLACE {}", version("'topic'")));
     assert!(said.contains("goes on from its checkpoint 1"), "{said}");
+    assert!(!said.contains("meanwhile"), "a file is read from where it was: {said}");
     wait_until("the row that it failed for is written", || rows_out() == 1);
     assert_eq!(state(&engine, "q"), QueryState::Running);
     stop(engine);
