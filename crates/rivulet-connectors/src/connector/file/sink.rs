@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, Metadata};
-use std::io::Write;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Weak};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -476,10 +476,23 @@ fn appended(path: &Path, content: &Content, allowed: &Files) -> Result<File, Sin
         let mut file = allowed.open_with(File::options().create(true).append(true), path)?;
         if file.metadata()?.len() == 0 {
             file.write_all(content.header())?;
+        } else if !ends_a_line(path, allowed) {
+            // A disk that was full, or a crash, has cut a line short. Its row comes again, in a line of its own.
+            file.write_all(b"\n")?;
         }
         Ok(file)
     });
     opened.map_err(|error| failed(path, &error))
+}
+
+/// Whether the last line of a file is whole. One that cannot be read is taken to be.
+fn ends_a_line(path: &Path, allowed: &Files) -> bool {
+    let mut last = [b'\n'];
+    let read = allowed.open_with(File::options().read(true), path).and_then(|mut file| {
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)
+    });
+    read.is_err() || last == *b"\n"
 }
 
 impl Sink for AppendSink {

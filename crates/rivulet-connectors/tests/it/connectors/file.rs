@@ -490,6 +490,14 @@ fn lines_are_appended_to_the_file_that_has_the_name() {
     sink.write(&rows(3..4)).unwrap();
     assert!(sink.drain().unwrap());
     assert_eq!(fs::read_to_string(&path).unwrap(), "name,n\nname 0,3\n", "what was removed is not missed");
+    // As a full disk leaves it.
+    fs::write(&path, "name,n\nname 0,3\nname").unwrap();
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
+    sink.write(&rows(4..5)).unwrap();
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
+    sink.write(&rows(5..6)).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    assert_eq!(text, "name,n\nname 0,3\nname\nname 0,4\nname 1,5\n", "a line that was cut short spoils no other");
 }
 
 #[test]
