@@ -1,9 +1,9 @@
 //! Failed logins: logged with their address, and slowed down by the pair of address and user, by the address, or by
 //! whatever else they have in common.
 //!
-//! What must hold: clients with old passwords make no user behind their address wait that has logged in there before, and
-//! few of them make nobody wait; made-up names give nobody further guesses. Callers let right credentials through at once
-//! that cannot be guessed, like tokens.
+//! What must hold: clients with old passwords make no user behind their address wait that has logged in there before,
+//! and few of them make nobody wait; made-up names give nobody further guesses. Callers let right credentials through at
+//! once that cannot be guessed, like tokens.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};

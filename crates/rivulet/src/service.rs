@@ -196,7 +196,8 @@ pub trait Service: Send + Sync + 'static {
     /// Drops a query and its state.
     fn drop_query(&self, permit: &Permit, query: &str) -> Result<(), ServiceError>;
 
-    /// The status of the server, for users. With `operators` it says what each task of each big query does with its time.
+    /// The status of the server, for users. With `operators` it says what each task of each big query does with its
+    /// time.
     fn status(&self, permit: &Permit, operators: bool) -> Status;
 
     /// The same for monitoring systems: the Prometheus text format.
