@@ -2,8 +2,8 @@
 //! whatever else they have in common.
 //!
 //! What must hold: clients with old passwords make no user behind their address wait that has logged in there before,
-//! and few of them make nobody wait; made-up names give nobody further guesses. Callers let right credentials through at
-//! once that cannot be guessed, like tokens.
+//! and few of them make nobody wait; made-up names give nobody further guesses. Callers let right credentials through
+//! at once that cannot be guessed, like tokens.
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, Hash, RandomState};
