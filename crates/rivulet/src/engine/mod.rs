@@ -330,7 +330,6 @@ impl Engine {
             is_stopped: self.is_stopped.clone(),
             known: Mutex::default(),
             has_some: Arc::default(),
-            has_little_room: self.coordinator.has_little_room.clone(),
             given_up_to: AtomicU64::new(0),
         })
     }
@@ -428,7 +427,6 @@ impl Engine {
             applications: applications.clone(),
             queries: queries.clone(),
             big_queries: big_queries.clone(),
-            has_little_room: Arc::default(),
         });
         let backups = Backups {
             data_dir: config.data_dir.clone(),

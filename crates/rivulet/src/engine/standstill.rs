@@ -56,8 +56,6 @@ pub(super) struct Standstills {
     pub(super) known: Mutex<BTreeMap<ApplicationNumber, Arc<Running>>>,
     /// Rings while there are some.
     pub(super) has_some: Arc<Bell>,
-    /// Rings when events were given up: checkpoints are to be made, so that the log can be shortened.
-    pub(super) has_little_room: Arc<Bell>,
     /// The position of the log before which applications give up events, so that it is not full.
     pub(super) given_up_to: AtomicU64,
 }
@@ -190,7 +188,6 @@ impl Standstills {
             running.group.count_given_up(events);
             events += running.group.give_up_waiting();
             if events > 0 {
-                self.has_little_room.ring();
                 tracing::error!(
                     application = running.full_name().in_log(),
                     events,

@@ -27,16 +27,12 @@ use crate::engine::messaging::Messaging;
 use crate::engine::queries::Queries;
 use crate::engine::routing::Routing;
 use crate::engine::sources::Positions;
-use crate::engine::threads::{Bell, Threads};
+use crate::engine::threads::Threads;
 use crate::service::{CheckpointInfo, ErrorKind, ServiceError};
 
 /// After capturing some queries, a checkpoint of the timer leaves the machine to others for this many times as long as
 /// the capture took.
 const RESTS: u32 = 4;
-
-/// The shortest pause between checkpoints of the timer while the log is nearly full: it is shortened only to where the
-/// oldest checkpoint begins that is retained.
-const NEARLY_FULL_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a checkpoint waits until the events of sources are on disk.
 const DISK_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -53,8 +49,6 @@ pub(in crate::engine) struct Coordinator {
     pub(in crate::engine) applications: Arc<Applications>,
     pub(in crate::engine) queries: Arc<Queries>,
     pub(in crate::engine) big_queries: Arc<BigQueries>,
-    /// Rings when the log has become nearly full.
-    pub(in crate::engine) has_little_room: Arc<Bell>,
 }
 
 impl Coordinator {
@@ -64,7 +58,6 @@ impl Coordinator {
         let Some(interval) = checkpoints.begin() else { return Ok(()) };
         let (coordinator, until) = (self.clone(), threads.clone());
         let make = move || {
-            let begun = Instant::now();
             // At most half of the interval, so that the next checkpoint has as much to save as this one.
             let mut left = interval / 2;
             let mut rest = |worked: Duration| {
@@ -76,12 +69,8 @@ impl Coordinator {
             };
             // Its failure is in the report and the log.
             let _ = coordinator.make(&mut rest, false);
-            match coordinator.event_log.is_nearly_full() {
-                true => interval.min(NEARLY_FULL_PAUSE.max(begun.elapsed() * RESTS)),
-                false => interval,
-            }
         };
-        threads.start_paced("rivulet-checkpoint", &self.has_little_room, interval, make).map_err(|error| {
+        threads.start("rivulet-checkpoint", interval, make).map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("cannot start the thread of checkpoints: {error}"))
         })
     }
