@@ -4,7 +4,7 @@
 //! commit interval is over, or at the end; later rows go to the next file. A single file is committed at the end.
 
 use std::collections::{BTreeSet, HashMap};
-use std::fs::{File, Metadata};
+use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock, Weak};
@@ -18,7 +18,7 @@ use super::part::{
     Owner, Part, PartText, failed, publish, recover, remove_abandoned, remove_left_over, run_of, sync_names, try_folder,
 };
 use super::partition::Partitioning;
-use super::paths::identity;
+use super::paths::{Identity, identity};
 use crate::connector::Health;
 use crate::files::Files;
 
@@ -447,6 +447,8 @@ impl TransactionalSink for FileSink {
 pub(super) struct AppendSink {
     content: Content,
     file: File,
+    /// Which file that is.
+    identity: Option<Identity>,
     path: PathBuf,
     allowed: Files,
     health: Arc<Health>,
@@ -458,29 +460,30 @@ impl AppendSink {
         content: Content,
         (allowed, health): (&Files, &Arc<Health>),
     ) -> Result<Self, SinkError> {
-        let file = appended(&path, &content, allowed)?;
-        Ok(Self { content, file, path, allowed: allowed.clone(), health: health.clone() })
+        let (file, identity) = appended(&path, &content, allowed)?;
+        Ok(Self { content, file, identity, path, allowed: allowed.clone(), health: health.clone() })
     }
 
     /// Whether the file has its name still. Another file may have it, or none.
     fn has_name(&self) -> bool {
-        let identity = |metadata: std::io::Result<Metadata>| metadata.ok().map(|metadata| identity(&metadata));
-        identity(self.file.metadata()) == identity(std::fs::metadata(&self.path))
+        std::fs::metadata(&self.path).is_ok_and(|metadata| identity(&metadata) == self.identity)
     }
 }
 
-/// Opens a file to append lines to it; makes it, and the folders above it, if it is not there.
-fn appended(path: &Path, content: &Content, allowed: &Files) -> Result<File, SinkError> {
+/// Opens a file to append lines to it; makes it, and the folders above it, if it is not there. Returns which it is,
+/// too.
+fn appended(path: &Path, content: &Content, allowed: &Files) -> Result<(File, Option<Identity>), SinkError> {
     let made = path.parent().map_or(Ok(()), |folder| allowed.make_folder(folder));
     let opened = made.and_then(|()| {
         let mut file = allowed.open_with(File::options().create(true).append(true), path)?;
-        if file.metadata()?.len() == 0 {
+        let metadata = file.metadata()?;
+        if metadata.len() == 0 {
             file.write_all(content.header())?;
         } else if !ends_a_line(path, allowed) {
             // A disk that was full, or a crash, has cut a line short. Its row comes again, in a line of its own.
             file.write_all(b"\n")?;
         }
-        Ok(file)
+        Ok((file, identity(&metadata)))
     });
     opened.map_err(|error| failed(path, &error))
 }
@@ -500,7 +503,7 @@ impl Sink for AppendSink {
         if !self.has_name() {
             // What the file has by now is not synced by a later drain.
             self.drain()?;
-            self.file = appended(&self.path, &self.content, &self.allowed)?;
+            (self.file, self.identity) = appended(&self.path, &self.content, &self.allowed)?;
         }
         // In one piece, so that lines of several instances stay whole.
         let lines = self.content.lines(batch)?;
