@@ -1,12 +1,10 @@
 //! The last operator first: a row that has come far leaves before others come further (the baseline "min-latency" of
 //! EdgeWise, ATC 2019).
 
-use std::sync::Arc;
+use rivulet_runtime::scheduler::Shared;
+use rivulet_runtime::{Belonging, Policy, Rank};
 
-use rivulet_runtime::scheduler::{Shared, Waiting};
-use rivulet_runtime::{Belonging, Policy, Runnable};
-
-use super::ready::Ready;
+use super::ready::{BestFirst, Merit};
 
 /// The task that is furthest from the sources.
 pub static LEAST_LATENCY: Policy = Policy {
@@ -14,31 +12,21 @@ pub static LEAST_LATENCY: Policy = Policy {
     help: "the last operator first",
     belonging: Belonging::Nobody,
     follows_pending: false,
-    make: |setup| Box::new(Shared::<LastFirst>::new(setup)),
+    make: |setup| Box::new(Shared::<BestFirst<LastFirst>>::new(setup)),
 };
 
 /// Tasks by their distance from the sources.
 #[derive(Default)]
-struct LastFirst(Ready);
+struct LastFirst;
 
-impl Waiting for LastFirst {
-    fn enter(&mut self, task: Arc<dyn Runnable>, _pending: usize) {
-        self.0.enter(task, |rank| rank.depth as f64);
-    }
-
-    fn leave(&mut self) -> Option<(Arc<dyn Runnable>, usize)> {
-        self.0.take_best()
-    }
-
-    fn waiting(&self) -> usize {
-        self.0.waiting()
+impl Merit for LastFirst {
+    fn of(rank: Rank) -> f64 {
+        rank.depth as f64
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use rivulet_runtime::Rank;
-
     use super::super::tests::order;
     use super::*;
 
@@ -46,6 +34,6 @@ mod tests {
     fn the_last_operator_is_first_and_of_several_the_one_that_came_first() {
         let tasks = [("source", 0), ("c", 2), ("b", 1), ("d", 2), ("sink", 3)];
         let tasks = tasks.map(|(name, depth)| (name, Rank { depth, ..Rank::default() }));
-        assert_eq!(order(LastFirst::default(), &tasks), ["sink", "c", "d", "b", "source"]);
+        assert_eq!(order(BestFirst::<LastFirst>::default(), &tasks), ["sink", "c", "d", "b", "source"]);
     }
 }

@@ -2,12 +2,10 @@
 //! baseline "min-memory" of EdgeWise, ATC 2019). Each operator goes by its own figures, as measured so far; Chain also
 //! puts one before others if what follows it removes many rows.
 
-use std::sync::Arc;
+use rivulet_runtime::scheduler::Shared;
+use rivulet_runtime::{Belonging, Policy, Rank};
 
-use rivulet_runtime::scheduler::{Shared, Waiting};
-use rivulet_runtime::{Belonging, Policy, Rank, Runnable};
-
-use super::ready::Ready;
+use super::ready::{BestFirst, Merit};
 
 /// The task after whose run the fewest rows wait.
 pub static LEAST_MEMORY: Policy = Policy {
@@ -15,29 +13,17 @@ pub static LEAST_MEMORY: Policy = Policy {
     help: "the operator that removes the most rows from queues",
     belonging: Belonging::Nobody,
     follows_pending: false,
-    make: |setup| Box::new(Shared::<FewestLeft>::new(setup)),
+    make: |setup| Box::new(Shared::<BestFirst<FewestLeft>>::new(setup)),
 };
 
-/// Tasks by the rows of which they rid the queues in a nanosecond.
+/// Tasks by the rows that they remove from queues in a nanosecond.
 #[derive(Default)]
-struct FewestLeft(Ready);
+struct FewestLeft;
 
-/// Below zero for a task that gives more rows than it takes.
-fn rows_less_per_ns(rank: Rank) -> f64 {
-    (1.0 - rank.selectivity) / rank.ns_per_row
-}
-
-impl Waiting for FewestLeft {
-    fn enter(&mut self, task: Arc<dyn Runnable>, _pending: usize) {
-        self.0.enter(task, rows_less_per_ns);
-    }
-
-    fn leave(&mut self) -> Option<(Arc<dyn Runnable>, usize)> {
-        self.0.take_best()
-    }
-
-    fn waiting(&self) -> usize {
-        self.0.waiting()
+impl Merit for FewestLeft {
+    /// Below zero for a task that gives more rows than it takes.
+    fn of(rank: Rank) -> f64 {
+        (1.0 - rank.selectivity) / rank.ns_per_row
     }
 }
 
@@ -59,6 +45,6 @@ mod tests {
         ];
         let tasks = tasks.map(|(name, ns_per_row, selectivity)| (name, Rank { depth: 0, ns_per_row, selectivity }));
         let expected = ["count", "filter", "dear filter", "project", "new", "slow unnest", "unnest"];
-        assert_eq!(order(FewestLeft::default(), &tasks), expected);
+        assert_eq!(order(BestFirst::<FewestLeft>::default(), &tasks), expected);
     }
 }
