@@ -510,6 +510,13 @@ fn read_what_was_saved_by(version: u32) {
     assert_eq!(results[1], r#"{"device":"y","mean":7.0,"spread":null}"#);
 }
 
+/// The epochs of applications in the data folder of a server that does not run.
+fn epochs_of_applications(folder: &Path) -> rivulet_storage::Epochs {
+    let store = rivulet_storage::Store::folder(&folder.join("data/checkpoints")).expect("a store");
+    let settings = rivulet_storage::EpochSettings { retained: 3 };
+    rivulet_storage::Epochs::open(Arc::new(store), "applications", settings).expect("a line")
+}
+
 #[test]
 fn what_cannot_be_read_is_replaced_by_the_next_checkpoint() {
     let folder = TempDir::new().expect("a folder");
@@ -519,9 +526,7 @@ fn what_cannot_be_read_is_replaced_by_the_next_checkpoint() {
     engine.shutdown();
     drop(engine);
     // A piece that is whole and makes no sense, behind one that does.
-    let store = rivulet_storage::Store::folder(&folder.path().join("data/checkpoints")).expect("a store");
-    let settings = rivulet_storage::EpochSettings { retained: 3 };
-    let mut epochs = rivulet_storage::Epochs::open(Arc::new(store), "applications", settings).expect("a line");
+    let mut epochs = epochs_of_applications(folder.path());
     let (name, bytes) = (epochs.restore().expect("read").expect("saved").pieces.into_keys().next(), "nonsense");
     let pieces = vec![rivulet_storage::Piece::delta(name.expect("an application"), bytes)];
     epochs
@@ -541,9 +546,7 @@ fn what_cannot_be_read_is_replaced_by_the_next_checkpoint() {
 /// Returns its pieces before and after.
 fn respell(folder: &Path, from: &str, to: &str) -> [Vec<Vec<u8>>; 2] {
     assert_eq!(from.len(), to.len(), "lengths stay");
-    let store = rivulet_storage::Store::folder(&folder.join("data/checkpoints")).expect("a store");
-    let settings = rivulet_storage::EpochSettings { retained: 3 };
-    let mut epochs = rivulet_storage::Epochs::open(Arc::new(store), "applications", settings).expect("a line");
+    let mut epochs = epochs_of_applications(folder);
     let restored = epochs.restore().expect("read").expect("saved");
     let (name, before) = restored.pieces.into_iter().next().expect("an application");
     let before: Vec<Vec<u8>> = before.iter().map(|piece| piece.to_vec()).collect();
