@@ -27,16 +27,16 @@ use super::threads::{Bell, Threads};
 use crate::catalog::ApplicationNumber;
 use crate::service::ServiceError;
 
-/// How often outputs are looked at, and the log for those that are behind.
+/// How often outputs are looked at, and the log while all that are behind are stuck.
 const LOOK_PERIOD: Duration = Duration::from_millis(20);
 
-/// How often those are looked at that read on, whether they have room for more.
+/// How often applications that read on from the log are looked at, whether they have room for more.
 const READ_PERIOD: Duration = Duration::from_millis(5);
 
-/// The same where there are no outputs, and where the log cannot be read.
+/// The pause before outputs are looked at again where there are none, and before a log that cannot be read is.
 const IDLE_PERIOD: Duration = Duration::from_secs(2);
 
-/// The same for the log where nobody is behind: the bell rings when somebody is.
+/// The pause of the thread that reads the log where nobody is behind: the bell rings when somebody is.
 const NONE_BEHIND_PERIOD: Duration = Duration::from_secs(60);
 
 /// How long one application reads before the next has its turn.
