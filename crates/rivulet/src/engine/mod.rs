@@ -330,6 +330,7 @@ impl Engine {
             is_stopped: self.is_stopped.clone(),
             known: Mutex::default(),
             has_some: Arc::default(),
+            log_waits: self.coordinator.log_waits.clone(),
             given_up_to: AtomicU64::new(0),
         })
     }
@@ -427,6 +428,7 @@ impl Engine {
             applications: applications.clone(),
             queries: queries.clone(),
             big_queries: big_queries.clone(),
+            log_waits: Arc::default(),
         });
         let backups = Backups {
             data_dir: config.data_dir.clone(),

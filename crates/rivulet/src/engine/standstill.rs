@@ -56,6 +56,8 @@ pub(super) struct Standstills {
     pub(super) known: Mutex<BTreeMap<ApplicationNumber, Arc<Running>>>,
     /// Rings while there are some.
     pub(super) has_some: Arc<Bell>,
+    /// Rings as long as the log is nearly full.
+    pub(super) log_waits: Arc<Bell>,
     /// The position of the log before which applications give up events, so that it is not full.
     pub(super) given_up_to: AtomicU64,
 }
@@ -95,6 +97,9 @@ impl Standstills {
         }
         let has_some = !(known.is_empty() && self.outlets.are_none());
         drop(known);
+        if self.event_log.is_nearly_full() {
+            self.log_waits.ring();
+        }
         let are_to_end = || self.queries.state.try_lock().is_some_and(|queries| queries.has_absences_to_end());
         if !self.event_log.is_replaying() && are_to_end() {
             self.queries.end_absences();

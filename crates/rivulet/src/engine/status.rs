@@ -75,9 +75,15 @@ impl Engine {
             return unavailable("a worker thread has ended by a defect; its groups wait");
         }
         if let Some(problem) = self.event_log.problem() {
-            return Err(ServiceError::new(ErrorKind::Unavailable, problem).with_hint(
-                "free space on the disk of the data folder if it is full; if it waits for a checkpoint, rivulet status says what that waits for; else look at the files of the log, with rivulet doctor",
-            ));
+            let hint = match self.event_log.is_nearly_full() {
+                true => {
+                    "rivulet status says what a checkpoint waits for; durability.log_bytes_max gives the log more room"
+                }
+                false => {
+                    "free space on the disk of the data folder if it is full; else look at the files of the log, with rivulet doctor"
+                }
+            };
+            return Err(ServiceError::new(ErrorKind::Unavailable, problem).with_hint(hint));
         }
         self.catalog.check_writable()?;
         self.messaging.ready()

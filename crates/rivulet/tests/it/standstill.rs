@@ -266,6 +266,29 @@ fn a_full_log_costs_the_dead_receiver_its_oldest_events_and_nobody_else_any() {
     assert!(arrived.len() > 500, "{}: what the log has room for stays", arrived.len());
 }
 
+/// The log is shortened by checkpoints, and by the clock there is none for an hour.
+#[test]
+fn a_log_that_is_nearly_full_does_not_wait_for_the_timer() {
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    receiver.refuses.store(true, Ordering::Release);
+    let mut config = Config { inbox_rows_max: 500, ..on_demand(folder.path()) };
+    config.checkpoint.as_mut().expect("checkpoints are on by default").interval = Some(Duration::from_secs(3_600));
+    config.durability.log_bytes_max = 1 << 20;
+    let engine = Engine::open(config).expect("an engine");
+    declare(&engine, &receiver, "log");
+    let mut publisher = connected(&engine);
+    let sends = std::thread::spawn(move || {
+        for n in 0..4_096 {
+            publisher.publish("x/1", &format!("{{\"n\":{n},\"text\":\"{:400}\"}}", ""));
+        }
+        publisher.publish("y/1", &number(7));
+        publisher
+    });
+    let is_last = || engine.operator().describe_query("alarmed").unwrap().results == Some(1);
+    wait_for(2 * LONG, "the last to be received", is_last);
+    drop(sends.join().expect("all were sent"));
+}
+
 #[test]
 fn a_stop_says_which_events_end_with_the_process_because_an_output_cannot_deliver() {
     for (durability, is_lost) in [("checkpoint", true), ("log", false)] {

@@ -27,12 +27,15 @@ use crate::engine::messaging::Messaging;
 use crate::engine::queries::Queries;
 use crate::engine::routing::Routing;
 use crate::engine::sources::Positions;
-use crate::engine::threads::Threads;
+use crate::engine::threads::{Bell, Threads};
 use crate::service::{CheckpointInfo, ErrorKind, ServiceError};
 
 /// After capturing some queries, a checkpoint of the timer leaves the machine to others for this many times as long as
 /// the capture took.
 const RESTS: u32 = 4;
+
+/// The shortest pause after a checkpoint of the timer, however nearly full the log is.
+const PAUSE_MIN: Duration = Duration::from_secs(1);
 
 /// How long a checkpoint waits until the events of sources are on disk.
 const DISK_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -49,6 +52,8 @@ pub(in crate::engine) struct Coordinator {
     pub(in crate::engine) applications: Arc<Applications>,
     pub(in crate::engine) queries: Arc<Queries>,
     pub(in crate::engine) big_queries: Arc<BigQueries>,
+    /// Rings as long as the log is nearly full: it is shortened to where the oldest retained checkpoint begins.
+    pub(in crate::engine) log_waits: Arc<Bell>,
 }
 
 impl Coordinator {
@@ -58,6 +63,7 @@ impl Coordinator {
         let Some(interval) = checkpoints.begin() else { return Ok(()) };
         let (coordinator, until) = (self.clone(), threads.clone());
         let make = move || {
+            let begun = Instant::now();
             // At most half of the interval, so that the next checkpoint has as much to save as this one.
             let mut left = interval / 2;
             let mut rest = |worked: Duration| {
@@ -69,8 +75,12 @@ impl Coordinator {
             };
             // Its failure is in the report and the log.
             let _ = coordinator.make(&mut rest, false);
+            // Only what is left of the interval after this can be cut short.
+            let pause = PAUSE_MIN.max(begun.elapsed() * RESTS).min(interval);
+            until.are_over_within(pause);
+            interval - pause
         };
-        threads.start("rivulet-checkpoint", interval, make).map_err(|error| {
+        threads.start_paced("rivulet-checkpoint", &self.log_waits, interval, make).map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("cannot start the thread of checkpoints: {error}"))
         })
     }
