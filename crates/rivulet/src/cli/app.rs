@@ -101,7 +101,8 @@ pub(super) fn run(global: Global, arguments: AppArguments) -> Result<(), CliErro
                 writeln!(out, "{}", line.trim_end())?;
             }
             for health in &application.health {
-                let error = health.last_error.as_ref().map(|error| format!(": {error}")).unwrap_or_default();
+                let error =
+                    health.last_error.as_ref().map(|error| format!(", last error: {error}")).unwrap_or_default();
                 let EndHealth { name, direction, condition, rows, rejected_rows, waiting_rows, .. } = health;
                 let counts = match direction {
                     Direction::Source => format!("{rows} messages, {rejected_rows} refused"),

@@ -111,9 +111,16 @@ fn text(status: &Status, wide: bool) -> String {
     let queries = noun(status.queries_running, "query");
     let spilled: u64 = status.applications.iter().map(|application| application.queries_spilled).sum();
     let spilled = if spilled > 0 { format!("; {spilled} silent, their state on disk") } else { String::new() };
+    let big = match status.big_queries.len() as u64 {
+        0 => String::new(),
+        all => {
+            let running = status.big_queries.iter().filter(|query| query.state == QueryState::Running).count();
+            format!("; {running} of {} running", counted(all, "big query"))
+        }
+    };
     let _ = writeln!(
         text,
-        "{} {queries} running, {} paused{not_running}{spilled}",
+        "{} {queries} running, {} paused{not_running}{spilled}{big}",
         status.queries_running, status.queries_paused
     );
     let running: Vec<_> = status.applications.iter().filter(|application| application.not_running.is_none()).collect();

@@ -367,7 +367,7 @@ fn status() {
     assert_eq!(
         rivulet(&server, &["status"]),
         done(
-            "Rivulet 0.1.0, up 1m 1s, 64.0 MiB of memory, data in rivulet-data\n2 queries running, 1 paused, 5 not running\n\n\
+            "Rivulet 0.1.0, up 1m 1s, 64.0 MiB of memory, data in rivulet-data\n2 queries running, 1 paused, 5 not running; 0 of 1 big query running\n\n\
              application  running  events  results  refused  waiting     p50     p99\n\
              ac_control         2    1000        7        2        3  420 us  2.5 ms\n\
              ac_control: refused 2 decode; the last one because of decode: the payload is no JSON\n\
