@@ -61,7 +61,7 @@ impl CreateSource {
             event_time_column = Some(watermarked_column(&schema, event_time_column, &watermark.column)?);
             lateness_us = watermark.lateness_us;
         }
-        let (mut late, mut dead_letter) = (None, None);
+        let (mut late, mut dead_letter, mut is_small) = (None, None, false);
         let mut options = Vec::new();
         for (name, literal, position) in &self.options {
             match name.text.as_str() {
@@ -79,6 +79,12 @@ impl CreateSource {
                     ));
                 }
                 "future_limit" => future_limit_us = Some(span(name, literal, *position, 0)?),
+                "size" if matches!(literal, Literal::Text(text) if text == "small") => is_small = true,
+                "size" => {
+                    return Err(SqlError::new(*position, "size takes 'small'").hint(
+                        "leave it out where all rows of the source may not fit the memory once for each instance",
+                    ));
+                }
                 _ => options.push((name.clone(), literal.clone(), *position)),
             }
         }
@@ -101,6 +107,7 @@ impl CreateSource {
             lateness_us,
             idle_timeout_us,
             future_limit_us,
+            is_small,
             late,
             dead_letter,
             address: self.address.clone(),

@@ -37,6 +37,8 @@ pub struct SourceDeclaration {
     /// How far the time of a row may be ahead of its arrival, in microseconds. Without a value, it depends on the
     /// source.
     pub future_limit_us: Option<i64>,
+    /// Whether its rows are so few that every instance of a join may have all of them.
+    pub is_small: bool,
     /// The sink of rows that come too late. Without one, they are dead letters as other refused rows are.
     pub late: Option<Name>,
     /// The sink of rows that cannot be processed. Without one, they are only counted.
@@ -86,6 +88,7 @@ impl SourceDeclaration {
             lateness_us: 0,
             idle_timeout_us: None,
             future_limit_us: None,
+            is_small: false,
             late: None,
             dead_letter: None,
             address,

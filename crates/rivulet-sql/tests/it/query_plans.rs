@@ -769,3 +769,13 @@ fn a_union_has_the_type_of_all_its_parts() {
         assert!(!by(select).contains("DECIMAL(30"), "{}", by(select));
     }
 }
+
+#[test]
+fn the_size_of_a_source_is_small_or_is_not_said() {
+    let declared = |value: &str| format!("CREATE SOURCE few (id BIGINT) FROM 'memory:few' WITH (size => {value})");
+    assert!(run(&declared("'small'"), &mut scope()).is_ok());
+    for other in ["'large'", "3"] {
+        let said = error(&declared(other));
+        assert!(said.starts_with("error at line 1, column 63: size takes 'small'\nhint: leave it out"), "{said}");
+    }
+}

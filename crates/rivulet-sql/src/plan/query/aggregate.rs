@@ -296,6 +296,7 @@ impl Lowering {
             partition,
             // Two windows of a number of rows may begin and end at the same times.
             key: (!is_of_rows).then_some(key),
+            is_small: false,
         })
     }
 
@@ -359,6 +360,7 @@ impl Lowering {
             changes,
             partition,
             key: Some((0..keys.len()).collect()),
+            is_small: stream.is_small,
         })
     }
 

@@ -19,7 +19,7 @@ pub(super) struct Broadcast {
 }
 
 impl Broadcast {
-    /// Whether one side has at most one row at a time, and what follows. `None` if rows meet by their keys, or in one
+    /// Whether one side has at most one row at a time, or few as its source says, and what follows. `None` if rows meet by their keys, or in one
     /// instance.
     ///
     /// No row of the join may expire: instances forget rows one by one, and all must have the same ones of that side.
@@ -38,7 +38,8 @@ impl Broadcast {
                 KeyedJoinKind::Full => false,
             };
             let keys: Vec<usize> = pairs.iter().map(|pair| [pair.0, pair.1][1 - side]).collect();
-            may_be && streams[side].is_one_row() && !streams[1 - side].is_partitioned_by(&keys)
+            let is_small = streams[side].is_one_row() || (streams[side].is_small && !streams[1 - side].is_small);
+            may_be && is_small && !streams[1 - side].is_partitioned_by(&keys)
         };
         let side = [RIGHT, LEFT].into_iter().find(is_broadcast)?;
         let other = streams[1 - side];

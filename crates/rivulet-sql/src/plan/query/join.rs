@@ -271,6 +271,7 @@ impl Lowering {
             changes,
             partition,
             key: joined_key(join.kind, &left, &right, &pairs, width).and_then(|key| key.into_iter().map(new).collect()),
+            is_small: false,
         })
     }
 

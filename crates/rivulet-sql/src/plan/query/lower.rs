@@ -171,6 +171,8 @@ impl Lowering {
             changes: source.declaration.changes(),
             partition: Partition::Any,
             key: source.declaration.key.as_ref().and_then(key),
+            // Instances forget rows one by one.
+            is_small: source.declaration.is_small && self.state_ttl_us.is_none(),
         })
     }
 

@@ -156,6 +156,7 @@ impl Lowering {
             changes: false,
             partition,
             key: None,
+            is_small: false,
         })
     }
 }

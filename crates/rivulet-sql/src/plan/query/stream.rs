@@ -36,6 +36,8 @@ pub(super) struct Stream {
     pub(super) partition: Partition,
     /// Columns whose values identify a row.
     pub(super) key: Option<Vec<usize>>,
+    /// Whether every instance may have all rows: their source says that they are few.
+    pub(super) is_small: bool,
 }
 
 /// The place of a column of the relational plan.
@@ -140,6 +142,7 @@ impl Stream {
             changes: self.changes,
             partition: self.partition.moved(new),
             key: self.key.as_deref().and_then(all),
+            is_small: self.is_small,
         }
     }
 

@@ -80,6 +80,7 @@ impl Lowering {
             changes: inputs.iter().any(|input| input.changes),
             partition: Partition::Any,
             key: None,
+            is_small: inputs.iter().all(|input| input.is_small),
         })
     }
 }

@@ -324,6 +324,7 @@ impl Lowering {
             changes: false,
             partition,
             key: key.and_then(|key| key.iter().map(|&own| place_of_row(own)).collect()),
+            is_small: false,
         };
         Ok((met, right.columns.iter().map(of_right).collect(), rows.len()))
     }

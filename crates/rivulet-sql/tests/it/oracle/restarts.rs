@@ -4,7 +4,7 @@
 use rivulet_dataflow::EdgeKind;
 use rivulet_sql::{QueryPlan, explain_query};
 
-use super::engine::{Course, planned, run, run_through};
+use super::engine::{Course, declaration, planned, run, run_through};
 use super::query::{Column, MIDNIGHT_US, SECOND_US, Table, Type, Value};
 
 fn table(name: &str, rows: i64) -> Table {
@@ -107,6 +107,42 @@ fn what_all_instances_have_is_saved_once_and_given_to_all() {
         format!("SELECT id FROM (SELECT id, k FROM a WHERE id > ({all})) AS q WHERE k < (SELECT max(j) FROM b)"),
     ];
     check_broadcast(&plans(&queries, &tables), &tables);
+}
+
+/// The other side is divided by no key of the join: each of its rows meets all rows of the small side where it is.
+#[test]
+fn a_small_side_is_in_all_instances() {
+    let tables = [table("a", 120), table("s", 30)];
+    let of_groups = "(SELECT k, max(j) AS m FROM s GROUP BY k)";
+    let queries = [
+        "SELECT a.id, s.id AS other FROM a JOIN s ON a.k = s.k".into(),
+        "SELECT a.id, s.id AS other FROM s JOIN a ON a.k = s.k AND a.id > s.id".into(),
+        "SELECT a.id, s.id AS other FROM a LEFT JOIN s ON a.k = s.k AND s.j > 0".into(),
+        "SELECT a.id, s.id AS other FROM s RIGHT JOIN a ON a.k = s.k".into(),
+        "SELECT id FROM a WHERE EXISTS (SELECT 1 FROM s WHERE s.k = a.k AND s.id > a.id)".into(),
+        "SELECT id FROM a WHERE NOT EXISTS (SELECT 1 FROM s WHERE s.k = a.k AND s.j = a.j)".into(),
+        "SELECT a.j, count(*) AS n FROM a JOIN s ON a.k = s.k GROUP BY a.j".into(),
+        // Rows of the small side that are taken back.
+        format!("SELECT a.id, g.m FROM a JOIN {of_groups} AS g ON a.k = g.k"),
+        format!("SELECT a.id, g.m FROM a LEFT JOIN {of_groups} AS g ON a.k = g.k"),
+    ];
+    let small = declaration(&tables[1]).replace("WITH (", "WITH (size => 'small', ");
+    let queries = queries.map(|query: String| format!("{small}{query}"));
+    check_broadcast(&plans(&queries, &tables[..1]), &tables);
+    let hashed = [
+        // A row of this side that has no partner would come out of every instance.
+        "SELECT s.id, a.id AS other FROM s LEFT JOIN a ON a.k = s.k",
+        "SELECT s.id, a.id AS other FROM s FULL JOIN a ON a.k = s.k",
+        // Rows that are divided by the key already stay where they are.
+        "SELECT g.k, g.n, s.id FROM (SELECT k, count(*) AS n FROM a GROUP BY k) AS g JOIN s ON g.k = s.k",
+        // Rows expire.
+        "SELECT a.id, s.id AS other FROM a JOIN s ON a.k = s.k AND a.ts BETWEEN s.ts AND s.ts + INTERVAL '5 seconds'",
+        "SELECT a.id, s.id AS other FROM a JOIN s ON a.k = s.k WITH (state_ttl => INTERVAL '1 hour')",
+    ];
+    for (query, plan) in plans(&hashed.map(|query| format!("{small}{query}")), &tables[..1]) {
+        let is_broadcast = plan.dataflow.edges().iter().any(|edge| edge.kind == EdgeKind::Broadcast);
+        assert!(!is_broadcast, "{query}\n{}", explain_query(&plan));
+    }
 }
 
 /// After how many steps there is a restart, and in how many instances it goes on.

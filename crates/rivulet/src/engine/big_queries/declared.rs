@@ -237,7 +237,7 @@ fn shown_option<'v>(connector: &str, is_sink: bool, name: &str, value: &'v str) 
     let direction = if is_sink { Direction::Sink } else { Direction::Source };
     match name {
         // Options of the planner, which the connector does not know.
-        "lateness" | "idle_timeout" | "future_limit" | "late" | "dead_letter" => value.into(),
+        "lateness" | "idle_timeout" | "future_limit" | "size" | "late" | "dead_letter" => value.into(),
         _ => CONNECTORS.shown_option(connector, direction, name, value),
     }
 }
