@@ -4,13 +4,20 @@ use std::cell::RefCell;
 use std::sync::Arc;
 
 thread_local! {
-    /// Who is to be woken when the hold of this thread ends; `None` while there is no hold.
-    static HELD: RefCell<Option<Vec<Arc<dyn Wake>>>> = const { RefCell::new(None) };
+    /// The hold of this thread.
+    static HELD: RefCell<Held> = const { RefCell::new(Held { is_on: false, sleepers: Vec::new() }) };
+}
+
+/// Who is to be woken when the hold ends. Its memory is kept: with a device for each connection there is a hold for
+/// each message.
+struct Held {
+    is_on: bool,
+    sleepers: Vec<Arc<dyn Wake>>,
 }
 
 /// Somebody who sleeps until there is work.
 pub trait Wake: Send + Sync {
-    /// Wakes it.
+    /// Wakes it. Nobody else is woken by that.
     fn wake(&self);
 }
 
@@ -21,29 +28,28 @@ pub struct Hold(());
 impl Hold {
     /// Begins; within another hold of this thread it ends that one with its own end.
     pub fn begin() -> Self {
-        HELD.with_borrow_mut(|held| {
-            held.get_or_insert_default();
-        });
+        HELD.with_borrow_mut(|held| held.is_on = true);
         Self(())
     }
 }
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        let held = HELD.take();
-        held.iter().flatten().for_each(|sleeper| sleeper.wake());
+        HELD.with_borrow_mut(|held| {
+            held.is_on = false;
+            held.sleepers.drain(..).for_each(|sleeper| sleeper.wake());
+        });
     }
 }
 
 /// Wakes somebody who finds his work already, at once or when the hold of this thread ends.
 pub fn wake<W: Wake + 'static>(sleeper: &Arc<W>) {
     let is_held = HELD.with_borrow_mut(|held| {
-        let Some(held) = held else { return false };
         let known = Arc::as_ptr(sleeper).cast::<()>();
-        if !held.iter().any(|other| Arc::as_ptr(other).cast::<()>() == known) {
-            held.push(sleeper.clone());
+        if held.is_on && !held.sleepers.iter().any(|other| Arc::as_ptr(other).cast::<()>() == known) {
+            held.sleepers.push(sleeper.clone());
         }
-        true
+        held.is_on
     });
     if !is_held {
         sleeper.wake();
