@@ -337,11 +337,16 @@ impl Deadlines {
 
     /// The timekeeper falls asleep: for how long at most, if it is not woken.
     pub(crate) fn sleep(&self, now_us: i64, limit: Duration) -> Duration {
-        self.wakes_before_us.store(i64::MAX, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let limit_us = now_us.saturating_add(i64::try_from(limit.as_micros()).unwrap_or(i64::MAX));
-        let until_us = self.next_us().unwrap_or(i64::MAX).min(limit_us);
-        self.wakes_before_us.store(until_us, Ordering::Relaxed);
+        let mut until_us = self.wakes_before_us.load(Ordering::Relaxed);
+        // What it found the last time holds, unless it has been woken since then.
+        if until_us == i64::MIN {
+            self.wakes_before_us.store(i64::MAX, Ordering::Relaxed);
+            fence(Ordering::SeqCst);
+            let limit_us = now_us.saturating_add(i64::try_from(limit.as_micros()).unwrap_or(i64::MAX));
+            until_us = self.next_us().unwrap_or(i64::MAX).min(limit_us);
+            // It fails if a deadline was set meanwhile. Then this sleep ends at once, and the next one looks again.
+            let _ = self.wakes_before_us.compare_exchange(i64::MAX, until_us, Ordering::Relaxed, Ordering::Relaxed);
+        }
         Duration::from_micros(u64::try_from(until_us.saturating_sub(now_us)).unwrap_or(0))
     }
 

@@ -406,9 +406,9 @@ impl Shared {
                 pause = pause.min(left.max(period.saturating_sub(looked.elapsed())));
             }
             std::thread::park_timeout(pause);
-            timed.iter().for_each(|(deadlines, _)| deadlines.wake());
             if looked[0].elapsed() >= TIMER_PERIOD {
                 looked[0] = Instant::now();
+                pool.deadlines.wake();
                 pool.retry_blocked();
                 if !closing.has_begun() {
                     pool.schedule_due(&pool.deadlines);
@@ -416,6 +416,7 @@ impl Shared {
             }
             if looked[1].elapsed() >= FLOW_TIMER_PERIOD {
                 looked[1] = Instant::now();
+                pool.flow_deadlines.wake();
                 pool.schedule_due(&pool.flow_deadlines);
             }
         }
