@@ -5,7 +5,7 @@
 //! and few of them make nobody wait; made-up names give nobody further guesses. Callers let right credentials through
 //! at once that cannot be guessed, like tokens.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, Hash, RandomState};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ pub fn slow_down(is_on: bool) {
 
 /// Pairs (or others) that are remembered. The one that failed least often is forgotten for a new one; of several, the
 /// one that failed longest ago.
-const REMEMBERED_MAX: usize = 4_096;
+pub const REMEMBERED_MAX: usize = 4_096;
 
 /// The failures of a pair that are free, because users mistype.
 const FAILURES_FREE: u32 = 5;
@@ -111,6 +111,34 @@ impl<K: Clone + Eq + Hash> Failures<K> {
     }
 }
 
+/// Who has logged in, the latest last: those wait for no failures of others. A new one has the first forgotten when
+/// there are [`REMEMBERED_MAX`].
+#[derive(Debug)]
+pub struct Proven<K>(Mutex<VecDeque<K>>);
+
+impl<K> Default for Proven<K> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Eq> Proven<K> {
+    /// Whether it is remembered.
+    pub fn has(&self, one: &K) -> bool {
+        self.0.lock().contains(one)
+    }
+
+    /// Notes that one has logged in.
+    pub fn note(&self, one: K) {
+        let mut proven = self.0.lock();
+        proven.retain(|other| *other != one);
+        if proven.len() >= REMEMBERED_MAX {
+            proven.pop_front();
+        }
+        proven.push_back(one);
+    }
+}
+
 /// The pairs of an address and a user that have failed, and the addresses. Users without a name are one.
 #[derive(Debug)]
 pub struct FailedLogins {
@@ -118,7 +146,7 @@ pub struct FailedLogins {
     /// By the address and the number of the span of [`FORGOTTEN_AFTER`]: in each it begins anew.
     by_address: Failures<(IpAddr, u64)>,
     /// Pairs that have logged in, which do not wait because of others at their address.
-    proven: Mutex<HashSet<(IpAddr, u64)>>,
+    proven: Proven<(IpAddr, u64)>,
     begun: Instant,
     /// Names may be long, so their keyed hashes are kept.
     hash: RandomState,
@@ -135,7 +163,7 @@ struct Notices {
 impl Default for FailedLogins {
     fn default() -> Self {
         let [by_pair, by_address] = [FAILURES_FREE, ADDRESS_FAILURES_FREE].map(Failures::new);
-        let (proven, notices) = (Mutex::default(), Mutex::default());
+        let (proven, notices) = (Proven::default(), Mutex::default());
         Self { by_pair, by_address, proven, begun: Instant::now(), hash: RandomState::new(), notices }
     }
 }
@@ -157,12 +185,7 @@ impl FailedLogins {
 
     /// Notes that a named user has given the right password at an address.
     pub fn note_right(&self, address: IpAddr, user: &str) {
-        let (pair, mut proven) = (self.pair(address, Some(user)), self.proven.lock());
-        if proven.len() >= REMEMBERED_MAX && !proven.contains(&pair) {
-            let any = proven.iter().next().copied();
-            any.iter().for_each(|one| _ = proven.remove(one));
-        }
-        proven.insert(pair);
+        self.proven.note(self.pair(address, Some(user)));
     }
 
     fn pair(&self, address: IpAddr, user: Option<&str>) -> (IpAddr, u64) {
@@ -176,7 +199,7 @@ impl FailedLogins {
     fn must_wait_at(&self, address: IpAddr, user: Option<&str>, now: Instant) -> Option<Duration> {
         let pair = self.pair(address, user);
         let of_address = user.and_then(|_| self.by_address.must_wait_at(&self.span(address, now), now));
-        self.by_pair.must_wait_at(&pair, now).max(of_address.filter(|_| !self.proven.lock().contains(&pair)))
+        self.by_pair.must_wait_at(&pair, now).max(of_address.filter(|_| !self.proven.has(&pair)))
     }
 
     /// The number of failures to log, if it is time for that.
@@ -307,10 +330,13 @@ mod tests {
         assert!(!waits(address, "alex") && waits(address, "robin") && waits(elsewhere, "alex"));
         (0..=FAILURES_FREE).for_each(|_| _ = logins.note_at(address, Some("alex"), now));
         assert!(waits(address, "alex"), "for its own wrong ones");
+        logins.note_right(elsewhere, "robin");
         for number in 0..2 * REMEMBERED_MAX {
             logins.note_right(elsewhere, &format!("name {number}"));
+            logins.note_right(elsewhere, "alex");
         }
-        assert_eq!(logins.proven.lock().len(), REMEMBERED_MAX, "what is remembered is bounded");
+        assert!(!waits(elsewhere, "alex"), "the latest are remembered");
+        assert!(waits(elsewhere, "robin"), "what is remembered is bounded");
     }
 
     #[test]

@@ -3,7 +3,6 @@
 //! What must hold: however many guesses come at once, their hashes take the memory of [`PARALLEL`] of them; a guess for
 //! a user who has no password, or who is none, takes as long as any other; and none is looked at under a lock.
 
-use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -12,7 +11,7 @@ use argon2::password_hash::phc::PasswordHash;
 use argon2::{Argon2, Params, PasswordHasher, PasswordVerifier};
 use parking_lot::{Condvar, Mutex};
 use ring::rand::{SecureRandom, SystemRandom};
-use rivulet_connectors::logins::{Failures, network};
+use rivulet_connectors::logins::{Failures, Proven, network};
 
 use crate::service::{ErrorKind, FullName, ServiceError};
 
@@ -30,9 +29,6 @@ const SAVED_KIB_MAX: u32 = 256 << 10;
 
 /// The wrong passwords of a user that are free: more than of an address, because others may give them.
 const FAILURES_FREE: u32 = 20;
-
-/// The most pairs of a user and an address from which it has logged in that are remembered.
-const PROVEN_MAX: usize = 4_096;
 
 const SALT_BYTES: usize = 16;
 
@@ -78,13 +74,13 @@ pub(super) struct Passwords {
     freed: Condvar,
     /// Of users without a password, whose names anybody may make up, and of those with one.
     wrong: [Failures<FullName>; 2],
-    /// Who has logged in from where, the latest last: whoever guesses elsewhere keeps no user from logging in here.
-    proven: Mutex<VecDeque<(FullName, IpAddr)>>,
+    /// Who has logged in from where: whoever guesses elsewhere keeps no user from logging in here.
+    proven: Proven<(FullName, IpAddr)>,
 }
 
 impl Default for Passwords {
     fn default() -> Self {
-        let (running, freed, proven) = (Mutex::default(), Condvar::new(), Mutex::default());
+        let (running, freed, proven) = (Mutex::default(), Condvar::new(), Proven::default());
         Self { running, freed, wrong: [FAILURES_FREE; 2].map(Failures::new), proven }
     }
 }
@@ -107,9 +103,8 @@ impl Passwords {
     /// How long no password of this user is looked at that comes from this address.
     pub(super) fn must_wait(&self, user: &FullName, address: Option<IpAddr>) -> Option<Duration> {
         let wait = self.wrong.iter().find_map(|wrong| wrong.must_wait(user))?;
-        let address = address.map(network);
-        let is_proven = |(one, from): &(FullName, IpAddr)| one == user && Some(*from) == address;
-        (!self.proven.lock().iter().any(is_proven)).then_some(wait)
+        let is_proven = address.is_some_and(|address| self.proven.has(&(user.clone(), network(address))));
+        (!is_proven).then_some(wait)
     }
 
     /// Notes a wrong password of a user, who may have another.
@@ -119,13 +114,7 @@ impl Passwords {
 
     /// Notes a right one.
     pub(super) fn note_right(&self, user: &FullName, address: Option<IpAddr>) {
-        let Some(address) = address.map(network) else { return };
-        let mut proven = self.proven.lock();
-        proven.retain(|(one, from)| one != user || *from != address);
-        if proven.len() >= PROVEN_MAX {
-            proven.pop_front();
-        }
-        proven.push_back((user.clone(), address));
+        address.iter().for_each(|address| self.proven.note((user.clone(), network(*address))));
     }
 
     /// Does what takes much memory, once there is a place for it.
@@ -151,6 +140,8 @@ impl Passwords {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use rivulet_connectors::logins::REMEMBERED_MAX;
 
     use super::*;
     use crate::service::Tenant;
@@ -230,8 +221,7 @@ mod tests {
         assert_eq!(passwords.must_wait(&ann, home), None);
         assert_eq!(passwords.must_wait(&Tenant::new("acme").named("ann"), elsewhere), None);
         let address = |number: usize| Some(IpAddr::from(u32::try_from(number).unwrap_or(0).to_be_bytes()));
-        (0..2 * PROVEN_MAX).for_each(|number| passwords.note_right(&ann, address(number)));
-        assert_eq!(passwords.proven.lock().len(), PROVEN_MAX);
+        (0..2 * REMEMBERED_MAX).for_each(|number| passwords.note_right(&ann, address(number)));
         // So many that the pause is not over by now, however slow the machine is.
         (0..8).for_each(|_| passwords.note_wrong(ann.clone(), true));
         assert!(passwords.must_wait(&ann, home).is_some(), "what is remembered is bounded");
