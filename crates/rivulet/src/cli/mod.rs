@@ -154,8 +154,8 @@ pub fn main(start: Start) -> ExitCode {
 
 /// An error of the command line, with a tip if an option of a command stands in front of the command.
 fn placed(mut error: clap::Error) -> clap::Error {
-    let option = std::env::args().nth(1).unwrap_or_default();
-    let option = option.split('=').next().unwrap_or_default();
+    let option = std::env::args_os().nth(1).unwrap_or_default();
+    let option = option.to_str().and_then(|option| option.split('=').next()).unwrap_or_default();
     if error.kind() == ErrorKind::UnknownArgument && option.starts_with("--") {
         let tip = format!("options of a command stand behind it: rivulet COMMAND {option} ...");
         error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
