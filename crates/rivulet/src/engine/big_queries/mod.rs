@@ -50,6 +50,7 @@ use super::queries::Queries;
 use super::queries::submit::check_free;
 use super::tables::ReferenceTables;
 use super::taps::Watched;
+use super::threads::Bell;
 use crate::catalog::Catalog;
 use crate::run::{self, read_models};
 use crate::service::{ErrorKind, FullName, Limit, ServiceError, Tenant};
@@ -96,6 +97,8 @@ pub(super) struct BigQueries {
     selects: Mutex<Vec<Select>>,
     /// Locked for moments only: queries can be read while another one is started.
     known: Mutex<Known>,
+    /// Ring when there is a query, for the threads that watch and that make attempts.
+    has_some: [Arc<Bell>; 2],
 }
 
 #[derive(Default)]
@@ -205,6 +208,7 @@ impl BigQueries {
             changing,
             selects,
             known,
+            has_some: Default::default(),
         }
     }
 
@@ -319,6 +323,7 @@ impl BigQueries {
         let (plan, life) = (Some(plan), Life::Running(Arc::new(running)));
         let one = OneQuery { number, query, plan, saved, life };
         self.known.lock().queries.insert(name, one);
+        self.has_some.iter().for_each(|bell| bell.ring());
         Ok(())
     }
 

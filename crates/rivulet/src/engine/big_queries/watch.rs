@@ -102,12 +102,12 @@ impl BigQueries {
     pub(in crate::engine) fn watch(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
         let (watched, mut watch) = (self.clone(), Watch::default());
         let pause = |queries: &Self, period, idle| if queries.has_none() { idle } else { period };
-        threads.start_paced("rivulet-watch", &Arc::default(), Duration::ZERO, move || {
+        threads.start_paced("rivulet-watch", &self.has_some[0], Duration::ZERO, move || {
             watch.look(&watched);
             pause(&watched, END_LOOK_PERIOD, IDLE_PERIOD)
         })?;
         let (attempted, mut waiting) = (self.clone(), Waiting::default());
-        threads.start_paced("rivulet-attempts", &Arc::default(), Duration::ZERO, move || {
+        threads.start_paced("rivulet-attempts", &self.has_some[1], Duration::ZERO, move || {
             waiting.look(&attempted);
             pause(&attempted, LOOK_PERIOD, 2 * IDLE_PERIOD)
         })
