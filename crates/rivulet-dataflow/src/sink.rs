@@ -5,8 +5,6 @@
 //! that, behind a bounded queue. A method that returns a `bool` is called every few milliseconds until it returns true
 //! or fails. No row is written in between, and the method is not called again after that.
 
-use std::fmt;
-
 use crate::{Batch, Refusals, SlotTable};
 
 /// One instance of the sink of a big query.
@@ -116,13 +114,6 @@ pub trait GroupSink: Send {
 }
 
 /// The error of a sink that could not take a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct SinkError(pub String);
-
-impl fmt::Display for SinkError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for SinkError {}

@@ -1,6 +1,5 @@
 //! Where the rows of a big query come from.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,13 +120,6 @@ impl Polled {
 }
 
 /// A source that cannot go on.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct SourceError(pub String);
-
-impl fmt::Display for SourceError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for SourceError {}

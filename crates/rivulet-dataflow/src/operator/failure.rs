@@ -1,13 +1,13 @@
 //! A failure of an operator.
 
 use std::any::Any;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::Slot;
 
 /// A failure of an operator itself, not of a row.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
 pub struct OperatorError {
     /// What went wrong, in words.
     pub message: String,
@@ -37,14 +37,6 @@ impl OperatorError {
         Self { message: message.into(), slots, fault: Fault::Engine }
     }
 }
-
-impl fmt::Display for OperatorError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for OperatorError {}
 
 impl From<arrow::error::ArrowError> for OperatorError {
     fn from(error: arrow::error::ArrowError) -> Self {
