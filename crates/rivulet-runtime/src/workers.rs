@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -143,20 +143,10 @@ impl Workers {
             Shared {
                 settings,
                 pool: Arc::new(Pool {
-                    clock,
                     policy: settings.policy,
-                    scheduler: (settings.policy.make)(setup),
                     closing,
-                    scheduled: AtomicUsize::new(0),
-                    blocked: Mutex::default(),
-                    deadlines: Deadlines::default(),
-                    flow_deadlines: Deadlines::default(),
-                    workers: boxcar::Vec::new(),
                     stands: Some(stands),
-                    spill: OnceLock::new(),
-                    relief: Relief::default(),
-                    labels: Labels::default(),
-                    held_at_us: AtomicI64::new(i64::MAX),
+                    ..Pool::scheduled_by((settings.policy.make)(setup), clock)
                 }),
                 groups: Mutex::default(),
                 threads: Mutex::default(),
