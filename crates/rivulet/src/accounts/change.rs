@@ -73,8 +73,8 @@ impl Accounts {
                     tenant: name.tenant.to_string(),
                     name: name.name.clone(),
                     is_admin: record.all,
-                    tokens: record.tokens.len(),
-                    grants: record.grants.len(),
+                    tokens: record.tokens.len() as u64,
+                    grants: record.grants.len() as u64,
                     has_password: record.password.is_some(),
                     created_s: record.created_s,
                 });

@@ -21,29 +21,7 @@ const LIFETIME_S_MAX: u64 = 100 * 365 * 86_400;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct UserList {
     /// Users by tenant and name.
-    pub users: Vec<User>,
-}
-
-/// A user.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct User {
-    /// Its tenant.
-    #[schema(example = "default")]
-    pub tenant: String,
-    /// Its name within the tenant.
-    #[schema(example = "alice")]
-    pub name: String,
-    /// Whether it has all rights in its tenant; in the default tenant, on the whole server.
-    pub admin: bool,
-    /// The number of its tokens, those that have expired included.
-    pub tokens: u64,
-    /// The number of its other rights.
-    pub grants: u64,
-    /// Whether it has a password.
-    #[serde(default)]
-    pub password: bool,
-    /// When it was created, in seconds since the epoch.
-    pub created_s: u64,
+    pub users: Vec<UserInfo>,
 }
 
 /// A user to be created.
@@ -65,29 +43,7 @@ pub struct NewUser {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TokenList {
     /// Tokens by user.
-    pub tokens: Vec<Token>,
-}
-
-/// A token, without its secret. Times are seconds since the epoch.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Token {
-    /// Its id, which is no secret.
-    #[schema(example = "0123456789abcdef")]
-    pub id: String,
-    /// The tenant of its user.
-    pub tenant: String,
-    /// Its user.
-    pub user: String,
-    /// When it was created.
-    pub created_s: u64,
-    /// When it ends; never without.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub expires_s: Option<u64>,
-    /// When it was last used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub last_used_s: Option<u64>,
-    /// Whether it has ended.
-    pub expired: bool,
+    pub tokens: Vec<TokenInfo>,
 }
 
 /// A token to be created.
@@ -112,7 +68,7 @@ pub struct TokenCreated {
     /// What is to be sent as `Authorization: Bearer`, or as password of MQTT.
     pub token: String,
     /// What is known of it.
-    pub info: Token,
+    pub info: TokenInfo,
 }
 
 /// How a token is rotated.
@@ -183,20 +139,6 @@ pub(super) struct InTenant {
     pub(super) tenant: Option<String>,
 }
 
-impl From<UserInfo> for User {
-    fn from(info: UserInfo) -> Self {
-        let UserInfo { tenant, name, is_admin: admin, tokens, grants, has_password: password, created_s } = info;
-        Self { tenant, name, admin, tokens: tokens as u64, grants: grants as u64, password, created_s }
-    }
-}
-
-impl From<TokenInfo> for Token {
-    fn from(info: TokenInfo) -> Self {
-        let TokenInfo { id, tenant, user, created_s, expires_s, last_used_s, has_expired: expired } = info;
-        Self { id, tenant, user, created_s, expires_s, last_used_s, expired }
-    }
-}
-
 impl From<GrantInfo> for Grant {
     fn from(info: GrantInfo) -> Self {
         let GrantInfo { tenant, user, actions, kind, pattern } = info;
@@ -260,9 +202,7 @@ impl Authenticated {
 /// The answer that has a token.
 pub(super) fn token_created(answer: AccountAnswer) -> Result<(StatusCode, Json<TokenCreated>), ApiError> {
     match answer {
-        AccountAnswer::Token { text, info } => {
-            Ok((StatusCode::CREATED, Json(TokenCreated { token: text, info: info.into() })))
-        }
+        AccountAnswer::Token { text, info } => Ok((StatusCode::CREATED, Json(TokenCreated { token: text, info }))),
         _ => Err(unexpected()),
     }
 }
@@ -280,7 +220,7 @@ pub(super) fn unexpected() -> ApiError {
 )]
 pub(super) async fn list_users(api: Authenticated) -> Result<Json<UserList>, ApiError> {
     match api.account(AccountStatement::ShowUsers).await? {
-        AccountAnswer::Users(users) => Ok(Json(UserList { users: users.into_iter().map(User::from).collect() })),
+        AccountAnswer::Users(users) => Ok(Json(UserList { users })),
         _ => Err(unexpected()),
     }
 }
@@ -332,7 +272,7 @@ pub(super) async fn list_tokens(
     Parameters(OfUser { user, tenant }): Parameters<OfUser>,
 ) -> Result<Json<TokenList>, ApiError> {
     match api.account(AccountStatement::ShowTokens(user.map(|user| user_name(tenant, user)))).await? {
-        AccountAnswer::Tokens(tokens) => Ok(Json(TokenList { tokens: tokens.into_iter().map(Token::from).collect() })),
+        AccountAnswer::Tokens(tokens) => Ok(Json(TokenList { tokens })),
         _ => Err(unexpected()),
     }
 }

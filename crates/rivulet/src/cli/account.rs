@@ -323,12 +323,10 @@ impl From<AccountAnswer> for Answer {
     fn from(answer: AccountAnswer) -> Self {
         match answer {
             AccountAnswer::Done(message) => Self::Done(message),
-            AccountAnswer::Token { text, info } => Self::Token(TokenCreated { token: text, info: info.into() }),
+            AccountAnswer::Token { text, info } => Self::Token(TokenCreated { token: text, info }),
             AccountAnswer::Tenants(tenants) => Self::Tenants(tenants.into()),
-            AccountAnswer::Users(users) => Self::Users(UserList { users: users.into_iter().map(User::from).collect() }),
-            AccountAnswer::Tokens(tokens) => {
-                Self::Tokens(TokenList { tokens: tokens.into_iter().map(Token::from).collect() })
-            }
+            AccountAnswer::Users(users) => Self::Users(UserList { users }),
+            AccountAnswer::Tokens(tokens) => Self::Tokens(TokenList { tokens }),
             AccountAnswer::Grants(grants) => {
                 Self::Grants(GrantList { grants: grants.into_iter().map(Grant::from).collect() })
             }
@@ -471,7 +469,7 @@ fn print(global: Global, answer: Answer) -> Result<(), CliError> {
         Answer::Users(list) => {
             let row = |user: User| {
                 let shown = |is: bool| if is { "yes" } else { "-" }.to_owned();
-                let (admin, password) = (shown(user.admin), shown(user.password));
+                let (admin, password) = (shown(user.is_admin), shown(user.has_password));
                 [user.tenant, user.name, admin, password, user.tokens.to_string(), user.grants.to_string()]
             };
             let rows = list.users.into_iter().map(row);
@@ -480,7 +478,7 @@ fn print(global: Global, answer: Answer) -> Result<(), CliError> {
         Answer::Tokens(list) if global.json => print_json(&mut out, &list.tokens)?,
         Answer::Tokens(list) => {
             let row = |token: Token| {
-                let end = if token.expired { " (expired)" } else { "" };
+                let end = if token.has_expired { " (expired)" } else { "" };
                 let expires = format!("{}{end}", time(token.expires_s));
                 [token.tenant, token.user, token.id, time(Some(token.created_s)), expires, time(token.last_used_s)]
             };

@@ -1,30 +1,40 @@
 //! What the server tells of tenants, users, tokens and rights. Times are seconds since the epoch.
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 use super::quotas::TenantInfo;
 
 /// A user.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = User)]
 pub struct UserInfo {
     /// Its tenant.
+    #[schema(example = "default")]
     pub tenant: String,
     /// Its name within the tenant.
+    #[schema(example = "alice")]
     pub name: String,
-    /// Whether it has all rights in its tenant.
+    /// Whether it has all rights in its tenant; in the default tenant, on the whole server.
+    #[serde(rename = "admin")]
     pub is_admin: bool,
     /// The number of its tokens, those that have expired included.
-    pub tokens: usize,
+    pub tokens: u64,
     /// The number of its other rights.
-    pub grants: usize,
+    pub grants: u64,
     /// Whether it has a password.
+    #[serde(default, rename = "password")]
     pub has_password: bool,
-    /// When it was created.
+    /// When it was created, in seconds since the epoch.
     pub created_s: u64,
 }
 
-/// A token, without its secret.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A token, without its secret. Times are seconds since the epoch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Token)]
 pub struct TokenInfo {
-    /// Its id.
+    /// Its id, which is no secret.
+    #[schema(example = "0123456789abcdef")]
     pub id: String,
     /// The tenant of its user.
     pub tenant: String,
@@ -32,11 +42,14 @@ pub struct TokenInfo {
     pub user: String,
     /// When it was created.
     pub created_s: u64,
-    /// When it ends; `None` for never.
+    /// When it ends; never without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_s: Option<u64>,
-    /// When it was last used; `None` for never.
+    /// When it was last used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_used_s: Option<u64>,
     /// Whether it has ended.
+    #[serde(rename = "expired")]
     pub has_expired: bool,
 }
 
