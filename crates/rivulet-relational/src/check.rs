@@ -42,12 +42,8 @@ impl Check {
     }
 
     fn refuse(&self, what: &str, hint: Option<&str>) -> Result<(), RelationalError> {
-        let error =
-            RelationalError { place: self.place, ..RelationalError::new(format!("{what} is not supported yet")) };
-        Err(match hint {
-            Some(hint) => error.hint(hint),
-            None => error,
-        })
+        let (place, hint) = (self.place, hint.map(str::to_owned));
+        Err(RelationalError { place, hint, ..RelationalError::new(format!("{what} is not supported yet")) })
     }
 
     fn at(&mut self, node: &impl Spanned) {

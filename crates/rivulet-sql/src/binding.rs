@@ -168,10 +168,7 @@ fn wrong_type(parameter: &Parameter, value: ParamValue<'_>, hint: Option<String>
             value.describe()
         ),
     );
-    match hint {
-        Some(hint) => error.hint(hint),
-        None => error,
-    }
+    BindError { hint, ..error }
 }
 
 fn check_value<'v>(parameter: &Parameter, value: Typed<'v>) -> Result<Typed<'v>, BindError> {

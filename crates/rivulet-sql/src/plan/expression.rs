@@ -234,11 +234,7 @@ pub(super) fn explain(
         ast::Expr::Like { .. } | ast::Expr::ILike { .. } => format!("LIKE compares TEXT, not {}", list(&names)),
         _ => wrong.message(),
     };
-    let sql_error = SqlError::new(position, message);
-    match type_hint(&types) {
-        Some(hint) => sql_error.hint(hint),
-        None => sql_error,
-    }
+    SqlError { hint: type_hint(&types).map(str::to_owned), ..SqlError::new(position, message) }
 }
 
 /// A hint for values of these types, which do not go together.

@@ -97,10 +97,6 @@ fn shown_option<'v>(connector: &str, is_output: bool, name: &str, value: &'v str
 
 impl From<LoadError> for ServiceError {
     fn from(error: LoadError) -> Self {
-        let refused = Self::invalid(error.message).at_place(error.position);
-        match error.hint {
-            Some(hint) => refused.with_hint(hint),
-            None => refused,
-        }
+        Self { hint: error.hint, ..Self::invalid(error.message).at_place(error.position) }
     }
 }

@@ -79,11 +79,7 @@ pub struct ServiceError {
 
 impl From<rivulet_sql::SqlError> for ServiceError {
     fn from(error: rivulet_sql::SqlError) -> Self {
-        let refused = Self::invalid(error.message).at(error.line, error.column);
-        match error.hint {
-            Some(hint) => refused.with_hint(hint),
-            None => refused,
-        }
+        Self { hint: error.hint, ..Self::invalid(error.message).at(error.line, error.column) }
     }
 }
 

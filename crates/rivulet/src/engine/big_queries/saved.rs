@@ -17,7 +17,7 @@ use rivulet_storage::{Committed, EpochSettings, Epochs, Restored, StorageError, 
 
 use super::ends::troubled_sinks;
 use super::note::{Note, StatePieces, is_of, state_of};
-use crate::data_folder::lines::{numbers, of_query};
+use crate::data_folder::lines::{numbers, of_query, refused};
 use crate::engine::checkpoints::line::{Differences, Failure, Line, LineStatus};
 use crate::run::Running;
 use crate::service::{ErrorKind, ServiceError};
@@ -345,11 +345,6 @@ fn of_another_version(newest: u64) -> ServiceError {
 fn commit_end(line: &mut Line, query: u64, plan: &QueryPlan) -> Result<Committed, StorageError> {
     let state = Differences::new(&line.epochs);
     line.commit(Note::end(query, plan).epoch(state))
-}
-
-/// The `error` as an answer to the caller, with its hint.
-fn refused(what: &str, error: &StorageError) -> ServiceError {
-    ServiceError::from_text(ErrorKind::Unavailable, &format!("{what}: {error}"))
 }
 
 #[cfg(test)]

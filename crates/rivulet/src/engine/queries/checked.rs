@@ -129,9 +129,5 @@ pub(in crate::engine) fn param_value<'a>(value: &'a ParameterValue<'_>) -> Param
 }
 
 pub(in crate::engine) fn bind_error(error: BindError) -> ServiceError {
-    let refused = ServiceError { parameter: error.parameter, ..ServiceError::invalid(error.message) };
-    match error.hint {
-        Some(hint) => refused.with_hint(hint),
-        None => refused,
-    }
+    ServiceError { parameter: error.parameter, hint: error.hint, ..ServiceError::invalid(error.message) }
 }
