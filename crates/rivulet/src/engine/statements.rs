@@ -69,10 +69,7 @@ impl Engine {
             } else {
                 self.execute_statement(permit, statement)
             };
-            let result = done.map_err(|error| match error.line {
-                Some(_) => error,
-                None => error.at(position.line, position.column),
-            });
+            let result = done.map_err(|error| error.or_at(position));
             bytes += result.as_ref().map_or(0, result_bytes);
             let failed = result.is_err();
             results.push(result);
@@ -115,8 +112,7 @@ impl Engine {
         let answers = self.applications.register_all(tenant, planned).into_iter().zip(positions);
         let answer = |(answer, position): (Result<(Arc<Running>, bool), ServiceError>, Position)| match answer {
             Ok((running, is_new)) => Ok(registered(&running, is_new)),
-            Err(error) if error.line.is_none() => Err(error.at(position.line, position.column)),
-            Err(error) => Err(error),
+            Err(error) => Err(error.or_at(position)),
         };
         answers.map(answer).collect()
     }
@@ -521,8 +517,5 @@ fn not_declared(what: Declared, name: &Name) -> ServiceError {
 }
 
 fn at(error: ServiceError, name: &Name) -> ServiceError {
-    match error.line {
-        Some(_) => error,
-        None => error.at(name.position.line, name.position.column),
-    }
+    error.or_at(name.position)
 }

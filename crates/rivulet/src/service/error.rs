@@ -123,6 +123,12 @@ impl ServiceError {
         self
     }
 
+    /// The error at this position, unless it has one.
+    #[must_use]
+    pub fn or_at(self, position: rivulet_sql::Position) -> Self {
+        if self.line.is_some() { self } else { self.at(position.line, position.column) }
+    }
+
     /// The error at a line and column of the text of an application; zeros are no position.
     #[must_use]
     pub fn at_place(self, (line, column): (u32, u32)) -> Self {

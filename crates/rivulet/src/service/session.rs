@@ -412,10 +412,7 @@ impl Session<'_> {
             let text = texts.as_mut().and_then(|texts| texts.at(position)).map(without_values);
             let text = text.as_deref();
             if let Statement::Account(account) = &statement {
-                self.permit_account(account).map_err(|error| match error.line {
-                    Some(_) => error,
-                    None => error.at(position.line, position.column),
-                })?;
+                self.permit_account(account).map_err(|error| error.or_at(position))?;
                 continue;
             }
             let (action, kind, name) = needed(&statement);

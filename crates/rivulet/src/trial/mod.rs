@@ -201,10 +201,7 @@ impl Trial {
                         Statement::CreateQuery { name, .. } => name.text.clone(),
                         _ => String::new(),
                     };
-                    self.engine.carry_out(statement).map_err(|error| match error.line {
-                        Some(_) => error,
-                        None => error.at(position.line, position.column),
-                    })?;
+                    self.engine.carry_out(statement).map_err(|error| error.or_at(position))?;
                     name
                 }
                 Wanted::Parameters { name, application, parameters } => {

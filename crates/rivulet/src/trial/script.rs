@@ -21,10 +21,7 @@ pub fn of_script(text: &str, folder: &Path) -> Result<Trial, ServiceError> {
             _ => Err(ServiceError::invalid("an application is tried with its tables and queries, and nothing else")
                 .with_hint("leave this statement out; rivulet run runs big queries")),
         };
-        done.map_err(|error| match error.line {
-            Some(_) => error,
-            None => error.at(position.line, position.column),
-        })?;
+        done.map_err(|error| error.or_at(position))?;
     }
     Ok(trial)
 }

@@ -159,9 +159,11 @@ impl BigQueries {
         let filter = |filter: Option<String>| {
             let filter = filter.ok_or_else(|| {
                 let message = format!("of '{name}' each query has an address of its own");
-                placed(ServiceError::invalid(message), name).with_hint("read the topic itself: FROM \"mqtt:a/topic\"")
+                ServiceError::invalid(message)
+                    .or_at(name.position)
+                    .with_hint("read the topic itself: FROM \"mqtt:a/topic\"")
             })?;
-            may(ResourceKind::Topic, &filter).map_err(|error| placed(error, name))?;
+            may(ResourceKind::Topic, &filter).map_err(|error| error.or_at(name.position))?;
             Ok::<_, ServiceError>(filter)
         };
         if let Some(place) = one.inputs.iter().position(|input| input.name == part) {
@@ -218,7 +220,7 @@ impl BigQueries {
 
 /// The messages of a topic, or of all topics that match a filter: topic and payload.
 fn of_topic(name: &Name, filter: &str, may: May<'_>) -> Result<SourceDeclaration, ServiceError> {
-    may(ResourceKind::Topic, filter).map_err(|error| placed(error, name))?;
+    may(ResourceKind::Topic, filter).map_err(|error| error.or_at(name.position))?;
     let text = |name: &str| Field::new(name, DataType::Utf8, true);
     let schema = Arc::new(Schema::new(vec![text(TOPIC_COLUMN), text("payload")]));
     let format = FormatSpec { name: "raw".into(), options: Vec::new(), position: (0, 0) };
@@ -264,22 +266,15 @@ fn as_decoded(field: &Field) -> Field {
     Field::new(field.name(), data_type, true)
 }
 
-fn placed(error: ServiceError, name: &Name) -> ServiceError {
-    match error.line {
-        Some(_) => error,
-        None => error.at(name.position.line, name.position.column),
-    }
-}
-
 fn not_running(name: &Name, query: &str) -> ServiceError {
     let error = ServiceError::new(ErrorKind::Conflict, format!("the query '{query}' is not running"));
-    placed(error, name).with_hint("it has results again when it runs")
+    error.or_at(name.position).with_hint("it has results again when it runs")
 }
 
 /// An input or output whose rows do not pass a topic, so that nobody can read beside it.
 fn no_topic(name: &Name, how: &str, address: &Address) -> ServiceError {
     let message = format!("'{name}' {how} '{}:', and only topics can be read beside", address.connector);
-    placed(ServiceError::invalid(message), name)
+    ServiceError::invalid(message).or_at(name.position)
 }
 
 /// The names of its inputs and outputs.
@@ -291,7 +286,7 @@ fn parts_of(application: &Application) -> impl Iterator<Item = &str> {
 fn no_part(name: &Name, application: &Application, part: &str) -> ServiceError {
     let known: Vec<&str> = parts_of(application).collect();
     let message = format!("the application '{}' has no input or output '{part}'", application.name);
-    placed(ServiceError::not_found(message), name).with_hint(format!("there are {}", known.join(", ")))
+    ServiceError::not_found(message).or_at(name.position).with_hint(format!("there are {}", known.join(", ")))
 }
 
 /// The results of a query as rows.
