@@ -7,11 +7,12 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayData, ArrayRef, AsArray, StringArray, make_array};
+use arrow::array::{Array, ArrayData, ArrayRef, AsArray, RecordBatch, StringArray, make_array};
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Schema};
+use arrow::datatypes::{DataType, Schema, SchemaRef};
 use arrow::error::ArrowError;
+use rivulet_dataflow::Batch;
 
 use super::keys::NONE;
 use super::texts::Texts;
@@ -166,6 +167,16 @@ impl RowStore {
     /// All columns of these rows.
     pub(crate) fn columns(&self, rows: &[u32]) -> Result<Vec<ArrayRef>, ArrowError> {
         self.columns.iter().map(|column| column.take(rows, &self.words, self.texts.as_ref())).collect()
+    }
+
+    /// A batch with the times of these rows, and with these columns.
+    pub(crate) fn batch(&self, rows: &[u32], schema: &SchemaRef, columns: Vec<ArrayRef>) -> Result<Batch, ArrowError> {
+        Ok(Batch::new(
+            vec![0; rows.len()].into(),
+            rows.iter().map(|&row| self.event_time_us(row)).collect(),
+            rows.iter().map(|&row| self.arrival_us(row)).collect(),
+            RecordBatch::try_new(schema.clone(), columns)?,
+        ))
     }
 
     pub(crate) fn is_null(&self, column: usize, row: u32) -> bool {

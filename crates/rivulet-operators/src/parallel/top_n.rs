@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use arrow::array::{ArrayRef, Int64Array};
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
@@ -398,12 +398,7 @@ impl TopNOperator {
             if self.plan.spec.with_rank {
                 columns.push(Arc::new(Int64Array::from_iter_values(rows.iter().map(|row| row.1))));
             }
-            let batch = Batch::new(
-                vec![0; rows.len()].into(),
-                numbers.iter().map(|&row| self.store.event_time_us(row)).collect(),
-                numbers.iter().map(|&row| self.store.arrival_us(row)).collect(),
-                RecordBatch::try_new(self.plan.output.clone(), columns)?,
-            );
+            let batch = self.store.batch(&numbers, &self.plan.output, columns)?;
             context.emit(batch.with_retracts(retracts.then(|| BooleanBuffer::new_set(rows.len()))));
         }
         Ok(())

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, AsArray, BooleanArray, RecordBatch};
+use arrow::array::{ArrayRef, AsArray, BooleanArray};
 use arrow::buffer::BooleanBuffer;
 use arrow::datatypes::DataType;
 use rivulet_dataflow::{Batch, Context, Element, Operator, OperatorError, Reason, StateByKey, StateError, StateFrame};
@@ -240,12 +240,7 @@ impl ChangingOperator {
         let (rows, results): (Vec<u32>, Vec<u32>) = rows.iter().copied().unzip();
         let mut columns = self.store.columns(&rows)?;
         columns.extend(self.results.columns(&results)?);
-        Ok(Batch::new(
-            vec![0; rows.len()].into(),
-            rows.iter().map(|&row| self.store.event_time_us(row)).collect(),
-            rows.iter().map(|&row| self.store.arrival_us(row)).collect(),
-            RecordBatch::try_new(self.plan.output.clone(), columns)?,
-        ))
+        Ok(self.store.batch(&rows, &self.plan.output, columns)?)
     }
 
     /// Forgets partitions that no row has touched for the time-to-live.

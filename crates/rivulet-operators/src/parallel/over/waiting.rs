@@ -5,7 +5,7 @@ mod versions;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, RecordBatch, UInt8Array, new_null_array};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, UInt8Array, new_null_array};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Schema, TimestampMicrosecondType, UInt8Type};
 use rivulet_dataflow::{
@@ -240,12 +240,7 @@ impl WaitingOperator {
             for (later, lead) in led.later.iter().zip(&self.plan.leads) {
                 columns.push(self.store.column(lead.column, &later[first..first + rows.len()])?);
             }
-            context.emit(Batch::new(
-                vec![0; rows.len()].into(),
-                rows.iter().map(|&row| self.store.event_time_us(row)).collect(),
-                rows.iter().map(|&row| self.store.arrival_us(row)).collect(),
-                RecordBatch::try_new(self.plan.output.clone(), columns)?,
-            ));
+            context.emit(self.store.batch(rows, &self.plan.output, columns)?);
         }
         Ok(())
     }
@@ -310,13 +305,7 @@ impl WaitingOperator {
             for (lagged, lag) in earlier.iter().zip(&plan.spec.lags) {
                 columns.push(self.store.column(lag.column, &lagged[first..first + rows.len()])?);
             }
-            let batch = Batch::new(
-                vec![0; rows.len()].into(),
-                rows.iter().map(|&row| self.store.event_time_us(row)).collect(),
-                rows.iter().map(|&row| self.store.arrival_us(row)).collect(),
-                RecordBatch::try_new(plan.output.clone(), columns)?,
-            );
-            emit_with_failures(batch, failed, context);
+            emit_with_failures(self.store.batch(rows, &plan.output, columns)?, failed, context);
         }
         if plan.is_bounded() {
             // Rows on which an expression failed are in no frame.

@@ -4,8 +4,7 @@
 //! the frame of its partition, and any other row comes out with the version that is there. So older versions are
 //! dropped as soon as no row can ask for them.
 
-use arrow::array::RecordBatch;
-use rivulet_dataflow::{Batch, Context, OperatorError};
+use rivulet_dataflow::{Context, OperatorError};
 
 use super::WaitingOperator;
 use crate::parallel::OUTPUT_ROWS;
@@ -48,12 +47,7 @@ impl WaitingOperator {
             let of_rows = versions.columns.iter().map(|&column| self.store.column(column, rows));
             let of_versions = versions.of_version.iter().map(|&column| self.store.column(column, found));
             let columns = of_rows.chain(of_versions).collect::<Result<Vec<_>, _>>()?;
-            context.emit(Batch::new(
-                vec![0; rows.len()].into(),
-                rows.iter().map(|&row| self.store.event_time_us(row)).collect(),
-                rows.iter().map(|&row| self.store.arrival_us(row)).collect(),
-                RecordBatch::try_new(plan.output.clone(), columns)?,
-            ));
+            context.emit(self.store.batch(rows, &plan.output, columns)?);
         }
         self.forget_without_version(rows);
         given.into_iter().chain(gone).for_each(|row| self.store.remove(row));
