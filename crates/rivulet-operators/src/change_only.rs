@@ -2,7 +2,7 @@
 //! [`SLOT_KEYS_MAX`] keys, rows of further keys are refused, because their last row could not be remembered.
 
 use arrow::array::{ArrayRef, BooleanArray, RecordBatch, RecordBatchOptions, UInt16Array, UInt32Array};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::row::Rows;
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use rivulet_dataflow::{
 };
 
 use crate::PlanError;
-use crate::keyed::{Keyed, SLOT_KEYS_MAX, grow};
+use crate::keyed::{Keyed, SLOT_KEYS_MAX, grow, key_fields};
 use crate::row_bytes::RowBytes;
 
 const OPERATOR: &str = "change only";
@@ -310,14 +310,10 @@ impl ChangeOnlyOperator {
     }
 
     fn state_schema(&self) -> SchemaRef {
-        let mut fields =
-            vec![Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
-        for (kind, columns) in [("key", &self.plan.keys), ("last", &self.plan.compare)] {
-            let named = columns.iter().enumerate().map(|(index, &column)| {
-                Field::new(format!("{kind}_{index}"), self.plan.input.field(column).data_type().clone(), true)
-            });
-            fields.extend(named);
-        }
+        let type_of = |&column: &usize| self.plan.input.field(column).data_type();
+        let mut fields = key_fields(self.plan.keys.iter().map(type_of));
+        let last = self.plan.compare.iter().map(type_of).enumerate();
+        fields.extend(last.map(|(index, one)| Field::new(format!("last_{index}"), one.clone(), true)));
         Arc::new(Schema::new(fields))
     }
 }
@@ -335,6 +331,7 @@ fn put(last: &mut Box<[u8]>, values: &[u8], heap_bytes: &mut usize) {
 #[cfg(test)]
 mod tests {
     use arrow::array::{Float64Array, Int64Array, StringArray};
+    use arrow::datatypes::DataType;
     use rivulet_dataflow::{KeyGroups, Refusals, SlotTable};
 
     use super::*;

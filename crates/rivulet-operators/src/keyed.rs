@@ -4,6 +4,7 @@ use std::hash::BuildHasher;
 use std::mem::size_of;
 use std::ops::Range;
 
+use arrow::datatypes::{DataType, Field};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use rivulet_dataflow::{Batch, Leaps, Slot, fetch};
@@ -24,6 +25,14 @@ pub(crate) fn idle_us(leaps: &Leaps, last_arrival_us: i64, now_us: i64, idle_tim
     }
     let silence_us = leaps.passed_us(last_arrival_us, now_us);
     if silence_us >= idle_timeout_us { silence_us } else { 0 }
+}
+
+/// The first columns of saved state: the slot, the key group, and a column for each key.
+pub(crate) fn key_fields<'a>(types: impl IntoIterator<Item = &'a DataType>) -> Vec<Field> {
+    let keys = types.into_iter().enumerate();
+    let keys = keys.map(|(index, one)| Field::new(format!("key_{index}"), one.clone(), true));
+    let slot = [Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
+    slot.into_iter().chain(keys).collect()
 }
 
 /// What to do about a late row. It is late `by_clock` if no row has brought event time so far.

@@ -8,7 +8,7 @@ use arrow::array::{
     ArrayRef, BooleanArray, BooleanBufferBuilder, RecordBatch, RecordBatchOptions, UInt16Array, UInt32Array,
 };
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::row::Rows;
 use rivulet_dataflow::times::{at, span};
@@ -19,7 +19,7 @@ use rivulet_dataflow::{
 
 use super::plan::{Kind, Plan, PlannedColumn};
 use super::value::{Builder, Value, Values};
-use crate::keyed::{Keyed, SLOT_KEYS_MAX};
+use crate::keyed::{Keyed, SLOT_KEYS_MAX, key_fields};
 use crate::row_bytes::RowBytes;
 
 pub(super) const OPERATOR: &str = "history";
@@ -330,10 +330,7 @@ impl HistoryOperator {
     }
 
     fn state_schema(&self) -> SchemaRef {
-        let mut fields =
-            vec![Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
-        let keys = self.plan.key_types.iter().enumerate();
-        fields.extend(keys.map(|(index, data_type)| Field::new(format!("key_{index}"), data_type.clone(), true)));
+        let mut fields = key_fields(&self.plan.key_types);
         let values = self.plan.state.iter().enumerate();
         fields.extend(values.map(|(index, storage)| Field::new(format!("value_{index}"), storage.data_type(), true)));
         Arc::new(Schema::new(fields))
@@ -382,7 +379,7 @@ impl PlannedColumn {
 #[cfg(test)]
 mod tests {
     use arrow::array::{Array, AsArray, Float64Array, Int64Array, StringArray};
-    use arrow::datatypes::Float64Type;
+    use arrow::datatypes::{DataType, Float64Type};
     use datafusion_physical_expr::PhysicalExpr;
     use datafusion_physical_expr::expressions::{Column, lit};
     use proptest::prelude::*;

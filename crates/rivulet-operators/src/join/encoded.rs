@@ -11,6 +11,7 @@ use arrow::row::Rows;
 use rivulet_dataflow::{Batch, Context, InputIndex, OperatorError, Reason, Slot};
 
 use super::plan::Plan;
+use crate::keyed::key_fields;
 use crate::row_bytes::RowBytes;
 
 /// How many joined rows are emitted together.
@@ -150,9 +151,7 @@ pub(super) fn state_fields(plan: &Plan, own: impl IntoIterator<Item = Field>) ->
         let types = types.iter().enumerate();
         types.map(|(index, one)| Field::new(format!("{name}_{index}"), one.clone(), true)).collect::<Vec<_>>()
     };
-    let mut fields =
-        vec![Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
-    fields.extend(named("key", &plan.key_types));
+    let mut fields = key_fields(&plan.key_types);
     fields.extend(own);
     fields.extend(named("left", &plan.side_types[0]));
     fields.extend(named("right", &plan.side_types[1]));

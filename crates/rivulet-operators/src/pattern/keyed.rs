@@ -22,7 +22,7 @@ use super::plan::Plan;
 use super::state;
 use crate::PlanError;
 use crate::history::value::Value;
-use crate::keyed::Keyed;
+use crate::keyed::{Keyed, key_fields};
 use crate::parallel::key_hashes;
 use crate::parallel::time_to_live::{TimeToLive, state_text};
 use crate::row_bytes::RowBytes;
@@ -297,10 +297,7 @@ impl KeyedPatternOperator {
 
 /// A frame has a row for each partition: `slot`, `key_group`, the key columns, `watermark_us`, and the search.
 fn schema(plan: &Plan) -> SchemaRef {
-    let mut fields =
-        vec![Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
-    let keys = plan.key_fields.iter().enumerate();
-    fields.extend(keys.map(|(index, field)| Field::new(format!("key_{index}"), field.data_type().clone(), true)));
+    let mut fields = key_fields(plan.key_fields.iter().map(Field::data_type));
     fields.push(Field::new("watermark_us", DataType::Int64, false));
     fields.extend(state::search_fields(plan));
     Arc::new(Schema::new_with_metadata(fields, [(PATTERN.to_owned(), plan.text.clone())].into()))

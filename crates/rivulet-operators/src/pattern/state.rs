@@ -23,6 +23,7 @@ use super::plan::Plan;
 use super::slots::{Known, SlotState, Slots};
 use super::spec::{MATCH_ROWS_MAX, SLOT_ROWS_MAX};
 use crate::history::value::{Builder, Value, Values};
+use crate::keyed::key_fields;
 use crate::row_bytes::RowBytes;
 use crate::window::length::TIME_MAX_US;
 
@@ -143,10 +144,7 @@ pub(super) fn search_fields(plan: &Plan) -> Vec<Field> {
 
 /// The columns of a frame.
 fn schema(plan: &Plan) -> SchemaRef {
-    let mut fields =
-        vec![Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
-    let keys = plan.key_fields.iter().enumerate();
-    fields.extend(keys.map(|(index, field)| Field::new(format!("key_{index}"), field.data_type().clone(), true)));
+    let mut fields = key_fields(plan.key_fields.iter().map(Field::data_type));
     fields.push(Field::new("is_partition", DataType::Boolean, false));
     fields.extend(CLOCK.iter().map(|name| Field::new(*name, DataType::Int64, false)));
     fields.extend(search_fields(plan));

@@ -27,6 +27,7 @@ use super::plan::Plan;
 use super::rules::{Windows, first_open_end_us};
 use super::shared::{Shared, shares_panes};
 use crate::aggregate::object::Object;
+use crate::keyed::key_fields;
 use crate::row_bytes::RowBytes;
 
 pub(super) const OPERATOR: &str = "window";
@@ -151,11 +152,7 @@ pub(super) fn export(
 
 /// The columns of a frame.
 fn schema(plan: &Plan) -> SchemaRef {
-    let keys = plan.key_fields.iter().enumerate();
-    let keys = keys.map(|(index, field)| Field::new(format!("key_{index}"), field.data_type().clone(), true));
-    let mut fields =
-        vec![Field::new("slot", DataType::UInt32, false), Field::new("key_group", DataType::UInt16, false)];
-    fields.extend(keys);
+    let mut fields = key_fields(plan.key_fields.iter().map(Field::data_type));
     fields.push(Field::new("is_cell", DataType::Boolean, false));
     for name in ["width", "slide", "max_ts_us", "last_arrival_us", "watermark_us"] {
         fields.push(Field::new(name, DataType::Int64, false));
