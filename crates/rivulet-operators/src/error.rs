@@ -76,6 +76,13 @@ pub enum PlanError {
     },
 }
 
+impl PlanError {
+    /// [`PlanError::Operator`].
+    pub(crate) fn operator(operator: &'static str, problem: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Operator { operator, problem: problem.into(), hint: hint.into() }
+    }
+}
+
 /// Why a query cannot have a window of these lengths.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LengthError {

@@ -34,11 +34,9 @@ impl AssignWindows {
         check_time(&input, time_column, "the time")?;
         window.check(&input)?;
         let Some(bounds) = Bounds::of(&window) else {
-            return Err(PlanError::Operator {
-                operator: "assign windows",
-                problem: format!("windows of this kind are known only when they close: {}", window.text(&input)),
-                hint: "use TUMBLE, HOP or CUMULATE, or group by the window".into(),
-            });
+            let problem = format!("windows of this kind are known only when they close: {}", window.text(&input));
+            let hint = "use TUMBLE, HOP or CUMULATE, or group by the window";
+            return Err(PlanError::operator("assign windows", problem, hint));
         };
         let added = [WINDOW_START, WINDOW_END].map(|name| Arc::new(Field::new(name, TIME, false)));
         let output = Arc::new(Schema::new(input.fields().iter().cloned().chain(added).collect::<Vec<_>>()));

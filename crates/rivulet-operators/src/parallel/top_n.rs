@@ -111,11 +111,8 @@ impl TopN {
         check_columns(&spec.input, spec.partition.iter().copied(), "the partition")?;
         check_columns(&spec.input, spec.order.iter().map(|key| key.column), "the order")?;
         if spec.limit == 0 {
-            return Err(PlanError::Operator {
-                operator: "top-n",
-                problem: "no row is wanted".into(),
-                hint: format!("write for example WHERE {} <= 10", spec.ranking.name()),
-            });
+            let hint = format!("write for example WHERE {} <= 10", spec.ranking.name());
+            return Err(PlanError::operator("top-n", "no row is wanted", hint));
         }
         let rank = spec.with_rank.then(|| Arc::new(Field::new(spec.ranking.name(), DataType::Int64, false)));
         let fields: Vec<_> = spec.input.fields().iter().cloned().chain(rank).collect();

@@ -461,11 +461,10 @@ fn separator_of(aggregate: &AggregateSpec) -> Result<Box<str>, PlanError> {
     let constant = aggregate.arguments.get(1).and_then(|separator| separator.downcast_ref::<Literal>());
     match constant.and_then(|constant| constant.value().try_as_str()) {
         Some(Some(separator)) => Ok(separator.into()),
-        _ => Err(PlanError::Operator {
-            operator: "aggregate",
-            problem: "the separator of string_agg is no constant text".into(),
-            hint: "write for example string_agg(name, ', ')".into(),
-        }),
+        _ => {
+            let problem = "the separator of string_agg is no constant text";
+            Err(PlanError::operator("aggregate", problem, "write for example string_agg(name, ', ')"))
+        }
     }
 }
 
@@ -476,10 +475,9 @@ fn fraction_of(aggregate: &AggregateSpec) -> Result<f64, PlanError> {
         Ok(ScalarValue::Float64(number)) => number,
         _ => None,
     });
-    number.filter(|number| (0.0..=1.0).contains(number)).ok_or_else(|| PlanError::Operator {
-        operator: "aggregate",
-        problem: "the fraction of percentile_cont is no constant between 0 and 1".into(),
-        hint: "write for example percentile_cont(value, 0.95)".into(),
+    number.filter(|number| (0.0..=1.0).contains(number)).ok_or_else(|| {
+        let problem = "the fraction of percentile_cont is no constant between 0 and 1";
+        PlanError::operator("aggregate", problem, "write for example percentile_cont(value, 0.95)")
     })
 }
 

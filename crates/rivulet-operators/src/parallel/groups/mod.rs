@@ -90,11 +90,10 @@ impl GroupPlan {
                     ResultSource::Layout(in_layout.len() - 1)
                 }
                 (Mode::Undoing, function) if !function.takes_back() => {
-                    return Err(PlanError::Operator {
-                        operator: "aggregate",
-                        problem: format!("{function} cannot take back a row, and rows of this input may be taken back"),
-                        hint: "aggregate where rows are final, for example in windows".into(),
-                    });
+                    let problem =
+                        format!("{function} cannot take back a row, and rows of this input may be taken back");
+                    let hint = "aggregate where rows are final, for example in windows";
+                    return Err(PlanError::operator("aggregate", problem, hint));
                 }
                 (Mode::Undoing, _) => {
                     let (aggregate, types) = (guarded(aggregate)?, (&*arguments, &data_type));

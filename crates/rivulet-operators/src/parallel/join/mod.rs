@@ -50,17 +50,9 @@ impl KeyedJoin {
         for &(left, right) in &spec.keys {
             let (left, right) = (spec.left.field(left), spec.right.field(right));
             if left.data_type() != right.data_type() {
-                return Err(PlanError::Operator {
-                    operator: "join",
-                    problem: format!(
-                        "'{}' has type {}, but '{}' has type {}",
-                        left.name(),
-                        left.data_type(),
-                        right.name(),
-                        right.data_type()
-                    ),
-                    hint: "cast one of them to the type of the other".into(),
-                });
+                let [one, other] = [left, right].map(|key| format!("'{}' has type {}", key.name(), key.data_type()));
+                let hint = "cast one of them to the type of the other";
+                return Err(PlanError::operator("join", format!("{one}, but {other}"), hint));
             }
         }
         for (schema, expiry) in [&spec.left, &spec.right].into_iter().zip(&spec.expiry) {

@@ -47,6 +47,9 @@ pub struct KeyedOver {
 /// The number of columns that a saved row has beside its own, whether rows wait or change.
 const ADDED: usize = 2;
 
+/// What to do where rows are wanted that are not at hand.
+const WITH_AS_MANY_ROWS: &str = "order by the event time, ascending, with a frame of as many rows";
+
 impl KeyedOver {
     /// Checks a specification.
     ///
@@ -57,11 +60,8 @@ impl KeyedOver {
         check_columns(&spec.input, spec.partition.iter().copied(), "the partition")?;
         check_columns(&spec.input, spec.order.iter().map(|key| key.column), "the order")?;
         if matches!(spec.frame, OverFrame::Range { preceding_us: Some(_) }) && !is_by_time(&spec) {
-            return Err(PlanError::Operator {
-                operator: "over",
-                problem: "RANGE with an interval needs rows in order of time".into(),
-                hint: "order by a column of type TIMESTAMP, ascending, or write ROWS n PRECEDING".into(),
-            });
+            let hint = "order by a column of type TIMESTAMP, ascending, or write ROWS n PRECEDING";
+            return Err(PlanError::operator("over", "RANGE with an interval needs rows in order of time", hint));
         }
         let results = aggregate_fields(&spec.aggregates, &spec.input)?;
         check_columns(&spec.input, spec.lags.iter().map(|lag| lag.column), "the value of an earlier row")?;
@@ -70,11 +70,8 @@ impl KeyedOver {
             _ => 0,
         };
         if let Some(lag) = spec.lags.iter().find(|lag| !(1..=reach).contains(&u64::from(lag.rows))) {
-            return Err(PlanError::Operator {
-                operator: "over",
-                problem: format!("{} rows before each are not at hand", lag.rows),
-                hint: "order by the event time, ascending, with a frame of as many rows".into(),
-            });
+            let problem = format!("{} rows before each are not at hand", lag.rows);
+            return Err(PlanError::operator("over", problem, WITH_AS_MANY_ROWS));
         }
         let lags = spec
             .lags
@@ -87,11 +84,8 @@ impl KeyedOver {
         let keys = KeyPlan::new(&spec.input, &spec.partition)?;
         let is_of_all = !is_bounded(spec.frame) && waits(&spec);
         if let Some(one) = spec.aggregates.iter().find(|one| one.function.is_sequence() && !is_of_all) {
-            return Err(PlanError::Operator {
-                operator: "over",
-                problem: format!("{} follows all rows one by one", one.function),
-                hint: "order by the event time, ascending, with ROWS UNBOUNDED PRECEDING".into(),
-            });
+            let hint = "order by the event time, ascending, with ROWS UNBOUNDED PRECEDING";
+            return Err(PlanError::operator("over", format!("{} follows all rows one by one", one.function), hint));
         }
         let plan = OverPlan { spec, keys, groups, output, ahead_us: 0, leads: Vec::new(), versions: None };
         plan.store()?;
@@ -122,11 +116,8 @@ impl KeyedOver {
         let most = leads.iter().map(|lead| lead.rows).max().unwrap_or(0);
         let holds_them = matches!(spec.frame, OverFrame::Rows { preceding: Some(rows) } if rows + 1 == u64::from(most));
         if !holds_them || !waits(spec) || !spec.aggregates.is_empty() || !spec.lags.is_empty() {
-            return Err(PlanError::Operator {
-                operator: "over",
-                problem: "values of later rows stand alone, over the rows that wait for them".into(),
-                hint: "order by the event time, ascending, with a frame of as many rows".into(),
-            });
+            let problem = "values of later rows stand alone, over the rows that wait for them";
+            return Err(PlanError::operator("over", problem, WITH_AS_MANY_ROWS));
         }
         let input = spec.input.clone();
         let later = leads
@@ -152,11 +143,9 @@ impl KeyedOver {
         let is_marked = *spec.input.field(versions.is_version).data_type() == DataType::Boolean;
         let is_alone = spec.aggregates.is_empty() && spec.lags.is_empty() && self.plan.leads.is_empty();
         if !is_marked || !is_alone || !waits(spec) || spec.frame != (OverFrame::Rows { preceding: Some(0) }) {
-            return Err(PlanError::Operator {
-                operator: "over",
-                problem: "versions stand alone, over rows that wait for them and are marked".into(),
-                hint: "order by the event time, ascending, with a frame of one row".into(),
-            });
+            let problem = "versions stand alone, over rows that wait for them and are marked";
+            let hint = "order by the event time, ascending, with a frame of one row";
+            return Err(PlanError::operator("over", problem, hint));
         }
         let fields: Vec<_> = columns().map(|column| spec.input.fields()[column].clone()).collect();
         if let Some(plan) = Arc::get_mut(&mut self.plan) {

@@ -90,9 +90,7 @@ impl KeyedWindowKind {
     /// # Errors
     /// Lengths that no window can have, windows of too many panes, columns that hold no times.
     pub fn check(&self, input: &Schema) -> Result<(), PlanError> {
-        let fail = |problem: &str, hint: &str| {
-            Err(PlanError::Operator { operator: "window", problem: problem.into(), hint: hint.into() })
-        };
+        let fail = |problem: &str, hint: &str| Err(PlanError::operator("window", problem, hint));
         match *self {
             Self::Attached { start, end } => {
                 check_time(input, start, "the window's start")?;

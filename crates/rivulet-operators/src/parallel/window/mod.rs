@@ -66,11 +66,8 @@ impl KeyedWindow {
         let mode = match spec.window {
             KeyedWindowKind::Tumble { .. } | KeyedWindowKind::Attached { .. } if spec.input_retracts => Mode::Undoing,
             _ if spec.input_retracts => {
-                return Err(PlanError::Operator {
-                    operator: "window",
-                    problem: format!("{} cannot take rows back", spec.window.text(&spec.input)),
-                    hint: "use windows that tumble".into(),
-                });
+                let problem = format!("{} cannot take rows back", spec.window.text(&spec.input));
+                return Err(PlanError::operator("window", problem, "use windows that tumble"));
             }
             KeyedWindowKind::Session { .. }
             | KeyedWindowKind::Count { .. }
@@ -90,11 +87,10 @@ impl KeyedWindow {
         let window = Self { plan: Arc::new(WindowPlan { spec, groups, keys, partial, output, behind_us: 0 }) };
         match window.plan.spec.phase == Phase::Whole || window.can_be_split() {
             true => Ok(window),
-            false => Err(PlanError::Operator {
-                operator: "window",
-                problem: "this aggregation cannot be split into a partial and a final one".into(),
-                hint: "ask KeyedWindow::can_be_split first".into(),
-            }),
+            false => {
+                let problem = "this aggregation cannot be split into a partial and a final one";
+                Err(PlanError::operator("window", problem, "ask KeyedWindow::can_be_split first"))
+            }
         }
     }
 
