@@ -103,6 +103,28 @@ pub enum ConnectorError {
     },
 }
 
+impl ConnectorError {
+    /// [`ConnectorError::Address`].
+    pub(crate) fn address(
+        connector: &'static str,
+        address: &str,
+        problem: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Self::Address { connector, address: address.to_owned(), problem: problem.into(), hint: hint.into() }
+    }
+
+    /// [`ConnectorError::Open`].
+    pub(crate) fn open(
+        connector: &'static str,
+        address: &str,
+        problem: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Self::Open { connector, address: address.to_owned(), problem: problem.into(), hint: hint.into() }
+    }
+}
+
 /// An address as SQL has it, with its connector in front unless it names its protocol itself (`https://...`).
 pub fn whole_address(connector: &str, address: &str) -> String {
     let has_protocol = ["http://", "https://"].iter().any(|protocol| address.starts_with(protocol));

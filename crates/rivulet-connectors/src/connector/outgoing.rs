@@ -124,12 +124,10 @@ fn with_op(batch: &Batch, schema: &SchemaRef) -> Batch {
 
 fn schema_with_op(format: &'static str, schema: &Schema) -> Result<SchemaRef, FormatError> {
     if schema.field_with_name(OP).is_ok() {
-        return Err(FormatError::Setting {
-            format,
-            problem: format!("has no place for the column '{OP}' of a result that changes"),
-            hint: "rows of such a result say in 'op' whether they came (+) or were taken back (-); give the column another name"
-                .into(),
-        });
+        let problem = format!("has no place for the column '{OP}' of a result that changes");
+        let hint = "rows of such a result say in 'op' whether they came (+) or were taken back (-); give the column \
+                    another name";
+        return Err(FormatError::setting(format, problem, hint));
     }
     let op = Arc::new(Field::new(OP, DataType::Utf8, false));
     Ok(Arc::new(Schema::new([&[op], schema.fields().as_ref()].concat())))

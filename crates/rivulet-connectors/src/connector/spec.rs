@@ -104,12 +104,8 @@ impl SourceSpec {
     /// A checkpoint is not understood.
     pub fn resumed<T: DeserializeOwned>(&self, connector: &'static str) -> Result<Option<Vec<T>>, ConnectorError> {
         let Some(positions) = &self.resume else { return Ok(None) };
-        let wrong = |problem: String| ConnectorError::Open {
-            connector,
-            address: self.address.clone(),
-            problem,
-            hint: "drop the query and create it again to begin anew".into(),
-        };
+        let hint = "drop the query and create it again to begin anew";
+        let wrong = |problem: String| ConnectorError::open(connector, &self.address, problem, hint);
         let read = |position: &Option<String>| {
             let text = position.as_deref().ok_or_else(|| wrong("a checkpoint does not say where to go on".into()))?;
             serde_json::from_str(text).map_err(|error| {

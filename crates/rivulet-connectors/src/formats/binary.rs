@@ -129,22 +129,22 @@ impl Framing {
         framing: Option<&str>,
         schema_id: Option<&str>,
     ) -> Result<Self, FormatError> {
-        let setting = |problem: String, hint: &str| FormatError::Setting { format, problem, hint: hint.into() };
+        let setting = |problem: &str, hint: &str| FormatError::setting(format, problem, hint);
         let id = match schema_id {
             None => 0,
             Some(text) => text.trim().parse().map_err(|_| {
-                setting(format!("has an option 'schema_id' that cannot be '{text}'"), "it is a whole number")
+                setting(&format!("has an option 'schema_id' that cannot be '{text}'"), "it is a whole number")
             })?,
         };
         match framing.map(|text| text.trim().to_ascii_lowercase()).as_deref() {
             None | Some("none") if schema_id.is_none() => Ok(Self::None),
             None | Some("none") => {
-                Err(setting("has a 'schema_id' and no frame to put it in".into(), "add framing => 'registry'"))
+                Err(setting("has a 'schema_id' and no frame to put it in", "add framing => 'registry'"))
             }
             Some("registry" | "confluent") => Ok(Self::Registry(id)),
             Some(other) => {
                 let problem = format!("has an option 'framing' that cannot be '{other}'");
-                Err(setting(problem, "it is none or registry"))
+                Err(setting(&problem, "it is none or registry"))
             }
         }
     }

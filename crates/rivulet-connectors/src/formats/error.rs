@@ -76,6 +76,13 @@ pub enum FormatError {
     },
 }
 
+impl FormatError {
+    /// [`FormatError::Setting`].
+    pub(crate) fn setting(format: &'static str, problem: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Setting { format, problem: problem.into(), hint: hint.into() }
+    }
+}
+
 fn options_hint(options: &[&str], option: &str) -> String {
     match (options, nearest(option, options.iter().copied())) {
         ([], _) => "it has none".into(),

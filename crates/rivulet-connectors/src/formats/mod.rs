@@ -148,13 +148,9 @@ impl Format {
                         "true" => Self::NestedJson,
                         "false" => Self::Json,
                         _ => {
-                            return Err(FormatError::Setting {
-                                format: name,
-                                problem: format!("has 'nested' '{value}'"),
-                                hint: "it is true or false: true writes a column \"radio.rssi\" as \
-                                       {\"radio\": {\"rssi\": ...}}"
-                                    .into(),
-                            });
+                            let hint = "it is true or false: true writes a column \"radio.rssi\" as \
+                                        {\"radio\": {\"rssi\": ...}}";
+                            return Err(FormatError::setting(name, format!("has 'nested' '{value}'"), hint));
                         }
                     };
                 }
@@ -314,13 +310,10 @@ impl Format {
         self.check_output(&schema, times)?;
         Ok(match self {
             Self::Json => Box::new(json::JsonEncoder::new(&schema, times)),
-            Self::NestedJson => {
-                Box::new(json::JsonEncoder::nested(&schema, times).map_err(|column| FormatError::Setting {
-                    format: self.name(),
-                    problem: format!("cannot write the column '{column}' as an object and as a value"),
-                    hint: "name it otherwise with AS, or leave out nested".into(),
-                })?)
-            }
+            Self::NestedJson => Box::new(json::JsonEncoder::nested(&schema, times).map_err(|column| {
+                let problem = format!("cannot write the column '{column}' as an object and as a value");
+                FormatError::setting(self.name(), problem, "name it otherwise with AS, or leave out nested")
+            })?),
             Self::SenMl | Self::SenMlPivot => Box::new(senml::SenMlEncoder::new(&schema)),
             Self::Csv { delimiter } => Box::new(csv::CsvEncoder::new(*delimiter, times.of_fields(&schema))),
             Self::Text => Box::new(text::TextEncoder::new(times.of_fields(&schema).remove(0))),

@@ -29,10 +29,8 @@ impl RawEncoding {
     pub(crate) fn parse<'o>(options: impl Iterator<Item = (&'o str, &'o str)>) -> Result<Self, FormatError> {
         let mut encoding = Self::default();
         for (option, value) in options {
-            let setting =
-                |problem: String, hint: &str| FormatError::Setting { format: "RAW", problem, hint: hint.into() };
             if !option.eq_ignore_ascii_case("encoding") {
-                return Err(setting(format!("has no option '{option}'"), "its option is encoding"));
+                return Err(FormatError::setting("RAW", format!("has no option '{option}'"), "its option is encoding"));
             }
             encoding = match value.trim().to_ascii_lowercase().as_str() {
                 "utf8" | "utf-8" => Self::Utf8,
@@ -40,7 +38,7 @@ impl RawEncoding {
                 "base64" => Self::Base64,
                 _ => {
                     let problem = format!("has an option 'encoding' that cannot be '{value}'");
-                    return Err(setting(problem, "it is one of utf8, hex, base64"));
+                    return Err(FormatError::setting("RAW", problem, "it is one of utf8, hex, base64"));
                 }
             };
         }

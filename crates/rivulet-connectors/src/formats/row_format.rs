@@ -126,10 +126,9 @@ impl RowFormat {
                 check_columns(self.name(), declared, event_time_column)?;
                 times.check(self.name(), declared)?;
                 let (schema, event_time) = projected(declared, read, event_time_column);
-                let parser = DebeziumParser::new(&schema).map_err(|column| FormatError::Setting {
-                    format: self.name(),
-                    problem: format!("cannot have the column '{}'", schema.field(column).name()),
-                    hint: "give it a name with fewer dots".into(),
+                let parser = DebeziumParser::new(&schema).map_err(|column| {
+                    let problem = format!("cannot have the column '{}'", schema.field(column).name());
+                    FormatError::setting(self.name(), problem, "give it a name with fewer dots")
                 })?;
                 Ok(boxed(parser, Rows::new(schema, event_time).with_times(times)))
             }
@@ -201,14 +200,10 @@ impl RowFormat {
 
 /// Checks the requirements on columns of all formats of single rows.
 fn check_columns(format: &'static str, declared: &Schema, event_time_column: Option<usize>) -> Result<(), FormatError> {
-    let wrong = |column: usize, hint: &str| FormatError::Setting {
-        format,
-        problem: format!(
-            "cannot have the column '{}' of type {}",
-            declared.field(column).name(),
-            declared.field(column).data_type()
-        ),
-        hint: hint.into(),
+    let wrong = |column: usize, hint: &str| {
+        let field = declared.field(column);
+        let problem = format!("cannot have the column '{}' of type {}", field.name(), field.data_type());
+        FormatError::setting(format, problem, hint)
     };
     let fields = declared.fields();
     if let Some(column) = fields.iter().position(|field| !is_supported(field.data_type())) {
@@ -218,11 +213,10 @@ fn check_columns(format: &'static str, declared: &Schema, event_time_column: Opt
         Some(column) if !matches!(declared.field(column).data_type(), DataType::Timestamp(..)) => {
             Err(wrong(column, "declare the EVENT TIME column TIMESTAMP"))
         }
-        _ if fields.len() > COLUMNS_MAX => Err(FormatError::Setting {
-            format,
-            problem: format!("does not go with {} columns", fields.len()),
-            hint: format!("declare at most {COLUMNS_MAX} columns"),
-        }),
+        _ if fields.len() > COLUMNS_MAX => {
+            let problem = format!("does not go with {} columns", fields.len());
+            Err(FormatError::setting(format, problem, format!("declare at most {COLUMNS_MAX} columns")))
+        }
         _ => Ok(()),
     }
 }
@@ -232,11 +226,8 @@ fn debezium_of<'o>(options: impl Iterator<Item = (&'o str, &'o str)>) -> Result<
     let mut times = Times::default();
     for (option, value) in options {
         if !times.take(debezium::NAME, option, value)? {
-            return Err(FormatError::Setting {
-                format: debezium::NAME,
-                problem: format!("has no option '{option}'"),
-                hint: "its option is timestamp".into(),
-            });
+            let problem = format!("has no option '{option}'");
+            return Err(FormatError::setting(debezium::NAME, problem, "its option is timestamp"));
         }
     }
     Ok(RowFormat::Debezium { times })
@@ -249,11 +240,7 @@ fn no_options<'o>(
 ) -> Result<(), FormatError> {
     match options.next() {
         None => Ok(()),
-        Some((option, _)) => Err(FormatError::Setting {
-            format,
-            problem: format!("has no option '{option}'"),
-            hint: "it has none".into(),
-        }),
+        Some((option, _)) => Err(FormatError::setting(format, format!("has no option '{option}'"), "it has none")),
     }
 }
 
@@ -262,20 +249,16 @@ pub(crate) fn switch(format: &'static str, option: &str, value: &str) -> Result<
     match value.trim().to_ascii_lowercase().as_str() {
         "true" => Ok(true),
         "false" => Ok(false),
-        _ => Err(FormatError::Setting {
-            format,
-            problem: format!("has an option '{option}' that cannot be '{value}'"),
-            hint: "it is true or false".into(),
-        }),
+        _ => {
+            let problem = format!("has an option '{option}' that cannot be '{value}'");
+            Err(FormatError::setting(format, problem, "it is true or false"))
+        }
     }
 }
 
 fn whole_files() -> FormatError {
-    FormatError::Setting {
-        format: "PARQUET",
-        problem: "is a format of whole files, not of single rows".into(),
-        hint: "use it with 'file:', or JSON or CSV here".into(),
-    }
+    let problem = "is a format of whole files, not of single rows";
+    FormatError::setting("PARQUET", problem, "use it with 'file:', or JSON or CSV here")
 }
 
 fn plain_decoder(

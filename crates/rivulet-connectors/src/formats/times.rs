@@ -53,11 +53,7 @@ impl TimeFormat {
     fn parse(format: &'static str, key: &str, value: &str) -> Result<Self, FormatError> {
         const HINT: &str = "it is 'seconds', 'milliseconds', 'microseconds', 'nanoseconds', or a pattern such as \
                             '%d.%m.%Y %H:%M:%S'";
-        let wrong = |problem: &str| FormatError::Setting {
-            format,
-            problem: format!("has '{key}' {problem}"),
-            hint: HINT.into(),
-        };
+        let wrong = |problem: &str| FormatError::setting(format, format!("has '{key}' {problem}"), HINT);
         Ok(match value.to_ascii_lowercase().as_str() {
             "milliseconds" => Self::Milliseconds,
             "seconds" => Self::Seconds,
@@ -70,11 +66,9 @@ impl TimeFormat {
                 let items = items.map_err(|_| wrong(&format!("'{value}', which is no pattern")))?;
                 // A name such as CET can be skipped, but not interpreted.
                 if items.contains(&Item::Fixed(Fixed::TimezoneName)) {
-                    return Err(FormatError::Setting {
-                        format,
-                        problem: format!("has '{key}' '{value}', and names of zones (%Z) cannot be read"),
-                        hint: "write %z, which is an offset such as +0100; a time without one is UTC".into(),
-                    });
+                    let problem = format!("has '{key}' '{value}', and names of zones (%Z) cannot be read");
+                    let hint = "write %z, which is an offset such as +0100; a time without one is UTC";
+                    return Err(FormatError::setting(format, problem, hint));
                 }
                 let pattern = Self::Pattern(Arc::new(Pattern { text: value.to_owned(), items }));
                 // A written time must be read as the same day, so the pattern needs a whole date.

@@ -50,11 +50,8 @@ impl Content {
         }
         let RowFormat::Avro(avro) = format else { return Self::lines_of(format, schema, changes) };
         if avro.has_frame() {
-            return Err(FormatError::Setting {
-                format: "AVRO",
-                problem: "has an option 'framing' that is of single records, not of files".into(),
-                hint: "leave it out".into(),
-            });
+            let problem = "has an option 'framing' that is of single records, not of files";
+            return Err(FormatError::setting("AVRO", problem, "leave it out"));
         }
         let outgoing = Outgoing::new(format, schema, changes)?;
         let text = avro.schema_text(outgoing.schema(schema))?;

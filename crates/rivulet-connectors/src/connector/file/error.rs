@@ -20,5 +20,5 @@ pub(super) fn unreadable(address: &str, error: &io::Error) -> ConnectorError {
 }
 
 pub(super) fn cannot_open(address: &str, problem: String, hint: &str) -> ConnectorError {
-    ConnectorError::Open { connector: NAME, address: address.into(), problem, hint: hint.into() }
+    ConnectorError::open(NAME, address, problem, hint)
 }

@@ -429,12 +429,8 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
 }
 
 fn no_name() -> ConnectorError {
-    ConnectorError::Address {
-        connector: NAME,
-        address: String::new(),
-        problem: "names no file".into(),
-        hint: "write for example 'file:result.json', or 'file:results/' for a folder".into(),
-    }
+    let hint = "write for example 'file:result.json', or 'file:results/' for a folder";
+    ConnectorError::address(NAME, "", "names no file", hint)
 }
 
 /// The text behind the last dot of a name, in lower case.
@@ -473,12 +469,8 @@ fn format_of(
         Some("avro") => "AVRO",
         Some("txt" | "log") => "RAW",
         _ => {
-            return Err(ConnectorError::Address {
-                connector: NAME,
-                address: address.into(),
-                problem: "does not tell by its ending how it is written".into(),
-                hint: "say it: FORMAT JSON, CSV, PARQUET or AVRO".into(),
-            });
+            let problem = "does not tell by its ending how it is written";
+            return Err(ConnectorError::address(NAME, address, problem, "say it: FORMAT JSON, CSV, PARQUET or AVRO"));
         }
     };
     Ok(RowFormat::parse(name, [], files)?)

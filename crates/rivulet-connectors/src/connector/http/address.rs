@@ -16,12 +16,8 @@ pub(super) fn url_from(connector: &'static str, address: &str) -> Result<(&'stat
 }
 
 pub(super) fn not_to_post_to(connector: &'static str, address: &str, problem: &str) -> ConnectorError {
-    ConnectorError::Address {
-        connector,
-        address: address.into(),
-        problem: format!("is no address to post to: {problem}"),
-        hint: format!("write '{connector}://host/path'"),
-    }
+    let problem = format!("is no address to post to: {problem}");
+    ConnectorError::address(connector, address, problem, format!("write '{connector}://host/path'"))
 }
 
 /// Splits an address into host (with port) and path.
@@ -35,12 +31,8 @@ pub(super) fn parse_address<'a>(
         None => (rest, "/"),
     };
     if host.is_empty() || host.contains(|character: char| character.is_whitespace() || character == '@') {
-        return Err(ConnectorError::Address {
-            connector,
-            address: address.into(),
-            problem: "names no host".into(),
-            hint: format!("write for example '{connector}:127.0.0.1:8090/events'"),
-        });
+        let hint = format!("write for example '{connector}:127.0.0.1:8090/events'");
+        return Err(ConnectorError::address(connector, address, "names no host", hint));
     }
     Ok((host, path))
 }

@@ -219,12 +219,8 @@ const FRAMING_HEADERS: [&str; 10] = [
 fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorError> {
     let (host, _) = parse_address(HTTP.name, &spec.address)?;
     if host.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
-        return Err(ConnectorError::Address {
-            connector: HTTP.name,
-            address: spec.address.clone(),
-            problem: "names no port to listen at".into(),
-            hint: "write for example 'http:127.0.0.1:8090/events'".into(),
-        });
+        let hint = "write for example 'http:127.0.0.1:8090/events'";
+        return Err(ConnectorError::address(HTTP.name, &spec.address, "names no port to listen at", hint));
     }
     if let Ok(address) = host.parse::<SocketAddr>() {
         check_listener(spec, address)?;
@@ -240,11 +236,11 @@ fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorErr
 /// Fails if a source may not listen at an address.
 fn check_listener(spec: &SourceSpec, address: SocketAddr) -> Result<(), ConnectorError> {
     let ip = address.ip();
-    spec.host.reach.listeners.check(&ip.to_string(), ip).map_err(|error| ConnectorError::Address {
-        connector: HTTP.name,
-        address: spec.address.clone(),
-        problem: format!("may not be listened at: {}", error.why),
-        hint: format!("list {ip} in {KEY_OF_LISTENERS} in the server's configuration, and have the server read that again (SIGHUP)"),
+    spec.host.reach.listeners.check(&ip.to_string(), ip).map_err(|error| {
+        let hint = format!(
+            "list {ip} in {KEY_OF_LISTENERS} in the server's configuration, and have the server read that again (SIGHUP)"
+        );
+        ConnectorError::address(HTTP.name, &spec.address, format!("may not be listened at: {}", error.why), hint)
     })
 }
 
@@ -314,11 +310,9 @@ fn checked_url(spec: &SinkSpec) -> Result<String, ConnectorError> {
     let uri: Uri = url.parse().map_err(|error: InvalidUri| wrong(error.to_string()))?;
     let host = uri.host().filter(|host| !host.is_empty() && !host.contains('%'));
     let host = host.ok_or_else(|| wrong("it names no host".into()))?;
-    spec.host.reach.posts.check_host(host).map_err(|error| ConnectorError::Address {
-        connector: connector_of(spec),
-        address: spec.address.clone(),
-        problem: format!("is out of reach: {}", error.why),
-        hint: error.hint,
+    spec.host.reach.posts.check_host(host).map_err(|error| {
+        let problem = format!("is out of reach: {}", error.why);
+        ConnectorError::address(connector_of(spec), &spec.address, problem, error.hint)
     })?;
     Ok(url)
 }
@@ -347,13 +341,8 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
     let (host, path) = parse_address(HTTP.name, &spec.address)?;
     let format = format_of_pieces(HTTP.name, spec.format.as_ref(), "bodies", &spec.host.files)?;
     let decoder = format.decoder(&spec.schema, &spec.columns, spec.event_time_column)?;
-    let failed = |problem: String| ConnectorError::Open {
-        connector: HTTP.name,
-        address: spec.address.clone(),
-        problem,
-        hint: "a source listens at an address of this machine that is free, for example 'http:127.0.0.1:8090/events'"
-            .into(),
-    };
+    let hint = "a source listens at an address of this machine that is free, for example 'http:127.0.0.1:8090/events'";
+    let failed = |problem: String| ConnectorError::open(HTTP.name, &spec.address, problem, hint);
     let address: SocketAddr = host
         .to_socket_addrs()
         .map_err(|error| failed(error.to_string()))?
@@ -409,12 +398,8 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         health: spec.host.health.clone(),
     };
     let batch_rows = options.count("batch_rows").unwrap_or(1);
-    let failed = |error: SinkError| ConnectorError::Open {
-        connector,
-        address: spec.address.clone(),
-        problem: error.0,
-        hint: "drop the query and create it again to begin anew".into(),
-    };
+    let hint = "drop the query and create it again to begin anew";
+    let failed = |error: SinkError| ConnectorError::open(connector, &spec.address, error.0, hint);
     let prepared = spec.checkpoints.iter().flatten().map(|text| PreparedRequests::read(text));
     let prepared = prepared.collect::<Result<Vec<_>, _>>().map_err(failed)?;
     // If rows do not come again, a row equal to one before a crash is a different row.

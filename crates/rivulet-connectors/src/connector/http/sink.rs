@@ -71,11 +71,8 @@ impl HttpSink {
         (hands_over, keys): (bool, Option<Arc<Keys>>),
     ) -> Result<Self, FormatError> {
         if batch_rows > 1 && !format.is_text() {
-            return Err(FormatError::Setting {
-                format: format.name(),
-                problem: "has no form for several rows in one body".into(),
-                hint: "leave the option 'batch_rows' out".into(),
-            });
+            let problem = "has no form for several rows in one body";
+            return Err(FormatError::setting(format.name(), problem, "leave the option 'batch_rows' out"));
         }
         let outgoing = Outgoing::new(format, schema, false)?;
         let is_array = content_type(format) == "application/json";

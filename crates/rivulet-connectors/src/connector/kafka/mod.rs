@@ -169,11 +169,9 @@ fn check_reach(brokers: &str, address: &str, host: &ConnectorContext) -> Result<
         Some((host, port)) if is_port(port) && (!host.contains(':') || host.starts_with('[')) => host,
         _ => broker,
     });
-    hosts.try_for_each(|name| host.reach.brokers.check_host(name)).map_err(|error| ConnectorError::Address {
-        connector: CONNECTOR.name,
-        address: address.into(),
-        problem: format!("is out of reach: {}", error.why),
-        hint: error.hint,
+    hosts.try_for_each(|name| host.reach.brokers.check_host(name)).map_err(|error| {
+        let problem = format!("is out of reach: {}", error.why);
+        ConnectorError::address(CONNECTOR.name, address, problem, error.hint)
     })
 }
 
@@ -203,12 +201,11 @@ fn address_of(spec: &SinkSpec) -> Result<(&str, &str), ConnectorError> {
     }
     match spec.address.trim_start_matches("//").split_once('/') {
         Some((brokers, topic)) if !brokers.contains('{') && !brokers.is_empty() => Ok((brokers, topic)),
-        _ => Err(ConnectorError::Address {
-            connector: CONNECTOR.name,
-            address: spec.address.clone(),
-            problem: "has no brokers that are the same for all queries".into(),
-            hint: "parameters stand in the topic alone: 'kafka:host:port/alerts-{home}'".into(),
-        }),
+        _ => {
+            let problem = "has no brokers that are the same for all queries";
+            let hint = "parameters stand in the topic alone: 'kafka:host:port/alerts-{home}'";
+            Err(ConnectorError::address(CONNECTOR.name, &spec.address, problem, hint))
+        }
     }
 }
 
@@ -352,12 +349,8 @@ fn sink_problem(spec: &SinkSpec, options: &Options, error: OpenError) -> Connect
 
 /// The error with the broker's answer, or that there was none.
 fn broker_problem(spec: &SourceSpec, problem: String) -> ConnectorError {
-    ConnectorError::Open {
-        connector: CONNECTOR.name,
-        address: spec.address.clone(),
-        problem,
-        hint: "the address is 'kafka:host:port/topic'; is the broker there, and has it the topic?".into(),
-    }
+    let hint = "the address is 'kafka:host:port/topic'; is the broker there, and has it the topic?";
+    ConnectorError::open(CONNECTOR.name, &spec.address, problem, hint)
 }
 
 fn is_in_topics(byte: u8) -> bool {
@@ -366,12 +359,8 @@ fn is_in_topics(byte: u8) -> bool {
 
 /// Splits an address into brokers and topic.
 fn parse_address(address: &str) -> Result<(&str, &str), ConnectorError> {
-    let wrong = |problem: &str| ConnectorError::Address {
-        connector: CONNECTOR.name,
-        address: address.into(),
-        problem: problem.into(),
-        hint: "write 'kafka:host:port/topic', for example 'kafka:localhost:9092/bids'".into(),
-    };
+    let hint = "write 'kafka:host:port/topic', for example 'kafka:localhost:9092/bids'";
+    let wrong = |problem: &str| ConnectorError::address(CONNECTOR.name, address, problem, hint);
     let (brokers, topic) =
         address.trim_start_matches("//").split_once('/').ok_or_else(|| wrong("does not say broker and topic"))?;
     if brokers.split(',').any(|broker| broker.trim().is_empty()) {

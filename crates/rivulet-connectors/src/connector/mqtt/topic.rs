@@ -110,10 +110,5 @@ impl Decoder for Bounded<'_> {
 /// The error for an address that is no topic or filter; errors about topics have their hint behind them.
 pub(super) fn no_topic(address: &str, error: &str) -> ConnectorError {
     let (problem, hint) = error.split_once("\nhint: ").unwrap_or((error, "write 'mqtt:home/+/temperature'"));
-    ConnectorError::Address {
-        connector: NAME,
-        address: address.into(),
-        problem: format!("is none: {problem}"),
-        hint: hint.into(),
-    }
+    ConnectorError::address(NAME, address, format!("is none: {problem}"), hint)
 }

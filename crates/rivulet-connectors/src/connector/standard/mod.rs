@@ -72,12 +72,8 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
     let reading = Reading::new(format_or_json(spec.format.as_ref(), &spec.host.files)?, spec, options)?;
     let intake = reading.intake()?;
     if STDIN_IS_TAKEN.swap(true, Ordering::AcqRel) {
-        return Err(ConnectorError::Open {
-            connector: STDIN.name,
-            address: spec.address.clone(),
-            problem: "standard input is read already".into(),
-            hint: "read it in one source, and use that in several queries".into(),
-        });
+        let hint = "read it in one source, and use that in several queries";
+        return Err(ConnectorError::open(STDIN.name, &spec.address, "standard input is read already", hint));
     }
     Ok(vec![Box::new(StreamSource::new(std::io::stdin(), reading, intake, options.boolean(BOUNDED.name)))])
 }
@@ -102,23 +98,20 @@ fn check_sink(spec: &SinkSpec, _options: &Options) -> Result<(), ConnectorError>
 fn check_process(connector: &'static str, host: &ConnectorContext, address: &str) -> Result<(), ConnectorError> {
     match host.has_standard_streams {
         true => Ok(()),
-        false => Err(ConnectorError::Address {
-            connector,
-            address: address.into(),
-            problem: "is a stream of the process that runs the query, and nobody sees that of a server".into(),
-            hint: "run the script with `rivulet run`, or use a file, a topic or HTTP".into(),
-        }),
+        false => {
+            let problem = "is a stream of the process that runs the query, and nobody sees that of a server";
+            let hint = "run the script with `rivulet run`, or use a file, a topic or HTTP";
+            Err(ConnectorError::address(connector, address, problem, hint))
+        }
     }
 }
 
 fn check_address(connector: &'static str, address: &str) -> Result<(), ConnectorError> {
     match address {
         "" | "-" => Ok(()),
-        _ => Err(ConnectorError::Address {
-            connector,
-            address: address.into(),
-            problem: "says more than there is to say".into(),
-            hint: format!("write '{connector}:'"),
-        }),
+        _ => {
+            let hint = format!("write '{connector}:'");
+            Err(ConnectorError::address(connector, address, "says more than there is to say", hint))
+        }
     }
 }
