@@ -617,10 +617,8 @@ impl Values {
                 continue;
             };
             if let Some(other) = set_by.insert(key.name, name) {
-                return Err(ConfigError::Contradiction {
-                    message: format!("{other} and {name} both set {}", key.name),
-                    hint: format!("unset {other}"),
-                });
+                let message = format!("{other} and {name} both set {}", key.name);
+                return Err(contradiction(message, format!("unset {other}")));
             }
             // Text that is not Unicode is no value of any kind; the replacement is for the message.
             let text = value.to_string_lossy();
@@ -681,11 +679,8 @@ impl Values {
         let has_broker = self.values.contains_key("mqtt.broker.url");
         let embedded_runs = self.switch("mqtt.embedded.enabled");
         if !embedded_runs && !has_broker {
-            return Err(ConfigError::Contradiction {
-                message: "there is no MQTT broker: mqtt.embedded.enabled is false and mqtt.broker.url is not set"
-                    .into(),
-                hint: "set mqtt.broker.url, or remove mqtt.embedded.enabled".into(),
-            });
+            let message = "there is no MQTT broker: mqtt.embedded.enabled is false and mqtt.broker.url is not set";
+            return Err(contradiction(message, "set mqtt.broker.url, or remove mqtt.embedded.enabled"));
         }
         for (prefix, unused) in [("mqtt.embedded.", !embedded_runs), ("mqtt.broker.", !has_broker)] {
             for (key, (_, origin)) in &self.values {
@@ -696,11 +691,9 @@ impl Values {
         }
         let is_logged = self.text("durability.default").as_deref() == Some("log");
         if is_logged && !self.switch("checkpoint.enabled") {
-            return Err(ConfigError::Contradiction {
-                message: "durability.default is log, and checkpoint.enabled is false".into(),
-                hint: "without checkpoints the log of events only grows, until nothing more is received: set one of them otherwise"
-                    .into(),
-            });
+            let hint = "without checkpoints the log of events only grows, until nothing more is received: set one of \
+                        them otherwise";
+            return Err(contradiction("durability.default is log, and checkpoint.enabled is false", hint));
         }
         if is_logged && self.bound("checkpoint.interval_s").is_none() {
             self.warnings.push(
@@ -842,15 +835,14 @@ impl Values {
         let needed = |key: &str| self.text(key).filter(|text| !text.is_empty()).ok_or_else(|| both(first, key));
         let keys = match (self.text(file), self.text(url)) {
             (Some(_), Some(_)) => {
-                let (message, hint) = (format!("{file} and {url} are both set"), "remove one of them".into());
-                return Err(ConfigError::Contradiction { message, hint });
+                return Err(contradiction(format!("{file} and {url} are both set"), "remove one of them"));
             }
             (Some(path), None) => JwtKeys::File(path.into()),
             (None, Some(at)) if is_safe_url(&at) => JwtKeys::Url { url: at, ca_file: self.text(ca).map(PathBuf::from) },
             (None, Some(at)) => {
                 let message = format!("{url} is {at:?}, which is no https URL");
-                let hint = "keys are fetched over https, or over http from this machine (http://127.0.0.1/...)".into();
-                return Err(ConfigError::Contradiction { message, hint });
+                let hint = "keys are fetched over https, or over http from this machine (http://127.0.0.1/...)";
+                return Err(contradiction(message, hint));
             }
             (None, None) => return Err(both(first, url)),
         };
@@ -882,9 +874,9 @@ impl Values {
             None => proxies,
             Some(entry) => Err(entry.to_owned()),
         }
-        .map_err(|entry| ConfigError::Contradiction {
-            message: format!("'{entry}' in {key} is no address and no network"),
-            hint: "write addresses, \"10.0.0.7, 2001:db8::7\", and networks, \"10.0.0.0/8\"".into(),
+        .map_err(|entry| {
+            let hint = "write addresses, \"10.0.0.7, 2001:db8::7\", and networks, \"10.0.0.0/8\"";
+            contradiction(format!("'{entry}' in {key} is no address and no network"), hint)
         })
     }
 
@@ -936,18 +928,15 @@ impl Values {
 
     /// How the bucket at an address is reached.
     fn bucket(&self, address: &str) -> Result<S3Settings, ConfigError> {
-        let name = BucketName::parse(address).map_err(|problem| ConfigError::Contradiction {
-            message: format!("{FOLDER} is no bucket: {problem}"),
-            hint: "write s3://bucket or s3://bucket/prefix, or the path of a folder".into(),
+        let name = BucketName::parse(address).map_err(|problem| {
+            let hint = "write s3://bucket or s3://bucket/prefix, or the path of a folder";
+            contradiction(format!("{FOLDER} is no bucket: {problem}"), hint)
         })?;
         let Some(credentials) = self.s3_credentials()? else {
-            return Err(ConfigError::Contradiction {
-                message: format!("{FOLDER} is {address}, and there are no credentials for it"),
-                hint: "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or checkpoint.s3.access_key_id and \
-                       checkpoint.s3.secret_access_key_file; or a role: checkpoint.s3.role_arn, container_credentials \
-                       or instance_role"
-                    .into(),
-            });
+            let hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or checkpoint.s3.access_key_id and \
+                        checkpoint.s3.secret_access_key_file; or a role: checkpoint.s3.role_arn, container_credentials \
+                        or instance_role";
+            return Err(contradiction(format!("{FOLDER} is {address}, and there are no credentials for it"), hint));
         };
         let settings = S3Settings {
             name,
@@ -958,7 +947,7 @@ impl Values {
             ca_file: self.text("checkpoint.s3.ca_file").map(PathBuf::from),
             timeout: Duration::from_secs(self.number("checkpoint.s3.timeout_s") as u64),
         };
-        settings.check().map_err(|(message, hint)| ConfigError::Contradiction { message, hint: hint.to_owned() })?;
+        settings.check().map_err(|(message, hint)| contradiction(message, hint))?;
         Ok(settings)
     }
 
@@ -1033,9 +1022,9 @@ impl Values {
             return if origins.is_none() { Ok(None) } else { Err(both(ADDRESS, ORIGINS)) };
         };
         let origins = origins.map_or_else(|| Ok(Origins::default()), |list| Origins::listed(&list));
-        let origins = origins.map_err(|entry| ConfigError::Contradiction {
-            message: format!("'{entry}' in {ORIGINS} is no origin of a web page"),
-            hint: "write scheme, host and port as a browser shows them, https://app.example.org:8443, or *".into(),
+        let origins = origins.map_err(|entry| {
+            let hint = "write scheme, host and port as a browser shows them, https://app.example.org:8443, or *";
+            contradiction(format!("'{entry}' in {ORIGINS} is no origin of a web page"), hint)
         })?;
         let hosts = self.text("http.hosts").unwrap_or_default();
         Ok(Some(WebSocketConfig { address: *address, hosts, origins }))
@@ -1056,11 +1045,8 @@ impl Values {
         let mut password = self.password("mqtt.broker")?;
         if let Some((url_username, url_password)) = url.credentials {
             if username.is_some() || password.is_some() {
-                return Err(ConfigError::Contradiction {
-                    message: "mqtt.broker.url holds a user name, and mqtt.broker.username or a password is set too"
-                        .into(),
-                    hint: "remove the user name from the URL".into(),
-                });
+                let message = "mqtt.broker.url holds a user name, and mqtt.broker.username or a password is set too";
+                return Err(contradiction(message, "remove the user name from the URL"));
             }
             username = Some(url_username);
             password = url_password.map(Secret);
@@ -1071,10 +1057,8 @@ impl Values {
         let tls_keys = ["mqtt.broker.ca_file", "mqtt.broker.certificate_file", "mqtt.broker.key_file"];
         let [ca_file, certificate, key] = tls_keys.map(|key| self.text(key).map(PathBuf::from));
         if let Some(key) = tls_keys.into_iter().find(|key| !url.tls && self.values.contains_key(key)) {
-            return Err(ConfigError::Contradiction {
-                message: format!("{key} is set, but mqtt.broker.url does not ask for TLS"),
-                hint: format!("write mqtts:// instead of mqtt://, or remove {key}"),
-            });
+            let message = format!("{key} is set, but mqtt.broker.url does not ask for TLS");
+            return Err(contradiction(message, format!("write mqtts:// instead of mqtt://, or remove {key}")));
         }
         let identity = match (certificate, key) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
@@ -1108,14 +1092,11 @@ impl Values {
         };
         let Some(path) = self.text(&file).map(PathBuf::from) else { return Ok(given) };
         if given.is_some() {
-            return Err(ConfigError::Contradiction {
-                message: format!("{plain} and {file} are both set"),
-                hint: format!("remove {plain}"),
-            });
+            return Err(contradiction(format!("{plain} and {file} are both set"), format!("remove {plain}")));
         }
-        let content = std::fs::read_to_string(&path).map_err(|error| ConfigError::Contradiction {
-            message: format!("cannot read {} of {file}: {error}", path.display()),
-            hint: "the file must exist and be readable for the user that runs the server".into(),
+        let content = std::fs::read_to_string(&path).map_err(|error| {
+            let hint = "the file must exist and be readable for the user that runs the server";
+            contradiction(format!("cannot read {} of {file}: {error}", path.display()), hint)
         })?;
         Ok(Some(Secret(content.trim_end_matches(['\r', '\n']).to_owned())))
     }
@@ -1162,9 +1143,9 @@ impl Values {
 
 /// The hosts of a list, which `shown` names.
 fn hosts_of(list: &str, key: &'static str, shown: &str) -> Result<AllowedHosts, ConfigError> {
-    AllowedHosts::listed(list, key).map_err(|entry| ConfigError::Contradiction {
-        message: format!("'{entry}' in {shown} is no host"),
-        hint: "write names, *.example.org, addresses and networks (10.0.0.0/8) with commas between, or *".into(),
+    AllowedHosts::listed(list, key).map_err(|entry| {
+        let hint = "write names, *.example.org, addresses and networks (10.0.0.0/8) with commas between, or *";
+        contradiction(format!("'{entry}' in {shown} is no host"), hint)
     })
 }
 
@@ -1173,10 +1154,8 @@ fn listen_apart(listeners: &[Listener]) -> Result<(), ConfigError> {
     for (index, Listener { key, address, .. }) in listeners.iter().enumerate() {
         let other = listeners[..index].iter().find(|other| other.address == *address);
         if let Some(other) = other.filter(|_| address.port() != 0) {
-            return Err(ConfigError::Contradiction {
-                message: format!("{} and {key} are both {address}", other.key),
-                hint: "give one of them another port".into(),
-            });
+            let message = format!("{} and {key} are both {address}", other.key);
+            return Err(contradiction(message, "give one of them another port"));
         }
     }
     Ok(())
@@ -1205,17 +1184,16 @@ fn no_folder(address: &str) -> ConfigError {
             "write s3://bucket or s3://bucket/prefix for an object store that speaks S3, or the path of a folder".into()
         }
     };
-    ConfigError::Contradiction {
-        message: format!("{FOLDER} is {address:?}, which is neither a folder nor a bucket"),
-        hint: format!("{hint}; a folder that is really called so is ./{address}"),
-    }
+    let message = format!("{FOLDER} is {address:?}, which is neither a folder nor a bucket");
+    contradiction(message, format!("{hint}; a folder that is really called so is ./{address}"))
 }
 
 fn both(one: &str, other: &str) -> ConfigError {
-    ConfigError::Contradiction {
-        message: format!("only one of {one} and {other} is set"),
-        hint: "set both or neither".into(),
-    }
+    contradiction(format!("only one of {one} and {other} is set"), "set both or neither")
+}
+
+fn contradiction(message: impl Into<String>, hint: impl Into<String>) -> ConfigError {
+    ConfigError::Contradiction { message: message.into(), hint: hint.into() }
 }
 
 #[cfg(test)]
