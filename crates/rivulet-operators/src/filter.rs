@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, AsArray, BooleanArray};
+use arrow::array::{Array, AsArray};
 use arrow::datatypes::{DataType, Schema};
 use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::{Address, Context, Description, Element, Operator, OperatorError, OperatorFactory};
@@ -70,17 +70,13 @@ impl Operator for FilterOperator {
         if *keep.data_type() == DataType::Null {
             return Ok(());
         }
-        match kept_rows(keep.as_boolean()) {
+        match keep.as_boolean().true_count() {
             0 => {}
             kept if kept == batch.rows() => context.emit(batch),
             _ => context.emit(batch.filter(keep.as_boolean())?),
         }
         Ok(())
     }
-}
-
-fn kept_rows(keep: &BooleanArray) -> usize {
-    keep.true_count()
 }
 
 #[cfg(test)]

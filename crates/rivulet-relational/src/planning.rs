@@ -271,7 +271,7 @@ fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, Relat
 
 fn translate_as_named(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, RelationalError> {
     let mut query = query.clone();
-    spell_out_query(&mut query)?;
+    spelled_out(|spell_out| change_query(&mut query, spell_out))?;
     group_window::check(&query, catalog)?;
     grouping_sets::check(&query)?;
     let written = query.clone();
@@ -329,11 +329,6 @@ fn with_views(plan: LogicalPlan) -> Result<LogicalPlan, RelationalError> {
 /// Returns the columns of a query.
 pub(crate) fn schema_of(query: &ast::Query, catalog: &Catalog) -> Result<DFSchemaRef, RelationalError> {
     Ok(translate(query, catalog)?.schema().clone())
-}
-
-/// Spells out every expression of a query.
-fn spell_out_query(query: &mut ast::Query) -> Result<(), RelationalError> {
-    spelled_out(|spell_out| change_query(query, spell_out))
 }
 
 /// Spells out an expression and those in it.

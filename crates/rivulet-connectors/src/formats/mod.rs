@@ -63,7 +63,7 @@ mod table;
 
 use std::fmt;
 
-use arrow::datatypes::{DataType, SchemaRef, TimeUnit};
+use arrow::datatypes::{DataType, Field, SchemaRef, TimeUnit};
 use rivulet_dataflow::{Batch, Decoder};
 
 pub(crate) use array::{texts_as_nested, type_of};
@@ -199,19 +199,10 @@ impl Format {
         event_time_column: Option<usize>,
     ) -> Result<Box<dyn Decoder>, FormatError> {
         self.check_input(&schema, event_time_column)?;
-        self.decoder_of_some(schema, event_time_column)
-    }
-
-    /// The same for some of the columns of an input, perhaps none, that has been checked as a whole.
-    fn decoder_of_some(
-        &self,
-        schema: SchemaRef,
-        event_time_column: Option<usize>,
-    ) -> Result<Box<dyn Decoder>, FormatError> {
         self.decoder_into(Rows::new(schema, event_time_column), event_time_column)
     }
 
-    /// The same into these rows.
+    /// The same into these rows, of some of the columns of an input, perhaps none, that has been checked as a whole.
     fn decoder_into(&self, rows: Rows, event_time_column: Option<usize>) -> Result<Box<dyn Decoder>, FormatError> {
         Ok(match self.parser(rows.schema(), event_time_column)? {
             Parser::Json(parser) => boxed(parser, rows),
@@ -224,12 +215,7 @@ impl Format {
 
     /// The parser of an input that has been checked.
     fn parser(&self, schema: &SchemaRef, event_time_column: Option<usize>) -> Result<Parser, FormatError> {
-        let refused = |index: usize, hint: String| FormatError::Column {
-            format: self.name(),
-            column: schema.field(index).name().clone(),
-            data_type: schema.field(index).data_type().clone(),
-            hint,
-        };
+        let refused = |index: usize, hint: String| self.refused(schema.field(index), hint);
         Ok(match self {
             Self::Json | Self::NestedJson => Parser::Json(
                 json::JsonParser::new(schema)
@@ -251,12 +237,7 @@ impl Format {
         self.check_columns(schema)?;
         for field in schema.fields() {
             if !rows::is_supported(field.data_type()) {
-                return Err(FormatError::Column {
-                    format: self.name(),
-                    column: field.name().clone(),
-                    data_type: field.data_type().clone(),
-                    hint: DECLARE_HINT.into(),
-                });
+                return Err(self.refused(field, DECLARE_HINT));
             }
         }
         let Some(field) = event_time_column.map(|index| schema.field(index)) else { return Ok(()) };
@@ -275,13 +256,14 @@ impl Format {
         times.check(self.name(), schema)?;
         match schema.fields().iter().find(|field| cells::written_as(field.data_type()).is_none()) {
             None => Ok(()),
-            Some(field) => Err(FormatError::Column {
-                format: self.name(),
-                column: field.name().clone(),
-                data_type: field.data_type().clone(),
-                hint: "cast it to TEXT, BIGINT, DOUBLE, BOOLEAN or TIMESTAMP".into(),
-            }),
+            Some(field) => Err(self.refused(field, "cast it to TEXT, BIGINT, DOUBLE, BOOLEAN or TIMESTAMP")),
         }
+    }
+
+    /// The error for a column that the format cannot have.
+    fn refused(&self, field: &Field, hint: impl Into<String>) -> FormatError {
+        let (column, data_type) = (field.name().clone(), field.data_type().clone());
+        FormatError::Column { format: self.name(), column, data_type, hint: hint.into() }
     }
 
     fn check_columns(&self, schema: &SchemaRef) -> Result<(), FormatError> {

@@ -76,11 +76,8 @@ impl Chain {
         let mut run = Run { with, sink, behind: 0 };
         let (operator, behind) = self.operators[place..].split_first_mut().expect("the place is one of the chain's");
         let (output, outputs) = self.outputs[place..].split_first_mut().expect("one output for each operator");
-        let mut result = run.own(&mut **operator, output, batch, own);
-        for batch in output.drain(..) {
-            let processed = run.through(behind, outputs, 0, Element::Batch(batch));
-            result = result.and(processed);
-        }
+        let result = run.own(&mut **operator, output, batch, own);
+        let result = result.and(run.hand_on(output, behind, outputs));
         result.and(run.tell_clocks(&mut **operator, behind, outputs))
     }
 }

@@ -35,7 +35,7 @@ impl SelectText<'_> {
                 (select.from, select.alias, select.from_latest) = (table.name, table.alias, table.is_latest);
             }
         }
-        select.lookups = self.take_joins(joins)?;
+        select.lookups = joins.into_iter().map(|join| self.take_join(join)).collect::<Result<_, _>>()?;
         Ok(())
     }
 

@@ -13,12 +13,8 @@ pub(super) const FORMS: &str = "a table is looked up with JOIN rooms AS r ON r.i
     or with CROSS JOIN LATERAL (SELECT ... FROM rooms WHERE ... ORDER BY ... LIMIT 3) AS near";
 
 impl SelectText<'_> {
-    /// Reads the joins of a FROM.
-    pub(super) fn take_joins(&self, joins: Vec<ast::Join>) -> Result<Vec<LookupClause>, SqlError> {
-        joins.into_iter().map(|join| self.take_join(join)).collect()
-    }
-
-    fn take_join(&self, join: ast::Join) -> Result<LookupClause, SqlError> {
+    /// Reads a join of a FROM.
+    pub(super) fn take_join(&self, join: ast::Join) -> Result<LookupClause, SqlError> {
         use ast::{JoinConstraint as Constraint, JoinOperator as Join};
         let ast::Join { relation, global, join_operator } = join;
         let position = self.join_position(relation.span().into());

@@ -49,12 +49,8 @@ pub(super) struct TokenRecord {
     #[serde(default)]
     pub(super) last_used_s: Option<u64>,
     /// Whether the user has got it for its password, with which it ends.
-    #[serde(default, skip_serializing_if = "is_false")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub(super) by_password: bool,
-}
-
-fn is_false(value: &bool) -> bool {
-    !value
 }
 
 /// What stands for the user's name in the filter of a topic.

@@ -249,7 +249,7 @@ impl Catalog {
     /// # Errors
     /// Disk errors, and damage; some may be deleted then.
     pub fn forget_alterations(&self, before: u64, kept: &BTreeSet<ApplicationNumber>) -> Result<(), CatalogError> {
-        let is_kept = |record: &[u8]| Ok::<_, Failure>(kept.contains(&application_of(record)?));
+        let is_kept = |record: &[u8]| Ok::<_, Failure>(kept.contains(&read_name(record)?.0));
         let mut from = 0;
         loop {
             // The number behind the next rows, and whether any of them is forgotten.
@@ -274,10 +274,6 @@ impl Catalog {
             from = end;
         }
     }
-}
-
-fn application_of(record: &[u8]) -> Result<ApplicationNumber, Failure> {
-    Ok(read_name(record)?.0)
 }
 
 fn owned(parameters: Vec<Parameter<'_>>) -> Vec<Parameter<'static>> {
