@@ -363,11 +363,6 @@ fn ask(client: &Client, statement: &AccountStatement) -> Result<Answer, CliError
     use AccountStatement as S;
     let tenant_of = |user: &UserName| user.tenant.as_ref().map(|tenant| tenant.text.clone());
     let done = |message: AccountChanged| Answer::Done(message.message);
-    let list_of = |user: &Option<UserName>| -> Vec<(&'static str, String)> {
-        let Some(user) = user else { return Vec::new() };
-        let tenant = tenant_of(user).map(|tenant| ("tenant", tenant));
-        std::iter::once(("user", user.name.text.clone())).chain(tenant).collect()
-    };
     Ok(match statement {
         S::CreateTenant { name, limits, .. } => {
             let limits = limits.iter().filter_map(|(limit, most)| Some((limit.text.clone(), (*most)?))).collect();
@@ -387,20 +382,17 @@ fn ask(client: &Client, statement: &AccountStatement) -> Result<Answer, CliError
             done(client.post_json("/api/v1/users", &new)?)
         }
         S::DropUser { user, .. } => {
-            let tenant = tenant_of(user);
-            let query: Vec<(&str, &str)> = tenant.iter().map(|tenant| ("tenant", tenant.as_str())).collect();
-            client.delete(&format!("/api/v1/users/{}", segment(&user.name.text)), &query)?;
+            client.delete(&format!("/api/v1/users/{}", segment(&user.name.text)), &in_tenant(user))?;
             Answer::Done(format!("user {} dropped", user.name))
         }
         S::SetPassword { user, password } => {
-            let (path, tenant) = (format!("/api/v1/users/{}/password", segment(&user.name.text)), tenant_of(user));
-            let query: Vec<(&str, &str)> = tenant.iter().map(|tenant| ("tenant", tenant.as_str())).collect();
+            let path = format!("/api/v1/users/{}/password", segment(&user.name.text));
             match password {
                 Some(SecretValue(password)) => {
-                    done(client.put_json(&path, &query, &NewPassword { password: password.clone() })?)
+                    done(client.put_json(&path, &in_tenant(user), &NewPassword { password: password.clone() })?)
                 }
                 None => {
-                    client.delete(&path, &query)?;
+                    client.delete(&path, &in_tenant(user))?;
                     Answer::Done(format!("{} has no password", user.name))
                 }
             }
@@ -419,30 +411,31 @@ fn ask(client: &Client, statement: &AccountStatement) -> Result<Answer, CliError
             client.delete(&format!("/api/v1/tokens/{}", segment(id)), &[])?;
             Answer::Done(format!("token {id} dropped"))
         }
-        S::ShowTokens(user) => {
-            let query = list_of(user);
-            let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
-            Answer::Tokens(client.get("/api/v1/tokens", &query)?)
-        }
+        S::ShowTokens(user) => Answer::Tokens(client.get("/api/v1/tokens", &list_of(user.as_ref()))?),
         S::Grant { rights, user } => done(client.post_json("/api/v1/grants", &right_of(rights, user))?),
         S::Revoke { rights, user } => done(client.post_json("/api/v1/grants/revoke", &right_of(rights, user))?),
-        S::ShowGrants(user) => {
-            let query = list_of(user);
-            let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
-            Answer::Grants(client.get("/api/v1/grants", &query)?)
-        }
+        S::ShowGrants(user) => Answer::Grants(client.get("/api/v1/grants", &list_of(user.as_ref()))?),
     })
 }
 
+/// The parameters of a request about a user that is in a path.
+fn in_tenant(user: &UserName) -> Vec<(&'static str, &str)> {
+    user.tenant.iter().map(|tenant| ("tenant", tenant.text.as_str())).collect()
+}
+
+/// The parameters of a list: of one user, or of all.
+fn list_of(user: Option<&UserName>) -> Vec<(&'static str, &str)> {
+    let Some(user) = user else { return Vec::new() };
+    std::iter::once(("user", user.name.text.as_str())).chain(in_tenant(user)).collect()
+}
+
 fn right_of(rights: &GrantedRights, user: &UserName) -> Grant {
-    let (name, tenant) = (user.name.text.clone(), user.tenant.as_ref().map(|tenant| tenant.text.clone()));
-    match rights {
-        GrantedRights::All => Grant { user: name, tenant, actions: vec!["all".into()], kind: None, pattern: None },
-        GrantedRights::Some { actions, kind, pattern, .. } => {
-            let (actions, kind, pattern) = (actions.clone(), Some(kind.clone()), pattern.clone());
-            Grant { user: name, tenant, actions, kind, pattern }
-        }
-    }
+    let (actions, kind, pattern) = match rights {
+        GrantedRights::All => (vec!["all".into()], None, None),
+        GrantedRights::Some { actions, kind, pattern, .. } => (actions.clone(), Some(kind.clone()), pattern.clone()),
+    };
+    let tenant = user.tenant.as_ref().map(|tenant| tenant.text.clone());
+    Grant { user: user.name.text.clone(), tenant, actions, kind, pattern }
 }
 
 fn print(global: Global, answer: Answer) -> Result<(), CliError> {
