@@ -9,7 +9,7 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::cursor::{Cursor, Declares};
 use super::select;
-use super::select_text::{check_depth, read};
+use super::select_text::{check_depth, depth_behind, read};
 use super::types::{PARTS_DEPTH_MAX, close_of_row};
 use crate::lexer::{self, token_is_word};
 use crate::statement::{
@@ -220,11 +220,7 @@ fn outputs(cursor: &mut Cursor<'_>) -> Result<(Vec<OutputDeclaration>, Vec<Optio
 fn condition(cursor: &mut Cursor<'_>) -> Result<ast::Expr, SqlError> {
     let (rest, mut depth) = (cursor.rest(), 0usize);
     let ends = |token: &TokenWithSpan| {
-        match token.token {
-            Token::LParen => depth += 1,
-            Token::RParen => depth = depth.saturating_sub(1),
-            _ => {}
-        }
+        depth = depth_behind(&token.token, depth);
         depth == 0 && ["output", "as"].iter().any(|word| token_is_word(&token.token, word))
     };
     let length = rest.iter().position(ends).unwrap_or(rest.len());

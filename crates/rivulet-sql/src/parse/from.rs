@@ -3,6 +3,7 @@
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::ast::Spanned;
 
+use super::lookup::plain_alias;
 use super::select_text::{SelectText, name_of, not_yet};
 use crate::lexer::token_is_word;
 use crate::statement::{Name, Select};
@@ -87,13 +88,7 @@ impl SelectText<'_> {
         let [ast::ObjectNamePart::Identifier(name)] = name.0.as_slice() else {
             return Err(not_yet(position, "a name with points in FROM"));
         };
-        let alias = match alias {
-            Some(alias) if !alias.columns.is_empty() || alias.at.is_some() => {
-                return Err(not_yet(alias.name.span, "a list of columns after an alias"));
-            }
-            Some(alias) => Some(name_of(&alias.name)),
-            None => None,
-        };
+        let alias = alias.as_ref().map(plain_alias).transpose()?;
         Ok(TableReference { name: name_of(name), alias, is_latest })
     }
 

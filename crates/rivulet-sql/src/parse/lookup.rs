@@ -144,7 +144,7 @@ fn refuse_clauses(select: &Select, is_around: bool, position: Position) -> Resul
     }
 }
 
-fn plain_alias(alias: &ast::TableAlias) -> Result<Name, SqlError> {
+pub(super) fn plain_alias(alias: &ast::TableAlias) -> Result<Name, SqlError> {
     if !alias.columns.is_empty() || alias.at.is_some() {
         return Err(not_yet(alias.name.span, "a list of columns after an alias"));
     }

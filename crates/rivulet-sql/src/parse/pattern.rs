@@ -10,7 +10,8 @@ use datafusion_sql::sqlparser::parser::{Parser, ParserError};
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::cursor::Cursor;
-use super::select_text::{name_of, not_yet, read};
+use super::query::closing;
+use super::select_text::{depth_behind, name_of, not_yet, read};
 use crate::lexer::{describe_token, token_is_word};
 use crate::statement::{MatchClause, Name, PatternTree, SkipClause};
 use crate::{Position, SqlError};
@@ -54,16 +55,7 @@ pub(super) fn take_out(tokens: &[TokenWithSpan], end: Position) -> Result<Option
         return Err(SqlError::new(position, "MATCH_RECOGNIZE stands behind the name of the input in FROM")
             .hint("a name for the matches stands behind it: FROM t MATCH_RECOGNIZE (...) AS m"));
     }
-    let mut depth = 0usize;
-    let closing = tokens[start + 1..].iter().position(|token| {
-        match token.token {
-            Token::LParen => depth += 1,
-            Token::RParen => depth -= 1,
-            _ => {}
-        }
-        depth == 0
-    });
-    let Some(closing) = closing.map(|index| start + 1 + index) else {
+    let Some(closing) = closing(tokens, start + 1) else {
         return Err(SqlError::new(end, "expected ')', found the end of the statement").hint(EXAMPLE));
     };
     let clause = clause(&tokens[start + 2..closing], position, tokens[closing].span.into())?;
@@ -85,11 +77,7 @@ fn up_to_clause<'a>(cursor: &mut Cursor<'a>) -> (&'a [TokenWithSpan], Position) 
             && !matches!(next, Some(Token::Period | Token::Comma | Token::RParen))
     };
     let length = (0..rest.len()).find(|&index| {
-        match rest[index].token {
-            Token::LParen => depth += 1,
-            Token::RParen => depth = depth.saturating_sub(1),
-            _ => {}
-        }
+        depth = depth_behind(&rest[index].token, depth);
         depth == 0 && index > 0 && CLAUSES.iter().any(|words| starts(index, words))
     });
     let length = length.unwrap_or(rest.len());

@@ -120,6 +120,15 @@ pub(super) fn not_yet(position: impl Into<Position>, what: &str) -> SqlError {
     SqlError::new(position, format!("{what} is not supported yet"))
 }
 
+/// The number of parentheses that are open behind a token, of which `depth` are open before it.
+pub(super) fn depth_behind(token: &Token, depth: usize) -> usize {
+    match token {
+        Token::LParen => depth + 1,
+        Token::RParen => depth.saturating_sub(1),
+        _ => depth,
+    }
+}
+
 /// The tokens of a SELECT, or of a part of one.
 pub(super) struct SelectText<'a> {
     pub(super) tokens: &'a [TokenWithSpan],
@@ -144,11 +153,7 @@ impl SelectText<'_> {
         let mut depth = 0usize;
         let mut inside = None;
         for (index, token) in self.tokens.iter().enumerate() {
-            match token.token {
-                Token::LParen => depth += 1,
-                Token::RParen => depth = depth.saturating_sub(1),
-                _ => {}
-            }
+            depth = depth_behind(&token.token, depth);
             let rest = &self.tokens[index..];
             if rest.len() >= words.len()
                 && words.iter().zip(rest).all(|(word, token)| token_is_word(&token.token, word))

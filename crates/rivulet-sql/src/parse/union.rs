@@ -3,7 +3,8 @@
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::ast::Spanned;
 
-use super::select_text::{SelectText, name_of, not_yet};
+use super::lookup::plain_alias;
+use super::select_text::{SelectText, not_yet};
 use crate::statement::{Name, Select, UnionBranch};
 use crate::{Position, SqlError};
 
@@ -23,10 +24,7 @@ impl SelectText<'_> {
     ) -> Result<(Name, Vec<UnionBranch>), SqlError> {
         let position = Position::from(query.span()).or(self.locate(&["select"]));
         let name = match &alias {
-            Some(alias) if !alias.columns.is_empty() || alias.at.is_some() => {
-                return Err(not_yet(alias.name.span, "a list of columns after an alias"));
-            }
-            Some(alias) => name_of(&alias.name),
+            Some(alias) => plain_alias(alias)?,
             None => Name { text: "union".to_owned(), position },
         };
         if !matches!(*query.body, ast::SetExpr::SetOperation { .. }) {
