@@ -2,7 +2,6 @@
 //! evaluated.
 
 use std::fmt;
-use std::hash::{Hash, Hasher};
 use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, FieldRef};
@@ -111,6 +110,7 @@ fn placeholder(name: &'static str) -> Arc<ScalarUDF> {
     Arc::new(ScalarUDF::from(Placeholder { name, signature }))
 }
 
+#[derive(PartialEq, Eq, Hash)]
 struct Placeholder {
     name: &'static str,
     signature: Signature,
@@ -119,20 +119,6 @@ struct Placeholder {
 impl fmt::Debug for Placeholder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)
-    }
-}
-
-impl PartialEq for Placeholder {
-    fn eq(&self, other: &Self) -> bool {
-        self.name == other.name
-    }
-}
-
-impl Eq for Placeholder {}
-
-impl Hash for Placeholder {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.name.hash(state);
     }
 }
 

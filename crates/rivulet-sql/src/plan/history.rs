@@ -408,7 +408,7 @@ fn argument_list(call: &ast::Function) -> Vec<&ast::Expr> {
     expressions.collect()
 }
 
-fn whole_number(expression: &ast::Expr) -> Option<usize> {
+pub(super) fn whole_number(expression: &ast::Expr) -> Option<usize> {
     match expression {
         ast::Expr::Value(value) => match &value.value {
             ast::Value::Number(digits, _) => digits.parse::<usize>().ok(),

@@ -14,6 +14,7 @@ use super::super::call::{call_name, check_argument_count, usage_hint};
 use super::super::check::{Place, Scope};
 use super::super::expression::ExpressionPlanner;
 use super::super::functions::{Found, REGISTRY};
+use super::super::history::whole_number;
 use super::super::walk::{start, try_each_child};
 use crate::parse::name_of;
 use crate::statement::Name;
@@ -372,14 +373,7 @@ fn number_of_rows(
     usage: &str,
     fallback: Position,
 ) -> Result<usize, SqlError> {
-    let given = match rows {
-        ast::Expr::Value(value) => match &value.value {
-            ast::Value::Number(digits, _) => digits.parse::<usize>().ok(),
-            _ => None,
-        },
-        _ => None,
-    };
-    given.filter(|rows| (least..=NAVIGATION_ROWS_MAX).contains(rows)).ok_or_else(|| {
+    whole_number(rows).filter(|rows| (least..=NAVIGATION_ROWS_MAX).contains(rows)).ok_or_else(|| {
         let message = format!("{name} looks a constant number of rows away, {least} to {NAVIGATION_ROWS_MAX}");
         SqlError::new(start(rows).or(fallback), message).hint(usage_hint(usage))
     })
