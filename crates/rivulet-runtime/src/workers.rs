@@ -13,9 +13,8 @@ use parking_lot::Mutex;
 use rivulet_dataflow::{Clock, StateError};
 
 use crate::balance::{self, Step, TaskLoad};
-use crate::labels::Labels;
 use crate::numa::Stands;
-use crate::pool::{Deadlines, Pool, Relief, WorkerLoad};
+use crate::pool::{Pool, WorkerLoad};
 use crate::scheduler::{Budget, Budgets, Closing, Consume, Policy, Runnable, SchedulerSetup, Stepped};
 use crate::spill::{SWEEPS, Spill};
 use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Numa, Task, Topology};
