@@ -19,10 +19,7 @@ pub(crate) fn look(
     query: &Query,
     see: &mut dyn FnMut(Node<'_>) -> Result<(), RelationalError>,
 ) -> Result<(), RelationalError> {
-    match query.visit(&mut Look(see)) {
-        ControlFlow::Break(error) => Err(error),
-        ControlFlow::Continue(()) => Ok(()),
-    }
+    query.visit(&mut Look(see)).break_value().map_or(Ok(()), Err)
 }
 
 /// The same for an expression and its parts.
@@ -30,10 +27,7 @@ pub(crate) fn look_at_expression(
     expression: &Expr,
     see: &mut dyn FnMut(Node<'_>) -> Result<(), RelationalError>,
 ) -> Result<(), RelationalError> {
-    match expression.visit(&mut Look(see)) {
-        ControlFlow::Break(error) => Err(error),
-        ControlFlow::Continue(()) => Ok(()),
-    }
+    expression.visit(&mut Look(see)).break_value().map_or(Ok(()), Err)
 }
 
 /// A name as it is written, and its place.

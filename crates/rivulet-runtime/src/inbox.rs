@@ -220,8 +220,7 @@ impl TaskInbox {
     /// Takes the oldest events, one batch of them and at most `rows_max`, and returns the memory of the batch before.
     /// `in_hand` is set before any thread can see that these events no longer wait.
     pub(crate) fn take(&self, done: Option<Chunk>, in_hand: Option<&InHand>, rows_max: usize) -> Option<Chunk> {
-        let mut held = self.lock();
-        let queue = &mut *held;
+        let queue = &mut *self.lock();
         queue.keep(done);
         let rows_max = rows_max.min(self.chunk_rows);
         let chunk = match queue.chunks.front_mut()? {

@@ -178,8 +178,7 @@ impl Outlet {
 
     /// Takes rows.
     pub(super) fn write(&self, batch: Batch) {
-        let mut state = self.state.lock();
-        let state = &mut *state;
+        let state = &mut *self.state.lock();
         match &mut state.stage {
             Stage::Open(sink) if state.backlog.is_empty() => {
                 let written = sink.write(&batch).and_then(|()| sink.flush());
@@ -235,8 +234,7 @@ impl Outlet {
 
     /// Opens the sink, or makes it continue with its rows. Called every few milliseconds.
     pub(super) fn tick(self: &Arc<Self>) {
-        let mut state = self.state.lock();
-        let state = &mut *state;
+        let state = &mut *self.state.lock();
         match &mut state.stage {
             Stage::Closed if state.attempts.is_due() => self.begin_to_open(state),
             Stage::Open(sink) => {
@@ -364,8 +362,7 @@ impl Outlet {
 
     /// What is prepared; `None` if some rows are not prepared or delivered yet.
     fn try_capture(&self) -> Result<Option<Vec<String>>, String> {
-        let mut state = self.state.lock();
-        let state = &mut *state;
+        let state = &mut *self.state.lock();
         let Stage::Open(sink) = &mut state.stage else {
             let is_missing = !state.backlog.is_empty();
             return if is_missing { Ok(None) } else { Ok(Some(state.prepared.clone())) };
@@ -419,8 +416,7 @@ impl Outlet {
 
     /// Whether no rows are left to be delivered.
     pub(super) fn is_finished(&self) -> bool {
-        let mut state = self.state.lock();
-        let state = &mut *state;
+        let state = &mut *self.state.lock();
         match &mut state.stage {
             Stage::Open(sink) => {
                 let is_done = state.backlog.is_empty() && state.committing.is_none() && !state.is_last;
@@ -434,8 +430,7 @@ impl Outlet {
 
     /// Closes open files before the last checkpoint, so that they become final with it.
     pub(super) fn close_files(&self) {
-        let mut state = self.state.lock();
-        let state = &mut *state;
+        let state = &mut *self.state.lock();
         if let Stage::Open(sink) = &mut state.stage
             && let Some(Err(error)) = sink.transactional().map(|sink| sink.close())
         {

@@ -91,8 +91,7 @@ impl Readers {
     pub(super) fn add(&self, running: &Running, slots: &[Slot], topics: &[Slot]) {
         let matching = running.application.matching;
         let keys = keys_of(running, slots);
-        let mut known = self.known.write();
-        let known = &mut *known;
+        let known = &mut *self.known.write();
         let reader = known.reader(running);
         for ((&slot, &topic), key) in slots.iter().zip(topics).zip(keys) {
             let queries = &mut known.topics[topic as usize];
@@ -108,8 +107,7 @@ impl Readers {
     /// Ends what `add` began. When this returns nothing is handed to these slots any more.
     pub(super) fn remove(&self, running: &Running, slots: &[Slot], topics: &[Slot]) {
         let keys = keys_of(running, slots);
-        let mut guard = self.known.write();
-        let known = &mut *guard;
+        let known = &mut *self.known.write();
         let reader = known.reader(running);
         for ((&slot, &topic), key) in slots.iter().zip(topics).zip(keys) {
             let queries = &mut known.topics[topic as usize];
@@ -133,8 +131,7 @@ impl Readers {
     /// Makes the next version of an application read what the version before reads, by queries in the same slots. The
     /// version before is quiesced. Rows that wait for it go to the next one.
     pub(super) fn succeed(&self, before: &Running, after: &Running) {
-        let mut guard = self.known.write();
-        let known = &mut *guard;
+        let known = &mut *self.known.write();
         let of_it = |reader: &Option<Reader>| reader.as_ref().is_some_and(|reader| reader.number == before.number);
         let Some(place) = known.applications.iter().position(of_it) else { return };
         let matching = after.application.matching;
