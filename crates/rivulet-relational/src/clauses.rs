@@ -193,18 +193,19 @@ fn first(query: &ast::Query, clause: impl Fn(&ast::Select) -> Option<&ast::Expr>
     found
 }
 
+/// The place of the first part of a query for which `place` knows one.
+fn first_part(query: &ast::Query, place: impl Fn(Node<'_>) -> Place) -> Place {
+    let mut found = None;
+    see(query, &mut |node| found = found.or_else(|| place(node)));
+    found
+}
+
 /// The place of the first expression for which `is_it` holds.
 pub(crate) fn first_expression(query: &ast::Query, is_it: impl Fn(&ast::Expr) -> bool) -> Place {
-    let mut found = None;
-    see(query, &mut |node| {
-        if let Node::Expr(expression) = node
-            && found.is_none()
-            && is_it(expression)
-        {
-            found = start(expression);
-        }
-    });
-    found
+    first_part(query, |node| match node {
+        Node::Expr(expression) if is_it(expression) => start(expression),
+        _ => None,
+    })
 }
 
 /// The place of the first `*`, or of the first `name.*`.
@@ -225,15 +226,12 @@ fn wildcard(query: &ast::Query, name: Option<&str>) -> Place {
 
 /// The place of the first alias with names of columns.
 fn named_columns(query: &ast::Query) -> Place {
-    let mut found = None;
-    see(query, &mut |node| {
-        if let Node::TableFactor(ast::TableFactor::Table { alias, .. } | ast::TableFactor::Derived { alias, .. }) = node
-            && let Some(alias) = alias.as_ref().filter(|alias| !alias.columns.is_empty())
-        {
-            found = found.or(place_of(alias.name.span));
+    first_part(query, |node| match node {
+        Node::TableFactor(ast::TableFactor::Table { alias, .. } | ast::TableFactor::Derived { alias, .. }) => {
+            place_of(alias.as_ref().filter(|alias| !alias.columns.is_empty())?.name.span)
         }
-    });
-    found
+        _ => None,
+    })
 }
 
 /// The place of the number in the first LIMIT.
@@ -261,29 +259,23 @@ fn limits(query: &ast::Query) -> Vec<Place> {
 
 /// The place of the number in the first OFFSET.
 pub(crate) fn offset(query: &ast::Query) -> Place {
-    let mut found = None;
-    see(query, &mut |node| {
-        if let Node::Query(ast::Query { limit_clause: Some(clause), .. }) = node
-            && let ast::LimitClause::LimitOffset { offset: Some(ast::Offset { value, .. }), .. }
-            | ast::LimitClause::OffsetCommaLimit { offset: value, .. } = clause
-        {
-            found = found.or_else(|| start(value));
+    first_part(query, |node| {
+        let Node::Query(ast::Query { limit_clause: Some(clause), .. }) = node else { return None };
+        match clause {
+            ast::LimitClause::LimitOffset { offset: Some(ast::Offset { value, .. }), .. }
+            | ast::LimitClause::OffsetCommaLimit { offset: value, .. } => start(value),
+            ast::LimitClause::LimitOffset { .. } => None,
         }
-    });
-    found
+    })
 }
 
 /// The place of the right side of the first UNION.
 fn right_of_union(query: &ast::Query) -> Place {
-    let mut found = None;
-    see(query, &mut |node| {
-        if let Node::Query(query) = node
-            && let ast::SetExpr::SetOperation { right, .. } = query.body.as_ref()
-        {
-            found = found.or(start(right.as_ref()));
-        }
-    });
-    found
+    first_part(query, |node| {
+        let Node::Query(query) = node else { return None };
+        let ast::SetExpr::SetOperation { right, .. } = query.body.as_ref() else { return None };
+        start(right.as_ref())
+    })
 }
 
 /// The place of the second column of a SELECT that has the name of an earlier one.
@@ -315,38 +307,28 @@ fn key(query: &ast::Query, number: &str) -> Place {
             found = found.or_else(|| keys.iter().find(is_it).and_then(start));
         }
     });
-    see(query, &mut |node| {
-        if let Node::Query(ast::Query { order_by: Some(order), .. }) = node
-            && let ast::OrderByKind::Expressions(keys) = &order.kind
-        {
-            found = found.or_else(|| keys.iter().map(|key| &key.expr).find(is_it).and_then(start));
-        }
-    });
-    found
+    let of_order = |node: Node<'_>| {
+        let Node::Query(ast::Query { order_by: Some(order), .. }) = node else { return None };
+        let ast::OrderByKind::Expressions(keys) = &order.kind else { return None };
+        keys.iter().map(|key| &key.expr).find(is_it).and_then(start)
+    };
+    found.or_else(|| first_part(query, of_order))
 }
 
 /// The place of the second query of that name in WITH.
 fn with_twice(query: &ast::Query, name: &str) -> Place {
-    let mut found = None;
-    see(query, &mut |node| {
-        if let Node::Query(ast::Query { with: Some(with), .. }) = node {
-            let called = with.cte_tables.iter().filter(|cte| cte.alias.name.value.eq_ignore_ascii_case(name));
-            found = found.or_else(|| called.skip(1).find_map(|cte| place_of(cte.alias.name.span)));
-        }
-    });
-    found
+    first_part(query, |node| {
+        let Node::Query(ast::Query { with: Some(with), .. }) = node else { return None };
+        let called = with.cte_tables.iter().filter(|cte| cte.alias.name.value.eq_ignore_ascii_case(name));
+        called.skip(1).find_map(|cte| place_of(cte.alias.name.span))
+    })
 }
 
 /// The place of a named window behind OVER.
 fn named_window(query: &ast::Query, name: &str) -> Place {
-    let mut found = None;
-    see(query, &mut |node| {
-        if let Node::Expr(ast::Expr::Function(function)) = node
-            && let Some(ast::WindowType::NamedWindow(window)) = &function.over
-            && window.value.eq_ignore_ascii_case(name)
-        {
-            found = found.or(place_of(window.span));
-        }
-    });
-    found
+    first_part(query, |node| {
+        let Node::Expr(ast::Expr::Function(function)) = node else { return None };
+        let Some(ast::WindowType::NamedWindow(window)) = &function.over else { return None };
+        if window.value.eq_ignore_ascii_case(name) { place_of(window.span) } else { None }
+    })
 }
