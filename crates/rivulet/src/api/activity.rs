@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::service;
+use crate::service::{self, StepActivity};
 
 /// What became of a query's events, and what it waits for. Times are milliseconds since 1970.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -35,7 +35,7 @@ pub struct QueryActivity {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_refusal: Option<QueryRefusal>,
     /// Rows that reached each operator, in their order.
-    pub steps: Vec<QueryStep>,
+    pub steps: Vec<StepActivity>,
     /// Columns that were null in all events, though a condition or an aggregate reads them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub null_columns: Vec<String>,
@@ -96,16 +96,6 @@ pub struct QueryInput {
     pub topic_events: Option<u64>,
 }
 
-/// How many rows reached an operator.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct QueryStep {
-    /// What it does, as `EXPLAIN` says it.
-    #[schema(example = "filter")]
-    pub operator: String,
-    /// Rows that reached it.
-    pub rows: u64,
-}
-
 /// A row that was refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct QueryRefusal {
@@ -131,7 +121,6 @@ impl From<service::QueryActivity> for QueryActivity {
             let service::QueryRefusal { reason, detail, content, at_us, is_row: _ } = refusal;
             QueryRefusal { reason, detail, content, at_ms: ms(at_us) }
         };
-        let steps = activity.steps.into_iter();
         Self {
             now_ms: ms(activity.now_us),
             counted_since_ms: ms(activity.counted_since_us),
@@ -143,7 +132,7 @@ impl From<service::QueryActivity> for QueryActivity {
             is_spilled: activity.is_spilled,
             refused: activity.refused,
             last_refusal: activity.last_refusal.map(refusal),
-            steps: steps.map(|step| QueryStep { operator: step.operator, rows: step.rows }).collect(),
+            steps: activity.steps,
             null_columns: activity.null_columns.into_iter().map(|column| column.name).collect(),
             filtered_out: activity.filtered_out,
             results: activity.results,

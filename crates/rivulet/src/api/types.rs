@@ -10,14 +10,14 @@ use crate::service;
 pub use super::accounts::{
     AccountChanged, Grant, GrantList, NewToken, NewUser, Rotation, TokenCreated, TokenList, UserList,
 };
-pub use super::activity::{QueryActivity, QueryInput, QueryRefusal, QueryStep};
+pub use super::activity::{QueryActivity, QueryInput, QueryRefusal};
 pub use super::passwords::{NewLogin, NewPassword};
 pub use super::tenants::{LimitChanges, LimitUsed, NewTenant, TenantLimits, TenantList};
 pub use crate::service::{
     ApplicationInfo as Application, ApplicationStatus, BigQueryInfo as BigQuery, CheckpointInfo as Checkpoint,
     CheckpointStatus as Checkpoints, EndHealth, LogStatus as Log, ParameterInfo as ParameterDeclaration,
-    RecoveryStatus as Recovery, SecretInfo as Secret, StatementResult, Status, TableInfo as Table, TokenInfo as Token,
-    UserInfo as User, WorkerInfo as Worker,
+    RecoveryStatus as Recovery, SecretInfo as Secret, StatementResult, Status, StepActivity as QueryStep,
+    TableInfo as Table, TokenInfo as Token, UserInfo as User, WorkerInfo as Worker,
 };
 
 /// The header of an answer that is no JSON, for what whoever asked should know beside it; once for each of such things.

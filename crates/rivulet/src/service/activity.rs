@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
 /// What became of a query's events, and what it waits for. Times are microseconds since the epoch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueryActivity {
@@ -74,10 +77,12 @@ pub struct InputActivity {
     pub topic_events: Option<u64>,
 }
 
-/// The number of rows that reached an operator.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// How many rows reached an operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = QueryStep)]
 pub struct StepActivity {
-    /// The operator, as `EXPLAIN` names it.
+    /// What it does, as `EXPLAIN` says it.
+    #[schema(example = "filter")]
     pub operator: String,
     /// Rows that reached it.
     pub rows: u64,
