@@ -260,18 +260,26 @@ impl StateFrame {
         Ok(bytes)
     }
 
-    /// The address in an encoded frame, without decoding its rows.
-    ///
-    /// # Errors
-    /// Bytes that are no whole frame, or are of a later version.
-    pub fn address_of(bytes: &[u8]) -> Result<Option<Address>, StateError> {
-        let reader = StreamReader::try_new(Cursor::new(body_of(bytes)?), None)?;
-        reader.schema().metadata().get(ADDRESS).map(|address| read_address(address)).transpose()
-    }
-
     /// Decodes the output of [`StateFrame::to_bytes`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, StateError> {
-        let mut reader = StreamReader::try_new(Cursor::new(body_of(bytes)?), None)?;
+        let (checksum, body) = parts_of(bytes)?;
+        match checksum == xxh3_64(body) {
+            true => Self::read(body, true),
+            false => Err(not_whole()),
+        }
+    }
+
+    /// The same without the rows, in a time that does not depend on their number: the checksum is not looked at. For
+    /// bytes with another checksum around them, which was.
+    ///
+    /// # Errors
+    /// Bytes that are no frame, or are of a later version.
+    pub fn without_rows(bytes: &[u8]) -> Result<Self, StateError> {
+        Self::read(parts_of(bytes)?.1, false)
+    }
+
+    fn read(body: &[u8], has_rows: bool) -> Result<Self, StateError> {
+        let mut reader = StreamReader::try_new(Cursor::new(body), None)?;
         let schema = reader.schema();
         check_leading_columns(&schema)?;
         let corrupt = |what: &str| StateError::Corrupt(what.to_owned());
@@ -281,16 +289,24 @@ impl StateFrame {
             .remove(VERSION)
             .and_then(|version| version.parse().ok())
             .ok_or_else(|| corrupt("no version is given"))?;
-        let address = metadata.remove(ADDRESS).map(|address| read_address(&address).map(Arc::new)).transpose()?;
-        let rows = reader.next().ok_or_else(|| corrupt("the rows are missing"))??;
+        let read_address = |text: String| serde_json::from_str(&text).map(Arc::new);
+        let address = metadata.remove(ADDRESS).map(read_address).transpose();
+        let address = address.map_err(|error| corrupt(&format!("the address: {error}")))?;
         let fields: Vec<_> = schema.fields().iter().map(|field| unmarked(field)).collect();
         let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
-        Ok(Self { operator, version, address, rows: RecordBatch::try_new(schema, rows.columns().to_vec())? })
+        let rows = match has_rows {
+            true => {
+                let rows = reader.next().ok_or_else(|| corrupt("the rows are missing"))??;
+                RecordBatch::try_new(schema, rows.columns().to_vec())?
+            }
+            false => RecordBatch::new_empty(schema),
+        };
+        Ok(Self { operator, version, address, rows })
     }
 }
 
-/// The Arrow IPC stream in an encoded frame, if that is whole.
-fn body_of(bytes: &[u8]) -> Result<&[u8], StateError> {
+/// The checksum in an encoded frame, and the Arrow IPC stream that it is of.
+fn parts_of(bytes: &[u8]) -> Result<(u64, &[u8]), StateError> {
     let form = bytes.strip_prefix(MARK).and_then(|rest| char::from(*rest.first()?).to_digit(10));
     if let Some(found) = form.filter(|found| *found > FORM) {
         return Err(StateError::Version { operator: "a frame".into(), found, known: FORM });
@@ -299,13 +315,12 @@ fn body_of(bytes: &[u8]) -> Result<&[u8], StateError> {
         .get(MARK.len() + 1..)
         .filter(|_| form.is_some_and(|form| form > 0))
         .and_then(|rest| rest.split_first_chunk::<8>())
-        .filter(|(checksum, body)| u64::from_le_bytes(**checksum) == xxh3_64(body))
-        .map(|(_, body)| body)
-        .ok_or_else(|| StateError::Corrupt("the bytes are not a whole state frame".into()))
+        .map(|(checksum, body)| (u64::from_le_bytes(*checksum), body))
+        .ok_or_else(not_whole)
 }
 
-fn read_address(text: &str) -> Result<Address, StateError> {
-    serde_json::from_str(text).map_err(|error| StateError::Corrupt(format!("the address: {error}")))
+fn not_whole() -> StateError {
+    StateError::Corrupt("the bytes are not a whole state frame".into())
 }
 
 fn check_leading_columns(schema: &Schema) -> Result<(), StateError> {
@@ -384,6 +399,20 @@ mod tests {
         let mut bytes = frame().to_bytes().unwrap();
         bytes[7] = b'1';
         assert_eq!(StateFrame::from_bytes(&bytes).unwrap(), frame());
+    }
+
+    #[test]
+    fn a_frame_without_its_rows_is_known_without_reading_them() {
+        let frame = StateFrame { address: Some(Arc::new(Address::of("sum"))), ..frame() };
+        let mut bytes = frame.to_bytes().unwrap();
+        let last = bytes.windows(8).rposition(|found| found == 1.5_f64.to_le_bytes()).unwrap();
+        bytes[last] ^= 1;
+        assert!(StateFrame::from_bytes(&bytes).is_err(), "a row is damaged");
+        let head = StateFrame::without_rows(&bytes).unwrap();
+        assert_eq!(head, StateFrame { rows: RecordBatch::new_empty(frame.rows.schema()), ..frame });
+        bytes[7] = b'3';
+        assert!(matches!(StateFrame::without_rows(&bytes), Err(StateError::Version { found: 3, .. })));
+        assert!(StateFrame::without_rows(b"hello, this is no frame").is_err());
     }
 
     #[test]
