@@ -7,6 +7,7 @@ use std::sync::Arc;
 use rivulet::config::Config;
 use rivulet::engine::Engine;
 use rivulet::service::{CheckpointStatus, StatementResult};
+use rivulet_dataflow::StateFrame;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -542,19 +543,33 @@ fn what_cannot_be_read_is_replaced_by_the_next_checkpoint() {
     assert_eq!(Steps::of(&engine).step("a", 9), 4, "nothing was written behind what nobody can read");
 }
 
-/// Writes the newest state of the one application once more, with `to` instead of `from` in it, such as in addresses.
-/// Returns its pieces before and after.
-fn respell(folder: &Path, from: &str, to: &str) -> [Vec<Vec<u8>>; 2] {
-    assert_eq!(from.len(), to.len(), "lengths stay");
+/// Where a text is in bytes.
+fn places(bytes: &[u8], text: &[u8]) -> Vec<usize> {
+    bytes.windows(text.len()).enumerate().filter(|(_, found)| *found == text).map(|(place, _)| place).collect()
+}
+
+/// Writes the newest state of the one application once more, with a `change` to each piece. Returns its pieces before
+/// and after.
+fn rewrite(folder: &Path, change: &dyn Fn(&mut Vec<u8>)) -> [Vec<Vec<u8>>; 2] {
     let mut epochs = epochs_of_applications(folder);
     let restored = epochs.restore().expect("read").expect("saved");
     let (name, before) = restored.pieces.into_iter().next().expect("an application");
     let before: Vec<Vec<u8>> = before.iter().map(|piece| piece.to_vec()).collect();
-    let places = |bytes: &[u8], text: &[u8]| -> Vec<usize> {
-        bytes.windows(text.len()).enumerate().filter(|(_, found)| *found == text).map(|(place, _)| place).collect()
-    };
     let mut after = before.clone();
-    for bytes in &mut after {
+    after.iter_mut().for_each(change);
+    let piece = |(index, bytes): (usize, &Vec<u8>)| match index {
+        0 => rivulet_storage::Piece::whole(name.clone(), bytes.clone()),
+        _ => rivulet_storage::Piece::delta(name.clone(), bytes.clone()),
+    };
+    let pieces = after.iter().enumerate().map(piece).collect();
+    epochs.commit(rivulet_storage::Epoch { note: restored.note, pieces, dropped: Vec::new() }).expect("written");
+    [before, after]
+}
+
+/// The same with `to` instead of `from` in it, such as in addresses.
+fn respell(folder: &Path, from: &str, to: &str) -> [Vec<Vec<u8>>; 2] {
+    assert_eq!(from.len(), to.len(), "lengths stay");
+    rewrite(folder, &|bytes| {
         for place in places(bytes, from.as_bytes()) {
             bytes[place..place + to.len()].copy_from_slice(to.as_bytes());
         }
@@ -564,14 +579,54 @@ fn respell(folder: &Path, from: &str, to: &str) -> [Vec<Vec<u8>>; 2] {
             let checksum = xxhash_rust::xxh3::xxh3_64(&bytes[mark + 16..mark + length]);
             bytes[mark + 8..mark + 16].copy_from_slice(&checksum.to_le_bytes());
         }
+    })
+}
+
+/// The same with another version of the state of these operators.
+fn raise(folder: &Path, operator: &str, by: i32) {
+    rewrite(folder, &|bytes| {
+        // From the last one on: a frame may change its length.
+        for mark in places(bytes, b"RVSTATE2").into_iter().rev() {
+            let length = u64::from_le_bytes(bytes[mark - 8..mark].try_into().expect("8 bytes")) as usize;
+            let mut frame = StateFrame::from_bytes(&bytes[mark..mark + length]).expect("a frame");
+            if frame.operator == operator {
+                frame.version = frame.version.strict_add_signed(by);
+                let frame = frame.to_bytes().expect("bytes");
+                bytes.splice(mark - 8..mark + length, (frame.len() as u64).to_le_bytes().into_iter().chain(frame));
+            }
+        }
+    });
+}
+
+/// The newest state of the one application.
+fn saved_pieces(folder: &Path) -> Vec<bytes::Bytes> {
+    let restored = epochs_of_applications(folder).restore().expect("read").expect("saved");
+    restored.pieces.into_values().next().expect("an application")
+}
+
+/// Starts an engine several times, and makes checkpoints. The application never runs. Returns why.
+fn never_runs(folder: &Path) -> String {
+    let saved = saved_pieces(folder);
+    let mut why = String::new();
+    for _ in 0..2 {
+        let engine = open(folder);
+        let create = engine.execute("CREATE QUERY b FROM APPLICATION steps WITH (id => 'b')").pop().expect("an answer");
+        why = create.map(|answer| answer.message).expect_err("it does not run").text();
+        run(&engine, "CHECKPOINT");
+        engine.shutdown();
     }
-    let piece = |(index, bytes): (usize, &Vec<u8>)| match index {
-        0 => rivulet_storage::Piece::whole(name.clone(), bytes.clone()),
-        _ => rivulet_storage::Piece::delta(name.clone(), bytes.clone()),
-    };
-    let pieces = after.iter().enumerate().map(piece).collect();
-    epochs.commit(rivulet_storage::Epoch { note: restored.note, pieces, dropped: Vec::new() }).expect("written");
-    [before, after]
+    assert!(saved_pieces(folder) == saved, "what was saved was replaced");
+    why
+}
+
+/// A folder with state of the one query of an application, which has had the number 1.
+fn with_steps() -> TempDir {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    run(&engine, &format!("{STEPS}; CREATE QUERY a FROM APPLICATION steps WITH (id => 'a')"));
+    Steps::of(&engine).step("a", 1);
+    engine.shutdown();
+    folder
 }
 
 #[test]
@@ -604,4 +659,26 @@ fn state_that_finds_no_place_is_never_replaced() {
     assert_eq!(found, saved);
     let engine = open(folder.path());
     assert_eq!(Steps::of(&engine).step("a", 9), 4, "as with the program that saved it");
+}
+
+#[test]
+fn state_of_a_later_version_is_never_replaced() {
+    type Change<'a> = &'a dyn Fn(&Path, bool);
+    let of_pieces = |folder: &Path, is_later: bool| {
+        let (now, later) = ("RVAPPL01", "RVAPPL09");
+        let (from, to) = if is_later { (now, later) } else { (later, now) };
+        respell(folder, from, to);
+    };
+    let of_parts = |folder: &Path, is_later: bool| raise(folder, "queries", if is_later { 90 } else { -90 });
+    let of_operators = |folder: &Path, is_later: bool| raise(folder, "history", if is_later { 90 } else { -90 });
+    for (what, change) in [("pieces", &of_pieces as Change<'_>), ("parts", &of_parts), ("operators", &of_operators)] {
+        let folder = with_steps();
+        change(folder.path(), true);
+        let why = never_runs(folder.path());
+        assert!(why.contains("this program knows versions up to") && why.contains("or a later one"), "{what}: {why}");
+        assert!(open(folder.path()).problems().is_empty(), "nothing is lost");
+        change(folder.path(), false);
+        let engine = open(folder.path());
+        assert_eq!(Steps::of(&engine).step("a", 5), 4, "{what}: as with the program that saved it");
+    }
 }

@@ -19,7 +19,7 @@ use bytes::{Buf, Bytes};
 use parking_lot::Mutex;
 use rivulet_dataflow::address::{place, place_by_order};
 use rivulet_dataflow::slot_host::{Mark, SlotSnapshot, with_slots};
-use rivulet_dataflow::{Address, QueryId, StateError, StateFrame};
+use rivulet_dataflow::{Address, Chain, QueryId, StateError, StateFrame};
 
 /// The name of the frame of queries, and the version of a part. Version 1 has no `altered`. Up to version 2 state has
 /// no addresses, and each operator of the chain has a frame, which may be empty.
@@ -215,34 +215,28 @@ impl Saved {
         now: &[Option<Arc<Address>>],
     ) -> Result<Vec<Option<StateFrame>>, StateError> {
         let frames = self.read_frames(part)?;
-        if self.parts[part].version <= WITHOUT_ADDRESSES {
-            return Ok(frames);
+        match self.parts[part].version <= WITHOUT_ADDRESSES {
+            true => Ok(frames),
+            false => placed(frames.into_iter().flatten().collect(), now),
         }
-        let places = find(frames.iter().flatten().map(|frame| frame.address.as_deref()), now)?;
-        let mut placed: Vec<Option<StateFrame>> = vec![None; now.len()];
-        for (place, frame) in places.into_iter().zip(frames.into_iter().flatten()) {
-            // Its address may be spelled in another way now.
-            place
-                .into_iter()
-                .for_each(|at| placed[at] = Some(StateFrame { address: now[at].clone(), ..frame.clone() }));
-        }
-        Ok(placed)
     }
 
-    /// Whether the operators with these addresses, which wrote it, may have all state that counts.
+    /// Whether the operators of this chain, which wrote it, may have all state that counts. They get state without
+    /// rows, so that each looks at its version.
     ///
     /// # Errors
     /// State that none of them may have, or of a later version. Damage is found when the state is restored.
-    pub fn fits(&self, now: &[Option<Arc<Address>>]) -> Result<(), StateError> {
+    pub fn fits(&self, chain: &mut Chain) -> Result<(), StateError> {
         let counts =
             |part: &usize| self.parts[*part].version > WITHOUT_ADDRESSES && self.newest_of(*part).next().is_some();
         for part in (0..self.parts()).filter(counts) {
             // The store has looked at the checksum of the piece.
-            let frames = self.encoded(part)?.into_iter().map(|bytes| StateFrame::without_rows(&bytes));
-            let frames: Result<Vec<StateFrame>, StateError> = frames.collect();
-            let found = frames.and_then(|frames| find(frames.iter().map(|frame| frame.address.as_deref()), now));
-            if let Err(error @ (StateError::Mismatch(_) | StateError::Version { .. })) = found {
-                return Err(error);
+            let read = self.encoded(part)?.iter().map(|bytes| StateFrame::without_rows(bytes)).collect();
+            let placed = Result::and_then(read, |frames| placed(frames, chain.addresses()));
+            match placed.map(|frames| chain.import_state(&frames)) {
+                Err(error @ (StateError::Mismatch(_) | StateError::Version { .. }))
+                | Ok(Err(error @ StateError::Version { .. })) => return Err(error),
+                _ => {}
             }
         }
         Ok(())
@@ -264,15 +258,20 @@ impl Saved {
     }
 }
 
-/// The operator for each saved address. The text is the one that saved them, so where addresses are spelled in another
-/// way now, the order tells.
-fn find<'a>(
-    saved: impl Iterator<Item = Option<&'a Address>>,
-    now: &[Option<Arc<Address>>],
-) -> Result<Vec<Option<usize>>, StateError> {
-    let saved: Option<Vec<&Address>> = saved.collect();
+/// The frame for each operator. The text is the one that saved them, so where addresses are spelled in another way now,
+/// the order tells.
+fn placed(frames: Vec<StateFrame>, now: &[Option<Arc<Address>>]) -> Result<Vec<Option<StateFrame>>, StateError> {
+    let saved: Option<Vec<&Address>> = frames.iter().map(|frame| frame.address.as_deref()).collect();
     let saved = saved.ok_or_else(|| corrupt("a part of saved state lacks an address"))?;
-    place(&saved, now).or_else(|error| place_by_order(&saved, now).ok_or(StateError::Mismatch(error)))
+    let places = place(&saved, now);
+    let places = places.or_else(|error| place_by_order(&saved, now).ok_or(StateError::Mismatch(error)))?;
+    let mut placed = vec![None; now.len()];
+    for (place, frame) in places.into_iter().zip(frames) {
+        if let Some(at) = place {
+            placed[at] = Some(StateFrame { address: now[at].clone(), ..frame });
+        }
+    }
+    Ok(placed)
 }
 
 fn take<const BYTES: usize>(rest: &mut Bytes) -> Result<[u8; BYTES], StateError> {
@@ -287,9 +286,29 @@ fn corrupt(what: &str) -> StateError {
 
 #[cfg(test)]
 mod tests {
-    use rivulet_dataflow::address::Address;
+    use rivulet_dataflow::{Context, Element, Operator, OperatorError};
 
     use super::*;
+
+    /// Knows state of version 1 of sums.
+    struct Sum;
+
+    impl Operator for Sum {
+        fn process(&mut self, _: Element, _: &mut Context<'_>) -> Result<(), OperatorError> {
+            Ok(())
+        }
+
+        fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
+            assert_eq!(frame.rows.num_rows(), 0);
+            frame.expect("sum", 1)
+        }
+    }
+
+    /// A chain of sums with these keys.
+    fn chain(keys: &[&str]) -> Chain {
+        let operators = keys.iter().map(|_| Box::new(Sum) as Box<dyn Operator>).collect();
+        Chain::new(operators).with_addresses(keys.iter().map(|key| Some(address(key))).collect())
+    }
 
     fn address(key: &str) -> Arc<Address> {
         Arc::new(Address { keys: vec![key.into()], ..Address::of("sum") })
@@ -326,10 +345,22 @@ mod tests {
         // In another spelling by order, where there is only one.
         assert_eq!(of(&["", "ROOM", "", "FLOOR"]).unwrap(), all(&["", "ROOM", "", "FLOOR"]));
         assert!(of(&["ROOM", "new", "FLOOR"]).is_err());
-        let fits = |key: &str| saved.fits(&[Some(address("room")), Some(address(key))]).is_ok();
-        assert!(fits("floor") && fits("FLOOR") && saved.fits(&[Some(address("room"))]).is_err());
+        let fits = |keys: &[&str]| saved.fits(&mut chain(keys)).is_ok();
+        assert!(fits(&["room", "floor"]) && fits(&["room", "FLOOR"]) && !fits(&["room"]));
         let error = of(&["room"]).unwrap_err().to_string();
         assert_eq!(error, "no operator has the state of 'sum (by floor)' any more");
         assert!(saved.check().is_ok());
+    }
+
+    #[test]
+    fn state_of_a_later_version_does_not_fit() {
+        for version in 1..3 {
+            let frames = vec![Some(frame("room")), Some(StateFrame { version, ..frame("floor") })];
+            let slice = SlotSnapshot { slots: vec![7], marks: vec![Mark::default()], queries: vec![(0, 3)], frames };
+            let mut piece = Vec::new();
+            write(slice, true, &mut piece).unwrap();
+            let found = Saved::read([piece.into()]).unwrap().fits(&mut chain(&["room", "floor"]));
+            assert_eq!(matches!(found, Err(StateError::Version { found: 2, known: 1, .. })), version == 2, "{found:?}");
+        }
     }
 }

@@ -8,12 +8,11 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Display;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
-use rivulet_dataflow::{Line, LogPosition, QueryId, Slot, StateMap};
+use rivulet_dataflow::{Line, LogPosition, QueryId, Slot, StateError, StateMap};
 use rivulet_operators::application::migration;
 use rivulet_runtime::{Restored, Saved};
 
@@ -35,8 +34,8 @@ pub(in crate::engine) struct SavedStates {
     /// For applications whose state was saved by an earlier version: that version's operators, and the way of their
     /// state into the version that runs.
     maps: BTreeMap<ApplicationNumber, (Line, StateMap)>,
-    /// The applications whose saved state cannot be read.
-    unreadable: Vec<ApplicationNumber>,
+    /// The applications whose saved state cannot be read, and why.
+    unreadable: BTreeMap<ApplicationNumber, StateError>,
     problems: Vec<String>,
     /// The number of the first change of values that the catalog had not given out.
     altered_next: u64,
@@ -50,10 +49,13 @@ impl SavedStates {
             match read {
                 Ok(read) => drop(states.by_application.insert(number, read)),
                 Err(error) => {
-                    let problem = format!("the state of application {number} is lost: {error}");
-                    tracing::error!("{problem}");
-                    states.unreadable.push(number);
-                    states.problems.push(problem);
+                    // What a later version has written is not lost: the application does not run.
+                    if !matches!(error, StateError::Version { .. }) {
+                        let problem = format!("the state of application {number} is lost: {error}");
+                        tracing::error!("{problem}");
+                        states.problems.push(problem);
+                    }
+                    states.unreadable.insert(number, error);
                 }
             }
         }
@@ -94,7 +96,7 @@ impl SavedStates {
     /// The highest numbers that identify anything in the saved states.
     pub(in crate::engine) fn used(&self) -> Used {
         let query = self.by_application.values().filter_map(|(_, saved)| saved.last()).max();
-        let application = self.by_application.keys().chain(&self.unreadable).max().copied();
+        let application = self.by_application.keys().chain(self.unreadable.keys()).max().copied();
         let alteration = self.by_application.values().filter_map(|(_, saved)| saved.altered_max()).max();
         Used { query, application, statement: None, alteration }
     }
@@ -120,22 +122,28 @@ impl SavedStates {
         number: ApplicationNumber,
         prepared: &Prepared,
     ) -> Result<(), ServiceError> {
+        if let Some(error @ StateError::Version { .. }) = self.unreadable.get(&number) {
+            return Err(without_place(error));
+        }
         let Some((id, saved)) = self.by_application.get(&number) else { return Ok(()) };
-        let refused = |error: &dyn Display| {
-            ServiceError::from_text(ErrorKind::Conflict, &format!("its saved state has no place in it: {error}"))
-                .with_hint("start the version of the program that saved it")
-        };
-        let is_of_text = *id == prepared.application.id;
-        let map = match is_of_text {
-            true => None,
-            false => map_from(applications, number, prepared, id).map_err(|error| refused(&error.message))?,
-        };
+        if *id == prepared.application.id {
+            return saved.fits(&mut prepared.application.dataflow.chain()).map_err(|error| without_place(&error));
+        }
+        let map = map_from(applications, number, prepared, id);
+        let map = map.map_err(|error| without_place(&StateError::Mismatch(error.message)))?;
         // If no version had this text, the log says so when the state is missed.
-        let own = is_of_text.then_some(&prepared.application.dataflow);
-        let fits = map.as_ref().map(|(line, _)| line).or(own).map(|line| saved.fits(line.addresses()));
-        fits.transpose().map_err(|error| refused(&error))?;
-        self.maps.extend(map.map(|map| (number, map)));
+        let Some((line, map)) = map else { return Ok(()) };
+        saved.fits(&mut line.chain()).map_err(|error| without_place(&error))?;
+        self.maps.insert(number, (line, map));
         Ok(())
+    }
+}
+
+fn without_place(error: &StateError) -> ServiceError {
+    let refused = ServiceError::from_text(ErrorKind::Conflict, &format!("its saved state has no place in it: {error}"));
+    match refused.hint {
+        Some(_) => refused,
+        None => refused.with_hint("start the version of the program that saved it"),
     }
 }
 
@@ -278,7 +286,7 @@ impl Checkpoints {
     /// Changes must not be written after pieces that cannot be read, nor after pieces in the form of an earlier
     /// version.
     pub(in crate::engine) fn note_unfitting(&self, saved: &SavedStates) {
-        saved.unreadable.iter().chain(saved.maps.keys()).for_each(|&number| self.note_unfit(number));
+        saved.unreadable.keys().chain(saved.maps.keys()).for_each(|&number| self.note_unfit(number));
     }
 
     /// Records that the saved state of an application does not fit its current state.
