@@ -82,6 +82,12 @@ pub(crate) fn hash(parts: &impl Serialize) -> u64 {
 /// # Errors
 /// State that no operator may have, or that several may have.
 pub fn place(saved: &[&Address], now: &[Option<Arc<Address>>]) -> Result<Vec<Option<usize>>, String> {
+    let (places, lost) = find(saved, now);
+    lost.map_or(Ok(places), Err)
+}
+
+/// The places that are found, and what is wrong if one is missing.
+fn find(saved: &[&Address], now: &[Option<Arc<Address>>]) -> (Vec<Option<usize>>, Option<String>) {
     let mut alike: BTreeMap<Address, (Vec<usize>, Vec<usize>)> = BTreeMap::new();
     for (place, address) in saved.iter().enumerate().filter(|(_, address)| !address.is_transient) {
         alike.entry(address.alike()).or_default().0.push(place);
@@ -91,7 +97,7 @@ pub fn place(saved: &[&Address], now: &[Option<Arc<Address>>]) -> Result<Vec<Opt
         let group = address.as_ref().and_then(|address| alike.get_mut(&address.alike()));
         group.into_iter().for_each(|(_, to)| to.push(place));
     }
-    let mut places = vec![None; saved.len()];
+    let (mut places, mut lost) = (vec![None; saved.len()], None);
     for (mut from, mut to) in alike.into_values() {
         // Exactly the same rows, then the same in words, then whichever is left.
         let marks: [fn(&Address) -> u64; 3] = [|one| one.exact, |one| one.words, |_| 0];
@@ -108,33 +114,42 @@ pub fn place(saved: &[&Address], now: &[Option<Arc<Address>>]) -> Result<Vec<Opt
                 to.retain(|&other| other != found);
             }
         }
-        if let Some(&lost) = from.first() {
-            let lost = saved[lost];
-            return Err(match to.is_empty() {
-                true => format!("no operator has the state of '{lost}' any more"),
+        if let Some(&one) = from.first() {
+            let one = saved[one];
+            lost.get_or_insert_with(|| match to.is_empty() {
+                true => format!("no operator has the state of '{one}' any more"),
                 false => {
-                    format!("several operators do what '{lost}' does, and their rows are computed in another way now")
+                    format!("several operators do what '{one}' does, and their rows are computed in another way now")
                 }
             });
         }
     }
-    Ok(places)
+    (places, lost)
 }
 
 /// Finds the operator for each saved address by the order of a chain, whose text is the one that saved them: only the
-/// spelling of addresses differs. `None` if kinds or numbers of parts differ too, or if it can be done in several ways.
+/// spelling of addresses differs. What [`place`] finds stays there. `None` if the order contradicts that, if kinds or
+/// numbers of parts differ too, or if it can be done in several ways.
 pub fn place_by_order(saved: &[&Address], now: &[Option<Arc<Address>>]) -> Option<Vec<Option<usize>>> {
     let form = |one: &Address| {
         (one.kind.clone(), one.keys.len(), one.aggregates.len(), one.window.is_some(), one.rest.len(), one.is_transient)
     };
-    let forms: Vec<_> = now.iter().map(|one| one.as_deref().map(form)).collect();
+    let (known, _) = find(saved, now);
+    // An address that both sides have is no other spelling of another one.
+    let is_gone: Vec<bool> = saved.iter().map(|one| !now.iter().flatten().any(|other| other.is_like(one))).collect();
+    let may_have = |from: usize, to: usize| {
+        let (one, Some(other)) = (saved[from], now[to].as_deref()) else { return false };
+        let is_new = || !saved.iter().any(|one| one.is_like(other));
+        match known[from] {
+            Some(place) => place == to,
+            None => other.is_like(one) || (is_gone[from] && form(one) == form(other) && is_new()),
+        }
+    };
     // Operators without rows have saved nothing. So the first possible places must be the last possible ones.
     let mut places = 0..now.len();
-    let first: Option<Vec<usize>> =
-        saved.iter().map(|one| places.find(|&place| forms[place] == Some(form(one)))).collect();
+    let first: Option<Vec<usize>> = (0..saved.len()).map(|from| places.find(|&to| may_have(from, to))).collect();
     let mut places = (0..now.len()).rev();
-    let last: Option<Vec<usize>> =
-        saved.iter().rev().map(|one| places.find(|&place| forms[place] == Some(form(one)))).collect();
+    let last: Option<Vec<usize>> = (0..saved.len()).rev().map(|from| places.find(|&to| may_have(from, to))).collect();
     first
         .filter(|first| last.is_some_and(|last| first.iter().eq(last.iter().rev())))
         .map(|first| first.into_iter().map(Some).collect())
@@ -186,6 +201,11 @@ mod tests {
         for (saved, now, places) in [
             (&sums(["a", "b"])[..], &sums(["x", "y"])[..], Some(vec![Some(0), Some(1)])),
             (&[spelled("sum", "a")], &[spelled("max", "x"), spelled("sum", "y")], Some(vec![Some(1)])),
+            // Those that are known stay, and the others are none of them.
+            (&sums(["a", "b"]), &sums(["x", "b"]), Some(vec![Some(0), Some(1)])),
+            (&sums(["a", "b"]), &sums(["x", "a"]), None),
+            (&[spelled("sum", "b")], &sums(["x", "b"]), Some(vec![Some(1)])),
+            (&sums(["a", "b"]), &[sums(["b", "x"]), sums(["b", "y"])].concat(), Some(vec![Some(1), Some(2)])),
             // The other one of the two had no rows.
             (&[spelled("sum", "a")], &sums(["x", "y"]), None),
             (&sums(["a", "b"]), &[spelled("sum", "x")], None),
