@@ -408,9 +408,15 @@ impl Applications {
         id: &str,
     ) -> Result<Vec<Application>, ServiceError> {
         let versions = self.catalog().versions(number)?;
-        let Some(first) = versions.iter().rposition(|version| version.id == id) else { return Ok(Vec::new()) };
         let tables = self.tables.loaded(tenant);
-        versions[first..].iter().map(|version| self.languages().load_stored(version, &tables)).collect()
+        let plan = |version: &StoredApplication| {
+            self.languages().load_stored(version, &tables).map_err(|error| {
+                let message = format!("its saved state is of an earlier version, which cannot run: {}", error.message);
+                ServiceError { message, ..error }
+            })
+        };
+        let Some(first) = versions.iter().rposition(|version| version.id == id) else { return Ok(Vec::new()) };
+        versions[first..].iter().map(plan).collect()
     }
 
     fn catalog(&self) -> &Catalog {

@@ -682,3 +682,40 @@ fn state_of_a_later_version_is_never_replaced() {
         assert_eq!(Steps::of(&engine).step("a", 5), 4, "{what}: as with the program that saved it");
     }
 }
+
+/// The application with so many changes of its text, which leave its state as it is.
+fn version(number: u32) -> String {
+    let create = STEPS.replacen("CREATE", "CREATE OR REPLACE", 1);
+    create.replacen("AS step", &format!("AS step, {number} AS version"), 1)
+}
+
+const NAMES: &str = "CREATE TABLE names (k BIGINT, name TEXT) FROM 'data:,1,one' FORMAT CSV";
+
+fn with_names() -> String {
+    let text = STEPS.replacen("AS step FROM numbers", "AS step, name FROM numbers LEFT JOIN names ON k = n", 1);
+    assert_ne!(text, STEPS);
+    text
+}
+
+#[test]
+fn a_version_before_that_lacks_its_table_says_so() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    run(&engine, &format!("{NAMES}; {}; CREATE QUERY a FROM APPLICATION steps WITH (id => 'a')", with_names()));
+    Steps::of(&engine).step("a", 1);
+    run(&engine, "CHECKPOINT");
+    let (saved, aside) = (folder.path().join("data/checkpoints"), folder.path().join("aside"));
+    copy_all(&saved, &aside);
+    run(&engine, &format!("{}; DROP TABLE names", version(1)));
+    engine.shutdown();
+    drop(engine);
+    // As if it had been killed before the checkpoint behind the upgrade.
+    std::fs::remove_dir_all(&saved).expect("removed");
+    copy_all(&aside, &saved);
+    let why = never_runs(folder.path());
+    assert!(why.contains("names") && !why.contains("has no place in it"), "{why}");
+    assert!(!why.contains("start the version of the program"), "{why}");
+    let engine = open(folder.path());
+    run(&engine, NAMES);
+    assert_eq!(Steps::of(&engine).step("a", 5), 4, "it has waited for the table");
+}

@@ -115,7 +115,8 @@ impl SavedStates {
     /// the server may have ended before this one made a checkpoint.
     ///
     /// # Errors
-    /// The state has no place in it. Then it must not run, because its next checkpoint would replace that state.
+    /// The state has no place in it, or its version cannot be read. Then it must not run, because its next checkpoint
+    /// would replace that state.
     pub(in crate::engine) fn fit(
         &mut self,
         applications: &Applications,
@@ -129,10 +130,8 @@ impl SavedStates {
         if *id == prepared.application.id {
             return saved.fits(&mut prepared.application.dataflow.chain()).map_err(|error| without_place(&error));
         }
-        let map = map_from(applications, number, prepared, id);
-        let map = map.map_err(|error| without_place(&StateError::Mismatch(error.message)))?;
         // If no version had this text, the log says so when the state is missed.
-        let Some((line, map)) = map else { return Ok(()) };
+        let Some((line, map)) = map_from(applications, number, prepared, id)? else { return Ok(()) };
         saved.fits(&mut line.chain()).map_err(|error| without_place(&error))?;
         self.maps.insert(number, (line, map));
         Ok(())
