@@ -81,7 +81,7 @@ const CACHE_BYTES: usize = 4 << 20;
 
 /// The most replaced versions of an application that are kept. State that one of them has saved can be read. A
 /// checkpoint is made at each replacement, so more than the last version is needed only if that checkpoint is damaged.
-const VERSIONS_MAX: usize = 4;
+pub(crate) const VERSIONS_MAX: usize = 4;
 
 /// The most characters of an error that are kept.
 const FAILURE_CHARACTERS_MAX: usize = 2_000;

@@ -21,7 +21,7 @@ use super::prepare::Preparation;
 use super::routing::Routing;
 use super::running::{Prepared, Running, Warned};
 use super::tables::ReferenceTables;
-use crate::catalog::{ApplicationNumber, Catalog, NewApplication, StoredApplication};
+use crate::catalog::{ApplicationNumber, Catalog, NewApplication, StoredApplication, VERSIONS_MAX};
 use crate::service::{ApplicationInfo, ApplicationStatus, ErrorKind, FullName, Limit, ServiceError, TableInfo, Tenant};
 
 /// The shortest beginning of an id that stands for it.
@@ -400,7 +400,10 @@ impl Applications {
     }
 
     /// The versions of an application from the one with this id to the last one in the catalog, oldest first; none if
-    /// there was no such version.
+    /// the catalog may have forgotten that one.
+    ///
+    /// # Errors
+    /// The catalog never had it, or it cannot be planned.
     pub(super) fn versions_since(
         &self,
         number: ApplicationNumber,
@@ -415,8 +418,15 @@ impl Applications {
                 ServiceError { message, ..error }
             })
         };
-        let Some(first) = versions.iter().rposition(|version| version.id == id) else { return Ok(Vec::new()) };
-        versions[first..].iter().map(plan).collect()
+        match versions.iter().rposition(|version| version.id == id) {
+            Some(first) => versions[first..].iter().map(plan).collect(),
+            None if versions.len() == VERSIONS_MAX => Ok(Vec::new()),
+            None => {
+                let message = "the catalog is older than its saved state, and lacks the version that saved it";
+                Err(ServiceError::new(ErrorKind::Conflict, message)
+                    .with_hint("put the catalog in place that was there when the state was saved"))
+            }
+        }
     }
 
     fn catalog(&self) -> &Catalog {

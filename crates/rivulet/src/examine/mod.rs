@@ -236,11 +236,7 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
             && !versions.iter().any(|version| version.id == id)
         {
             let text = format!("the state of application {name} was saved for another text");
-            findings.push(problem(
-                ABOUT,
-                text,
-                "register the text that it was saved for, or its queries begin without state",
-            ));
+            findings.push(problem(ABOUT, text, "put the catalog in place that was there when it was saved"));
         }
         match Saved::read(captured).and_then(|saved| saved.check().map(|()| saved)) {
             Ok(saved) => queries += saved.queries(),

@@ -689,6 +689,54 @@ fn version(number: u32) -> String {
     create.replacen("AS step", &format!("AS step, {number} AS version"), 1)
 }
 
+#[test]
+fn state_of_a_version_that_the_catalog_lacks_is_kept() {
+    let folder = with_steps();
+    let (catalog, older) = (folder.path().join("data/catalog.redb"), folder.path().join("older"));
+    std::fs::copy(&catalog, &older).expect("copied");
+    let engine = open(folder.path());
+    run(&engine, &version(1));
+    assert_eq!(Steps::of(&engine).step("a", 5), 4);
+    engine.shutdown();
+    drop(engine);
+    let newer = folder.path().join("newer");
+    std::fs::rename(&catalog, &newer).expect("moved");
+    std::fs::rename(&older, &catalog).expect("moved");
+    let why = never_runs(folder.path());
+    assert!(
+        why.contains("the catalog is older than its saved state") && why.contains("hint: put the catalog"),
+        "{why}"
+    );
+    std::fs::rename(&newer, &catalog).expect("moved");
+    let engine = open(folder.path());
+    assert_eq!(Steps::of(&engine).step("a", 9), 4);
+}
+
+#[test]
+fn an_application_runs_whatever_version_its_state_is_of() {
+    let folder = with_steps();
+    let (saved, aside) = (folder.path().join("data/checkpoints"), folder.path().join("aside"));
+    copy_all(&saved, &aside);
+    let engine = open(folder.path());
+    run(&engine, &version(1));
+    engine.shutdown();
+    drop(engine);
+    // As if it had been killed before the checkpoint behind the upgrade.
+    std::fs::remove_dir_all(&saved).expect("removed");
+    copy_all(&aside, &saved);
+    let engine = open(folder.path());
+    assert!(engine.problems().is_empty(), "{:?}", engine.problems());
+    assert_eq!(Steps::of(&engine).step("a", 5), 4);
+    // Without queries nothing is saved, until the catalog has forgotten the version that has saved something.
+    run(&engine, "DROP QUERY a");
+    (2..9).for_each(|number| drop(run(&engine, &version(number))));
+    engine.shutdown();
+    drop(engine);
+    let engine = open(folder.path());
+    run(&engine, "CREATE QUERY b FROM APPLICATION steps WITH (id => 'b')");
+    assert_eq!(Steps::of(&engine).step("b", 1), Value::Null);
+}
+
 const NAMES: &str = "CREATE TABLE names (k BIGINT, name TEXT) FROM 'data:,1,one' FORMAT CSV";
 
 fn with_names() -> String {

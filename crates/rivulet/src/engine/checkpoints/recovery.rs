@@ -130,7 +130,7 @@ impl SavedStates {
         if *id == prepared.application.id {
             return saved.fits(&mut prepared.application.dataflow.chain()).map_err(|error| without_place(&error));
         }
-        // If no version had this text, the log says so when the state is missed.
+        // If the catalog has forgotten that version, the log says so when the state is missed.
         let Some((line, map)) = map_from(applications, number, prepared, id)? else { return Ok(()) };
         saved.fits(&mut line.chain()).map_err(|error| without_place(&error))?;
         self.maps.insert(number, (line, map));
@@ -157,7 +157,7 @@ fn note_problem(running: &Running, problem: impl Fn(&str) -> String, found: &mut
 type WayIn<'s> = (&'s Line, Option<&'s StateMap>);
 
 /// The operators of the version `id` of an application, and the way of their state into the version that starts; `None`
-/// if there was no such version.
+/// if the catalog has forgotten that version.
 fn map_from(
     applications: &Applications,
     number: ApplicationNumber,
