@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use rivulet_operators::application::{Application, Tables};
 use rivulet_runtime::Workers;
@@ -53,8 +54,9 @@ struct Known {
 /// An application in the catalog, and what it is made of or why it cannot be prepared.
 pub(super) type Stored = (StoredApplication, Result<Prepared, ServiceError>);
 
-/// Fails if the saved state of an application has no place in it.
-pub(super) type Fits<'a> = &'a mut dyn FnMut(ApplicationNumber, &Prepared) -> Result<(), ServiceError>;
+/// Fails if the saved state of an application has no place in it. Gets also that state, if it was kept until now.
+pub(super) type Fits<'a> =
+    &'a mut dyn FnMut(ApplicationNumber, &Prepared, Option<&[Bytes]>) -> Result<(), ServiceError>;
 
 impl Applications {
     /// Without applications until [`Applications::load`].
@@ -83,7 +85,7 @@ impl Applications {
     pub(super) fn load(&self, stored: Vec<Stored>, fits: Fits<'_>) {
         let mut known = self.known.lock();
         for (stored, prepared) in stored {
-            match prepared.and_then(|prepared| fits(stored.number, &prepared).map(|()| prepared)) {
+            match prepared.and_then(|prepared| fits(stored.number, &prepared, None).map(|()| prepared)) {
                 Ok(prepared) => drop(self.start(&mut known, stored.number, prepared)),
                 Err(error) => {
                     let application = stored.name.in_log();
@@ -104,11 +106,9 @@ impl Applications {
         }
     }
 
-    /// The saved state of the applications that cannot run.
-    pub(super) fn unrestored(&self) -> Unrestored {
-        let known = self.known.lock();
-        let pieces = known.not_running.iter().filter_map(|(number, other)| Some((*number, other.saved.clone()?)));
-        Unrestored { pieces: pieces.collect(), altered_next: known.altered_next }
+    /// As [`Unrestored`] has it.
+    pub(super) fn altered_next(&self) -> u64 {
+        self.known.lock().altered_next
     }
 
     /// Starts applications that could not run because of a table, if their saved state `fits` them. Returns the numbers
@@ -119,7 +119,7 @@ impl Applications {
         let mut started = Vec::new();
         for (number, other) in std::mem::take(&mut known.not_running) {
             let prepared = self.prepare_stored(&other.stored, &tables);
-            match prepared.and_then(|prepared| fits(number, &prepared).map(|()| prepared)) {
+            match prepared.and_then(|prepared| fits(number, &prepared, other.saved.as_deref()).map(|()| prepared)) {
                 Ok(prepared) => {
                     self.start(&mut known, number, prepared);
                     started.push(number);

@@ -546,7 +546,7 @@ impl Engine {
         }
         let begun = Instant::now();
         let mut saved = SavedStates::read(&unrestored);
-        self.applications.load(stored, &mut |number, prepared| saved.fit(&self.applications, number, prepared));
+        self.applications.load(stored, &mut |number, prepared, _| saved.fit(&self.applications, number, prepared));
         // The state of the others is restored below, and leaves memory as it is. What is kept is copied: pieces that
         // were read together share their memory.
         unrestored.pieces.retain(|number, _| self.applications.numbered(*number).is_none());

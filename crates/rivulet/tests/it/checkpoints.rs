@@ -767,3 +767,33 @@ fn a_version_before_that_lacks_its_table_says_so() {
     run(&engine, NAMES);
     assert_eq!(Steps::of(&engine).step("a", 5), 4, "it has waited for the table");
 }
+
+#[test]
+fn state_of_what_does_not_start_is_not_read_again_and_again() {
+    let folder = TempDir::new().expect("a folder");
+    let start = || Server::start_at(folder.path(), super::server::free_port(), 0);
+    let rows = folder.path().join("names.csv");
+    std::fs::write(&rows, "1,one\n").expect("written");
+    {
+        let server = start();
+        let table = NAMES.replacen("data:,1,one", "file:names.csv", 1);
+        server.sql_ok(&format!("{table}; {}; CREATE QUERY a FROM APPLICATION steps WITH (id => 'a')", with_names()));
+        Steps::new(server.mqtt).step("a", 1);
+        server.sql_ok("CHECKPOINT");
+    }
+    rewrite(folder.path(), &|bytes| bytes.truncate(20));
+    std::fs::remove_file(&rows).expect("removed");
+    let server = start();
+    let losses = || {
+        let log = std::fs::read_to_string(folder.path().join("log")).expect("a log");
+        log.matches("the state of application 0 is lost").count()
+    };
+    assert_eq!(losses(), 1);
+    for number in 0..2 {
+        server.sql_ok(&NAMES.replacen("names", &format!("others{number}"), 1));
+        assert_eq!(losses(), 1, "that table has nothing to do with it");
+    }
+    std::fs::write(&rows, "1,one\n").expect("written");
+    server.sql_ok("REFRESH TABLE names");
+    assert_eq!(Steps::new(server.mqtt).step("a", 5), Value::Null);
+}

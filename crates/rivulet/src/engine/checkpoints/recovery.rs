@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use rivulet_dataflow::{Line, LogPosition, QueryId, Slot, StateError, StateMap};
 use rivulet_operators::application::migration;
@@ -42,24 +43,32 @@ pub(in crate::engine) struct SavedStates {
 }
 
 impl SavedStates {
+    /// Nothing; `altered_next` as in [`Unrestored`].
+    pub(in crate::engine) fn new(altered_next: u64) -> Self {
+        Self { altered_next, ..Self::default() }
+    }
+
     pub(in crate::engine) fn read(unrestored: &Unrestored) -> Self {
-        let mut states = Self { altered_next: unrestored.altered_next, ..Self::default() };
-        for (&number, pieces) in &unrestored.pieces {
-            let read = read_pieces(pieces).and_then(|(id, captured)| Ok((id.to_owned(), Saved::read(captured)?)));
-            match read {
-                Ok(read) => drop(states.by_application.insert(number, read)),
-                Err(error) => {
-                    // What a later version has written is not lost: the application does not run.
-                    if !matches!(error, StateError::Version { .. }) {
-                        let problem = format!("the state of application {number} is lost: {error}");
-                        tracing::error!("{problem}");
-                        states.problems.push(problem);
-                    }
-                    states.unreadable.insert(number, error);
+        let mut states = Self::new(unrestored.altered_next);
+        unrestored.pieces.iter().for_each(|(&number, pieces)| states.add(number, pieces));
+        states
+    }
+
+    /// Reads the saved state of one more application.
+    pub(in crate::engine) fn add(&mut self, number: ApplicationNumber, pieces: &[Bytes]) {
+        let read = read_pieces(pieces).and_then(|(id, captured)| Ok((id.to_owned(), Saved::read(captured)?)));
+        match read {
+            Ok(read) => drop(self.by_application.insert(number, read)),
+            Err(error) => {
+                // What a later version has written is not lost: the application does not run.
+                if !matches!(error, StateError::Version { .. }) {
+                    let problem = format!("the state of application {number} is lost: {error}");
+                    tracing::error!("{problem}");
+                    self.problems.push(problem);
                 }
+                self.unreadable.insert(number, error);
             }
         }
-        states
     }
 
     /// Whether the state of a query was saved.

@@ -398,9 +398,12 @@ impl Queries {
     /// Starts applications, and their queries, that could not run because a table was missing.
     pub(in crate::engine) fn start_again(&self) -> Result<(), ServiceError> {
         let state = &mut *self.state.lock();
-        let mut saved = SavedStates::read(&self.applications.unrestored());
         let applications = &self.applications;
-        let applications = applications.start_again(&mut |number, prepared| saved.fit(applications, number, prepared));
+        let mut saved = SavedStates::new(applications.altered_next());
+        let applications = applications.start_again(&mut |number, prepared, pieces| {
+            pieces.into_iter().for_each(|pieces| saved.add(number, pieces));
+            saved.fit(applications, number, prepared)
+        });
         if applications.is_empty() {
             return Ok(());
         }
