@@ -334,6 +334,31 @@ fn what_has_made_a_query_fail_may_be_put_right_in_its_text() {
 }
 
 #[test]
+fn of_a_source_that_has_come_to_its_end_nothing_is_missed() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path(), true);
+    let [ended, live] = ["ended", "live"].map(|name| folder.path().join(format!("{name}.jsonl")));
+    for (input, with) in [(&ended, ""), (&live, " WITH (follow => true)")] {
+        fs::write(input, "{\"value\":1}\n").unwrap();
+        let name = input.file_stem().unwrap().to_string_lossy();
+        let file = input.display();
+        said(&engine, &format!("CREATE SOURCE {name} (value DOUBLE) FROM 'file:{file}' FORMAT JSON{with}"));
+    }
+    said(&engine, &format!("CREATE SINK out TO 'file:{}/' FORMAT JSON", folder.path().join("out").display()));
+    let version = |version: u32| {
+        let values = |source: &str| format!("SELECT value + {version} AS value FROM {source}");
+        format!("QUERY q AS {} UNION ALL {} INTO out", values("ended"), values("live"))
+    };
+    said(&engine, &format!("CREATE {}", version(1)));
+    wait_until("all rows are read", || rows_in(&engine) == 2);
+    for next in 2..=4 {
+        let said = said(&engine, &format!("CREATE OR REPLACE {}", version(next)));
+        assert!(said.contains("goes on from its checkpoint") && !said.contains("meanwhile"), "{said}");
+    }
+    stop(engine);
+}
+
+#[test]
 fn without_checkpoints_a_query_begins_anew_if_that_is_wished() {
     let folder = TempDir::new().unwrap();
     let engine = open(folder.path(), false);

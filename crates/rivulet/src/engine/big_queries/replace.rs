@@ -306,8 +306,11 @@ impl Version<'_> {
         let Self { plan, migration, handed, .. } = self;
         let is_lost = |place: &usize| {
             let Some(Handed { after, .. }) = handed else { return false };
-            // Of a source that has places, a partition without one has read nothing.
-            !after.begins.contains(place) && after.sources[*place].iter().all(|partition| partition.position.is_none())
+            // One without partitions has come to its end. Of a source that has places, a partition without one has read
+            // nothing.
+            let partitions = &after.sources[*place];
+            !(after.begins.contains(place) || partitions.is_empty())
+                && partitions.iter().all(|partition| partition.position.is_none())
         };
         let name = |place: usize| plan.sources[place].declaration.name.text.clone();
         let mut state_discarded = migration.lost.clone();
