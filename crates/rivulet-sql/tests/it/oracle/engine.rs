@@ -46,12 +46,14 @@ pub(crate) struct Course {
     pub(crate) endless: bool,
 }
 
-/// How often each row is among the results; and how many rows were refused, and why the first was.
+/// How often each row is among the results; how many rows were refused, and why the first was; and how many restarts
+/// there were, for a flow that is coming to its end has none.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Answered {
     pub(crate) rows: BTreeMap<Vec<Value>, i64>,
     pub(crate) refused: Option<String>,
     pub(crate) retractions: usize,
+    pub(crate) restarts: usize,
 }
 
 /// The statement that declares a source.
@@ -124,7 +126,7 @@ pub(crate) fn run_through(
     };
     let (mut flow, mut kept) = start(&workers, plan, tables, course, course.parallelism, None)?;
     let mut rows: Vec<Change> = Vec::new();
-    let mut refused = None;
+    let (mut refused, mut restarted) = (None, 0);
     for &(steps, parallelism) in restarts {
         for _ in 0..steps {
             step();
@@ -150,6 +152,7 @@ pub(crate) fn run_through(
                 drop(flow);
                 let restored = Some(saved_and_read(snapshot)?);
                 (flow, kept) = start(&workers, plan, tables, course, parallelism, restored)?;
+                restarted += 1;
             }
         }
     }
@@ -166,7 +169,7 @@ pub(crate) fn run_through(
                 kept.iter().for_each(|sink| rows.append(&mut sink.rows.lock()));
                 let retractions = rows.iter().filter(|row| row.1 < 0).count();
                 let refused = refused.or_else(|| refusal(&flow));
-                let mut answered = Answered { rows: BTreeMap::new(), refused, retractions };
+                let mut answered = Answered { rows: BTreeMap::new(), refused, retractions, restarts: restarted };
                 rows.into_iter().for_each(|(row, times)| *answered.rows.entry(row).or_insert(0) += times);
                 answered.rows.retain(|_, times| *times != 0);
                 return Ok(answered);

@@ -189,13 +189,19 @@ fn check(plans: &Plans, tables: &[Table]) {
             (7, 2, &[(80, 3), (80, 1)]),
             (8, 2, &[(40, 3), (60, 2), (60, 3)]),
         ];
+        let mut restarted = 0;
         for (seed, from, restarts) in ways {
             let course = course(seed, from);
-            match run_through(plan, tables, &course, restarts) {
+            let answered = run_through(plan, tables, &course, restarts);
+            restarted += answered.as_ref().map_or(0, |answered| answered.restarts);
+            match answered {
                 Ok(answered) if answered.rows == straight.rows && answered.refused.is_none() => {}
                 Ok(answered) => wrong.push(format!("{query}\n  {course:?} {restarts:?}: {:?}", answered.refused)),
                 Err(error) => wrong.push(format!("{query}\n  {course:?} {restarts:?}: {error}")),
             }
+        }
+        if restarted == 0 {
+            wrong.push(format!("{query}\n  it was never restarted"));
         }
     }
     assert!(wrong.is_empty(), "{} are wrong\n{}", wrong.len(), wrong.join("\n"));
