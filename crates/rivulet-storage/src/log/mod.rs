@@ -79,6 +79,18 @@ pub struct Read {
     pub next: u64,
     /// Positions that should exist and could not be read.
     pub lost: u64,
+    /// The position behind the last of these.
+    pub lost_to: u64,
+}
+
+impl Read {
+    /// The next record that can be read is at `position`, or behind the range that is read.
+    fn lose_to(&mut self, position: u64) {
+        if position > self.next {
+            self.lost += position - self.next;
+            (self.next, self.lost_to) = (position, position);
+        }
+    }
 }
 
 /// A log in a folder. When it is dropped, it writes the pending records.
@@ -526,8 +538,7 @@ fn read_segments(
                 if record.position >= until {
                     return Ok(read);
                 }
-                read.lost += record.position - read.next;
-                read.next = record.position;
+                read.lose_to(record.position);
                 if !take(record) {
                     return Ok(read);
                 }
@@ -537,8 +548,7 @@ fn read_segments(
         }
     }
     // All records before `until` should have been found.
-    read.lost += until.saturating_sub(read.next);
-    read.next = read.next.max(until);
+    read.lose_to(until);
     Ok(read)
 }
 

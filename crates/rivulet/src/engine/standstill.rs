@@ -25,6 +25,7 @@ use super::routing::Routing;
 use super::running::Running;
 use super::threads::{Bell, Threads};
 use crate::catalog::ApplicationNumber;
+use crate::counted::counted;
 use crate::service::ServiceError;
 
 /// How often outputs are looked at, and the log while all that are behind are stuck.
@@ -242,8 +243,8 @@ impl Standstills {
             running.group.count_given_up(read.lost);
             tracing::error!(
                 application = running.full_name().in_log(),
-                events = read.lost,
-                "events of the log are lost or damaged, which the application was to read"
+                "up to {} of the log, which the application was to read, are lost or damaged",
+                counted(read.lost, "event")
             );
         }
         Ok(read.next)

@@ -150,8 +150,8 @@ impl EventLog {
     }
 
     /// Calls `take` with the messages from a position on and before `until`, until it returns false. The `next` that is
-    /// returned is the position of the message that it did not take, or of the end. What is `lost` is told as such;
-    /// what several applications read is counted for each.
+    /// returned is the position of the message that it did not take, or of the end. What is `lost` is counted once,
+    /// however many applications read there.
     ///
     /// # Errors
     /// The log cannot be read.
@@ -163,7 +163,7 @@ impl EventLog {
     ) -> Result<Read, ServiceError> {
         let read = self.log.read(from, until, &mut |record| take(&message(&record), record.position));
         let mut read = read.map_err(|error| unavailable(&error))?;
-        self.progress.lost.fetch_add(read.lost, Ordering::Relaxed);
+        self.progress.count_lost(&read);
         read.next = self.read_pending(read.next, until, take);
         Ok(read)
     }

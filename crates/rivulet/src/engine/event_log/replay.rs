@@ -37,12 +37,22 @@ pub(super) struct Progress {
     pub(super) events: AtomicU64,
     /// The number of positions that could not be read.
     pub(super) lost: AtomicU64,
+    /// The position behind the last of these. Several applications may read there, and each is counted once.
+    pub(super) lost_to: AtomicU64,
     /// The duration of the replay so far, in milliseconds.
     pub(super) elapsed_ms: AtomicU64,
     pub(super) is_over: AtomicBool,
     pub(super) is_to_end: AtomicBool,
     /// Why the replay does not continue.
     pub(super) problem: Mutex<Option<String>>,
+}
+
+impl Progress {
+    /// Counts what was lost behind the last position that was counted.
+    pub(super) fn count_lost(&self, read: &Read) {
+        let counted_to = self.lost_to.fetch_max(read.lost_to, Ordering::AcqRel);
+        self.lost.fetch_add(read.lost.min(read.lost_to.saturating_sub(counted_to)), Ordering::Relaxed);
+    }
 }
 
 /// The outcome of a part of a replay.
@@ -103,13 +113,13 @@ impl Replay {
             is_pushed
         });
         let advance = match read {
-            Ok(Read { next: read, lost, .. }) => {
+            Ok(read) => {
                 self.progress.problem.lock().take();
-                self.progress.lost.fetch_add(lost, Ordering::Relaxed);
-                self.progress.position.fetch_max(read, Ordering::AcqRel);
-                let is_near = disk_answers && self.log.next() - read <= REST_MAX;
-                let is_changed = || (self.change)(self.up_to(read)) == LogPosition::MAX;
-                match ends && is_near && !self.is_to_end() && is_changed() && self.hand_over_rest(read) {
+                self.progress.count_lost(&read);
+                self.progress.position.fetch_max(read.next, Ordering::AcqRel);
+                let is_near = disk_answers && self.log.next() - read.next <= REST_MAX;
+                let is_changed = || (self.change)(self.up_to(read.next)) == LogPosition::MAX;
+                match ends && is_near && !self.is_to_end() && is_changed() && self.hand_over_rest(read.next) {
                     true => {
                         self.finish();
                         Advance::Over
@@ -153,7 +163,7 @@ impl Replay {
                 })
             });
             let Some(Ok(read)) = read else { return false };
-            self.progress.lost.fetch_add(read.lost, Ordering::Relaxed);
+            self.progress.count_lost(&read);
             self.progress.position.fetch_max(read.next, Ordering::AcqRel);
             read.next == next
         })

@@ -2,6 +2,7 @@
 //! message waits for the disk or for another application, and what is lost or given up is told.
 
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -35,11 +36,22 @@ impl Behind {
     /// Applications of these names, each with so many queries of one topic, which fall behind.
     fn new(names: &[&str], queries: usize, log: LogSettings) -> Self {
         let behind = Self::with(names, queries, log, "log");
-        for running in names.iter().map(|name| behind.running(name)) {
-            behind.engine.routing.fall_behind(&running);
-            behind.standstills.known.lock().insert(running.number, running);
-        }
+        names.iter().for_each(|name| behind.fall_behind(name));
         behind
+    }
+
+    fn fall_behind(&self, name: &str) {
+        let running = self.running(name);
+        self.engine.routing.fall_behind(&running);
+        self.standstills.known.lock().insert(running.number, running);
+    }
+
+    /// The files of the log, oldest first.
+    fn log_files(&self) -> Vec<PathBuf> {
+        let all = fs::read_dir(self.folder.path().join("log")).expect("a log").map(|file| file.expect("a file").path());
+        let mut files: Vec<PathBuf> = all.filter(|path| path.extension().is_some_and(|end| end == "log")).collect();
+        files.sort();
+        files
     }
 
     fn with(names: &[&str], queries: usize, log: LogSettings, durability: &str) -> Self {
@@ -140,13 +152,12 @@ fn who_has_no_room_takes_no_time_from_others() {
 
 #[test]
 fn what_is_damaged_in_the_log_is_told_and_counted() {
-    let behind = Behind::new(&["hook"], 1, LogSettings::default());
+    let behind = Behind::new(&["hook", "other"], 1, LogSettings::default());
     for n in 0..3 {
         behind.send(n, &format!("number {n}"));
         assert!(behind.engine.commit_log());
     }
-    let log = fs::read_dir(behind.folder.path().join("log")).expect("a log").map(|file| file.expect("a file").path());
-    let damaged = log.filter(|path| path.extension().is_some_and(|end| end == "log")).filter(|path| {
+    let damaged = behind.log_files().into_iter().filter(|path| {
         let mut bytes = fs::read(path).expect("a file");
         let found = bytes.windows(8).position(|part| part == b"number 1");
         found.is_some_and(|at| {
@@ -158,12 +169,16 @@ fn what_is_damaged_in_the_log_is_told_and_counted() {
     assert_eq!(behind.engine.event_log.loss(), None);
     behind.standstills.catch_up();
     run_tasks(&behind.engine);
-    assert_eq!(behind.numbers("hook/0"), [0, 2]);
+    let text = |(topic, payload)| format!("{topic} {}", String::from_utf8(payload).expect("text"));
+    let mut given: Vec<String> = behind.results.take().into_iter().map(text).collect();
+    given.sort();
+    assert_eq!(given, ["hook/0 {\"n\":0}", "hook/0 {\"n\":2}", "other/0 {\"n\":0}", "other/0 {\"n\":2}"]);
     assert_eq!(
         behind.engine.event_log.loss().as_deref(),
-        Some("1 event of the log could not be read: lost or damaged")
+        Some("1 event of the log could not be read: lost or damaged"),
+        "that two were to read it makes it no two"
     );
-    assert_eq!(behind.given_up("hook"), 1);
+    assert_eq!(["hook", "other"].map(|name| behind.given_up(name)), [1, 1]);
 }
 
 /// A log nearly full of what two applications have left there.
