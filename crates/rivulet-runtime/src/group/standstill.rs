@@ -72,6 +72,12 @@ impl Group {
         self.settings.standstill.behind_from.store(position, Ordering::Release);
     }
 
+    /// The events from `from`, the first that is left in the log, up to `to` are given up; `false` if another is the
+    /// first by now.
+    pub fn pass_over(&self, from: LogPosition, to: LogPosition) -> bool {
+        self.settings.standstill.pass_over(from, to)
+    }
+
     /// The group has all events of the log: from now on it gets them as they come. The caller sees to it that no
     /// message is being routed.
     pub fn end_catch_up(&self) {

@@ -63,6 +63,12 @@ impl Standstill {
         self.behind_from.fetch_update(Ordering::AcqRel, Ordering::Acquire, lowered).is_ok()
     }
 
+    /// Nothing from `from` on is read before `to`. Returns false if the place is not `from` any more: an event that was
+    /// on its way is left in the log, and the reader begins with it.
+    pub(crate) fn pass_over(&self, from: LogPosition, to: LogPosition) -> bool {
+        self.behind_from.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+
     /// Goes on where the group before has come to, which is quiesced: no further event comes from the log to it.
     pub(crate) fn take_over(&self, before: &Self) {
         drop(before.reading.lock());
@@ -94,6 +100,8 @@ mod tests {
         assert_eq!(standstill.held_at_us.load(Ordering::Acquire), 0, "no timer runs ahead of what is left in the log");
         assert!(standstill.leaves(12) && from() == 10);
         assert!(standstill.leaves(7) && standstill.leaves(8) && from() == 7);
+        assert!(!standstill.pass_over(10, 20) && from() == 7, "what has come to the log meanwhile is not passed over");
+        assert!(standstill.pass_over(7, 9) && standstill.leaves(7) && from() == 7);
         assert!(!standstill.leaves(0), "what is not in the log cannot be left there");
         let next = Standstill::default();
         next.take_over(&standstill);

@@ -184,13 +184,16 @@ impl Standstills {
         }
         let to = self.given_up_to.load(Ordering::Acquire);
         for running in stuck.iter().filter(|running| oldest(running) < to) {
+            let Some((from, _)) = running.group.behind_from() else { continue };
             let (mut events, mut found) = (0, Vec::new());
             let read = self.read_some(running, to, &mut |message, _| {
                 self.routing.find_targets(running, message.topic, &mut found);
                 events += found.len() as u64;
                 true
             })?;
-            running.group.caught_up_to(read);
+            if !running.group.pass_over(from, read) {
+                continue;
+            }
             running.group.count_given_up(events);
             events += running.group.give_up_waiting();
             if events > 0 {
