@@ -331,6 +331,7 @@ impl Engine {
             known: Mutex::default(),
             has_some: Arc::default(),
             log_waits: self.coordinator.log_waits.clone(),
+            failed: Mutex::default(),
             given_up_to: AtomicU64::new(0),
         })
     }

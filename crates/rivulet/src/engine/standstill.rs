@@ -34,7 +34,8 @@ const LOOK_PERIOD: Duration = Duration::from_millis(20);
 /// How often applications that read on from the log are looked at, whether they have room for more.
 const READ_PERIOD: Duration = Duration::from_millis(5);
 
-/// The pause before outputs are looked at again where there are none, and before a log that cannot be read is.
+/// The pause before outputs are looked at again where there are none, and of an application for which the log cannot be
+/// read.
 const IDLE_PERIOD: Duration = Duration::from_secs(2);
 
 /// The pause of the thread that reads the log where nobody is behind: the bell rings when somebody is.
@@ -59,6 +60,8 @@ pub(super) struct Standstills {
     pub(super) has_some: Arc<Bell>,
     /// Rings as long as the log is nearly full.
     pub(super) log_waits: Arc<Bell>,
+    /// The applications for which the log could not be read, each with the time of its last attempt.
+    pub(super) failed: Mutex<BTreeMap<ApplicationNumber, Instant>>,
     /// The position of the log before which applications give up events, so that it is not full.
     pub(super) given_up_to: AtomicU64,
 }
@@ -152,33 +155,48 @@ impl Standstills {
         let behind: Vec<Arc<Running>> =
             self.known.lock().values().filter(|one| one.group.is_behind()).cloned().collect();
         let standing = self.outlets.standing();
-        let (stuck, others): (Vec<_>, Vec<_>) =
-            behind.into_iter().partition(|running| standing.contains(&running.number));
-        let read = others.iter().map(|running| self.read_for(running)).chain([self.give_up_some(&stuck)]);
-        let failed = read.filter_map(Result::err);
-        match failed.inspect(|error| tracing::error!("the log cannot be read, and it is tried again: {error}")).count()
-        {
-            0 if others.is_empty() => LOOK_PERIOD,
-            0 => READ_PERIOD,
-            _ => IDLE_PERIOD,
+        let mut failed = self.failed.lock();
+        let had_failed = !failed.is_empty();
+        failed.retain(|number, _| behind.iter().any(|running| running.number == *number));
+        for running in behind.iter().filter(|running| !standing.contains(&running.number)) {
+            if failed.get(&running.number).is_some_and(|at| at.elapsed() < IDLE_PERIOD) {
+                continue;
+            }
+            match self.read_for(running) {
+                Ok(()) => _ = failed.remove(&running.number),
+                Err(error) => {
+                    let name = running.full_name().in_log();
+                    tracing::error!(application = name, "the log cannot be read, and it is tried again: {error}");
+                    self.event_log.note_problem(Some(error.message));
+                    failed.insert(running.number, Instant::now());
+                }
+            }
         }
+        if had_failed && failed.is_empty() {
+            self.event_log.note_problem(None);
+        }
+        let is_stuck =
+            |running: &Arc<Running>| standing.contains(&running.number) || failed.contains_key(&running.number);
+        let (stuck, others): (Vec<_>, Vec<_>) = behind.into_iter().partition(is_stuck);
+        self.give_up_some(&stuck);
+        if others.is_empty() { LOOK_PERIOD } else { READ_PERIOD }
     }
 
-    /// If the log is nearly full, applications whose outputs take nothing give up the older half of what is left for
+    /// If the log is nearly full, applications that cannot read on give up the older half of what is left for
     /// the one that is furthest behind: a full log would stop all. They do so once more when the log was shortened by
     /// that, and is full again. Each call gives up as much as there is time for.
-    pub(super) fn give_up_some(&self, stuck: &[Arc<Running>]) -> Result<(), ServiceError> {
+    pub(super) fn give_up_some(&self, stuck: &[Arc<Running>]) {
         let (forgotten, end) = (self.event_log.forgotten(), self.event_log.next());
         if !self.event_log.is_nearly_full() {
-            return Ok(());
+            return;
         }
         let oldest = |running: &&Arc<Running>| running.group.oldest_position().unwrap_or(LogPosition::MAX);
         if forgotten >= self.given_up_to.load(Ordering::Acquire) {
-            let Some(furthest) = stuck.iter().min_by_key(oldest) else { return Ok(()) };
-            let Some((from, _)) = furthest.group.behind_from() else { return Ok(()) };
+            let Some(furthest) = stuck.iter().min_by_key(oldest) else { return };
+            let Some((from, _)) = furthest.group.behind_from() else { return };
             // Others may be the reason that the log is full.
             if oldest(&furthest).saturating_sub(forgotten) > end.saturating_sub(forgotten) / 4 {
-                return Ok(());
+                return;
             }
             self.given_up_to.store(from + end.saturating_sub(from) / 2, Ordering::Release);
         }
@@ -190,7 +208,13 @@ impl Standstills {
                 self.routing.find_targets(running, message.topic, &mut found);
                 events += found.len() as u64;
                 true
-            })?;
+            });
+            // What cannot be read is given up too.
+            let read = read.unwrap_or_else(|error| {
+                tracing::error!("the log cannot be read: {error}");
+                events = to.saturating_sub(from);
+                to.max(from)
+            });
             if !running.group.pass_over(from, read) {
                 continue;
             }
@@ -200,11 +224,10 @@ impl Standstills {
                 tracing::error!(
                     application = running.full_name().in_log(),
                     events,
-                    "the log is nearly full, and the application gives up events that wait for its output"
+                    "the log is nearly full, and the application gives up events that it cannot take"
                 );
             }
         }
-        Ok(())
     }
 
     fn read_for(&self, running: &Running) -> Result<(), ServiceError> {

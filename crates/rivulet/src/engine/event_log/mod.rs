@@ -307,7 +307,12 @@ impl EventLog {
         self.log.is_nearly_full()
     }
 
-    /// Why events cannot be logged, or are not replayed, now.
+    /// Notes why an application cannot read on, or that all can.
+    pub(super) fn note_problem(&self, problem: Option<String>) {
+        *self.progress.problem.lock() = problem;
+    }
+
+    /// Why events cannot be logged, or are not replayed or read, now.
     pub(super) fn problem(&self) -> Option<String> {
         self.log.stats().problem.or_else(|| self.progress.problem.lock().clone())
     }
