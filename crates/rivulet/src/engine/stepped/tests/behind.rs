@@ -16,7 +16,7 @@ use super::{replay, run, run_tasks, start_with};
 use crate::engine::Engine;
 use crate::engine::running::Running;
 use crate::engine::standstill::Standstills;
-use crate::service::Tenant;
+use crate::service::{Caller, ErrorKind, Tenant};
 use crate::trial::network::Results;
 
 /// As many queries of one topic as share its decoding.
@@ -244,6 +244,34 @@ fn what_cannot_be_read_is_given_up_before_the_log_is_full() {
     assert_eq!(["hook", "other"].map(|name| behind.given_up(name)), [500, 500], "it is counted");
     assert!(behind.engine.event_log.problem().is_some());
     unblock();
+}
+
+/// Equal queries, which a new version tells apart, can be parted only when all events have come to them.
+#[test]
+fn a_version_that_parts_queries_is_not_told_to_take_over_at_once() {
+    let behind = Behind::with(&[], 0, LogSettings::default(), "log");
+    let application = |condition: &str| {
+        format!(
+            "CREATE OR REPLACE APPLICATION next (low BIGINT, name TEXT) INPUT t (n BIGINT) FROM 'mqtt:in' FORMAT JSON
+             WITH (durability => 'log') OUTPUT 'mqtt:{{name}}' FORMAT JSON AS SELECT n FROM t WHERE {condition}"
+        )
+    };
+    run(&behind.engine, &application("n >= 0"));
+    for (name, low) in [("one", 0), ("other", 1)] {
+        run(
+            &behind.engine,
+            &format!("CREATE QUERY {name} FROM APPLICATION next WITH (low => {low}, name => '{name}')"),
+        );
+    }
+    assert_eq!(behind.running("next").group.further_queries(), 1);
+    behind.fall_behind("next");
+    let session = behind.engine.session(Caller::local_operator());
+    let error =
+        session.execute(&application("n >= $low")).pop().expect("an answer").map(drop).expect_err("it is behind");
+    assert_eq!(error.kind, ErrorKind::Unavailable);
+    assert!(error.hint.as_ref().is_some_and(|hint| hint.contains("tells queries apart")), "{error:?}");
+    // One that tells none apart takes over.
+    run(&behind.engine, &application("n >= 1"));
 }
 
 /// A log nearly full of what two applications have left there.
