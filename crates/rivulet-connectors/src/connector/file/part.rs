@@ -372,7 +372,12 @@ pub(super) fn try_folder(folder: &Path, files: &Files) -> Result<(), SinkError> 
     let path = folder.join("part-trial");
     let (mut file, hidden) = create(&path, files)?;
     let written = file.write_all(&[0; TRIAL_BYTES]).and_then(|()| file.sync_data());
-    written.and(files.remove(&hidden)).map_err(|error| failed(&path, &error))
+    let removed = match files.remove(&hidden) {
+        // Another sink tried the folder at the same moment, and has removed the file.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed,
+    };
+    written.and(removed).map_err(|error| failed(&path, &error))
 }
 
 /// Removes hidden files of killed processes below `folder`, `depth` folders deep: those whose name, without the hidden
@@ -501,6 +506,17 @@ mod tests {
         drop(part);
         assert_eq!(names(path.parent().unwrap()), ["a.json"]);
         assert!(fs::read(&path).unwrap().starts_with(b"one\n"));
+    }
+
+    #[test]
+    fn several_sinks_may_try_a_folder_at_the_same_moment() {
+        let folder = tempfile::tempdir().unwrap();
+        let try_often = || (0..200).try_for_each(|_| try_folder(folder.path(), &Files::of_user()));
+        std::thread::scope(|scope| {
+            let tries = [(); 4].map(|()| scope.spawn(try_often));
+            tries.into_iter().for_each(|tried| tried.join().unwrap().unwrap());
+        });
+        assert!(names(folder.path()).is_empty());
     }
 
     #[test]
