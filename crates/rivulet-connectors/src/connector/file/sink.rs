@@ -476,9 +476,15 @@ fn appended(path: &Path, content: &Content, allowed: &Files) -> Result<(File, Op
     let made = path.parent().map_or(Ok(()), |folder| allowed.make_folder(folder));
     let opened = made.and_then(|()| {
         let mut file = allowed.open_with(File::options().create(true).append(true), path)?;
-        let metadata = file.metadata()?;
-        if metadata.len() == 0 {
-            file.write_all(content.header())?;
+        let (metadata, header) = (file.metadata()?, content.header());
+        let is_begun = || allowed.read(path, header.len() as u64).is_ok_and(|begun| header.starts_with(&begun));
+        // A disk that was full, or a crash, has cut the header short.
+        let is_cut = (1..header.len() as u64).contains(&metadata.len()) && is_begun();
+        if is_cut {
+            file.set_len(0)?;
+        }
+        if is_cut || metadata.len() == 0 {
+            file.write_all(header)?;
         } else if !ends_a_line(path, allowed) {
             // A disk that was full, or a crash, has cut a line short. Its row comes again, in a line of its own.
             file.write_all(b"\n")?;

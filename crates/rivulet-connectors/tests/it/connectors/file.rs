@@ -498,6 +498,14 @@ fn lines_are_appended_to_the_file_that_has_the_name() {
     sink.write(&rows(5..6)).unwrap();
     let text = fs::read_to_string(&path).unwrap();
     assert_eq!(text, "name,n\nname 0,3\nname\nname 1,4\nname 2,5\n", "a line that was cut short spoils no other");
+    fs::write(&path, "name,").unwrap();
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
+    sink.write(&rows(6..7)).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "name,n\nname 0,6\n", "a header that was cut short is written anew");
+    fs::write(&path, "a,1").unwrap();
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
+    sink.write(&rows(7..8)).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), "a,1\nname 1,7\n", "rows of others stay");
 }
 
 #[test]
