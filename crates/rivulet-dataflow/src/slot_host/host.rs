@@ -1,5 +1,6 @@
 //! [`SlotHost`]: queries of a group, their operators, and one call for each thing that can happen to them.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use arrow::array::RecordBatch;
@@ -137,16 +138,20 @@ impl SlotHost {
     }
 
     /// Removes events that are already in the state of their slots, and those that fall into an absence of their query:
-    /// the log repeats them after a restart.
+    /// the log repeats them after a restart. One that was in the inbox when its group fell behind may come from the log
+    /// too, in the same chunk.
     pub fn skip_repeated(&self, chunk: &mut Chunk) {
         let Some(progress) = &self.progress else { return };
         // Behind the last repeated event, this check is the whole cost.
         if !chunk.has_positions() || !(0..chunk.rows()).any(|row| progress.may_repeat(chunk.stamp(row))) {
             return;
         }
+        let mut seen = HashSet::new();
         let is_repeated = |row| {
             let (slot, stamp) = (chunk.slots()[row], chunk.stamp(row));
-            progress.has_applied(slot, stamp) || progress.was_away(self.slots.query(slot), stamp)
+            progress.has_applied(slot, stamp)
+                || progress.was_away(self.slots.query(slot), stamp)
+                || (stamp != 0 && !seen.insert((slot, stamp)))
         };
         let repeated: Vec<bool> = (0..chunk.rows()).map(is_repeated).collect();
         if repeated.contains(&true) {

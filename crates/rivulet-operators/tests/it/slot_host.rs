@@ -215,6 +215,17 @@ fn queries_are_stepped_without_a_runtime() {
     assert_eq!((of(sink, 8).last(), of(sink, 9)), (Some(&(80, 4, Some(1))), vec![(70, 4, None)]));
 }
 
+/// One that was in the inbox when its group fell behind comes from the log too.
+#[test]
+fn an_event_that_is_twice_in_a_chunk_counts_once() {
+    let (mut driver, sink) = (Driver::new(), &mut Kept::default());
+    driver.add(&[(7, 10)], sink);
+    driver.host.begin_behind(&[], 9);
+    let [one, other] = [(7, 1, 3, "1 5"), (7, 2, 4, "3 6")];
+    driver.give(driver.events(&[one, other, one, other, (7, 12, 5, "12 2")]), 12, sink);
+    assert_eq!(of(sink, 7), vec![(10, 11, None)]);
+}
+
 #[test]
 fn a_panic_costs_its_events_and_does_not_get_out() {
     let (mut driver, sink) = (Driver::new(), &mut Kept::default());
