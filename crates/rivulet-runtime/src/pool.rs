@@ -430,6 +430,8 @@ mod tests {
         assert_eq!(wakes_before_us(), i64::MIN, "it was woken");
         assert_eq!(deadlines.sleep(60, MINUTE), Duration::ZERO, "this one has passed");
         [one, other].iter().for_each(|id| deadlines.set(*id, i64::MAX));
+        assert_eq!(deadlines.sleep(60, MINUTE), Duration::ZERO, "it has not looked again");
+        deadlines.wake();
         assert_eq!(deadlines.sleep(60, MINUTE), MINUTE);
         deadlines.wake();
         assert_eq!(wakes_before_us(), i64::MIN);
