@@ -3,7 +3,6 @@
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::ast::Spanned;
 
-use super::lookup::plain_alias;
 use super::select_text::{SelectText, name_of, not_yet};
 use crate::lexer::token_is_word;
 use crate::statement::{Name, Select};
@@ -132,4 +131,11 @@ fn latest_of(function: &ast::ObjectName, args: ast::TableFunctionArgs) -> Result
         }
         _ => Err(SqlError::new(position, "LATEST takes the name of an input").hint(INPUT_FORMS)),
     }
+}
+
+pub(super) fn plain_alias(alias: &ast::TableAlias) -> Result<Name, SqlError> {
+    if !alias.columns.is_empty() || alias.at.is_some() {
+        return Err(not_yet(alias.name.span, "a list of columns after an alias"));
+    }
+    Ok(name_of(&alias.name))
 }

@@ -3,9 +3,9 @@
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::ast::Spanned;
 
-use super::from::TableReference;
-use super::select_text::{SelectText, name_of, not_yet};
-use crate::statement::{Lateral, LookupClause, LookupKind, Name, Select};
+use super::from::{TableReference, plain_alias};
+use super::select_text::{SelectText, not_yet};
+use crate::statement::{Lateral, LookupClause, LookupKind, Select};
 use crate::{Position, SqlError};
 
 /// What may stand behind the input in FROM.
@@ -142,11 +142,4 @@ fn refuse_clauses(select: &Select, is_around: bool, position: Position) -> Resul
         Some((_, what, hint)) => Err(not_yet(position, &format!("{what} in a LATERAL")).hint(hint)),
         None => Ok(()),
     }
-}
-
-pub(super) fn plain_alias(alias: &ast::TableAlias) -> Result<Name, SqlError> {
-    if !alias.columns.is_empty() || alias.at.is_some() {
-        return Err(not_yet(alias.name.span, "a list of columns after an alias"));
-    }
-    Ok(name_of(&alias.name))
 }

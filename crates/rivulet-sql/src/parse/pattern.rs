@@ -10,7 +10,6 @@ use datafusion_sql::sqlparser::parser::{Parser, ParserError};
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::cursor::Cursor;
-use super::query::closing;
 use super::select_text::{depth_behind, name_of, not_yet, read};
 use crate::lexer::{describe_token, token_is_word};
 use crate::statement::{MatchClause, Name, PatternTree, SkipClause};
@@ -300,4 +299,22 @@ fn counted(cursor: &mut Cursor<'_>) -> Result<(u32, Option<u32>), SqlError> {
         return Err(cursor.expected("a number"));
     }
     Ok((min.unwrap_or(0), max))
+}
+
+/// The index of the parenthesis that closes the one at `open`.
+pub(super) fn closing(tokens: &[TokenWithSpan], open: usize) -> Option<usize> {
+    let mut depth = 0usize;
+    for (place, token) in tokens.iter().enumerate().skip(open) {
+        match token.token {
+            Token::LParen => depth += 1,
+            Token::RParen => {
+                depth -= 1;
+                if depth == 0 {
+                    return Some(place);
+                }
+            }
+            _ => {}
+        }
+    }
+    None
 }

@@ -10,7 +10,7 @@ use rivulet_dataflow::Fuse;
 use rivulet_relational::matches::ROW_PATTERN;
 
 use super::cursor::Cursor;
-use super::pattern;
+use super::pattern::{self, closing};
 use super::select_text::{check_depth, read};
 use crate::lexer::{describe_token, token_is_word};
 use crate::statement::{BigQuery, MatchClause, Name};
@@ -322,24 +322,6 @@ fn partition_by(
     calls.extend_from_slice(&tokens[index + 2..stop]);
     calls.push(at(Token::RParen, tokens[stop].span));
     Ok(stop)
-}
-
-/// The index of the parenthesis that closes the one at `open`.
-pub(super) fn closing(tokens: &[TokenWithSpan], open: usize) -> Option<usize> {
-    let mut depth = 0usize;
-    for (place, token) in tokens.iter().enumerate().skip(open) {
-        match token.token {
-            Token::LParen => depth += 1,
-            Token::RParen => {
-                depth -= 1;
-                if depth == 0 {
-                    return Some(place);
-                }
-            }
-            _ => {}
-        }
-    }
-    None
 }
 
 /// The longest lateness or timeout, in microseconds: ten years.

@@ -8,7 +8,8 @@ use datafusion_sql::sqlparser::keywords::RESERVED_FOR_TABLE_ALIAS;
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::cursor::Cursor;
-use super::query::{begins_query, closing};
+use super::pattern::closing;
+use super::query::begins_query;
 use super::select_text::not_yet;
 use crate::lexer::token_is_word;
 use crate::statement::Name;

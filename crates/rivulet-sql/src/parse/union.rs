@@ -3,7 +3,7 @@
 use datafusion_sql::sqlparser::ast;
 use datafusion_sql::sqlparser::ast::Spanned;
 
-use super::lookup::plain_alias;
+use super::from::plain_alias;
 use super::select_text::{SelectText, not_yet};
 use crate::statement::{Name, Select, UnionBranch};
 use crate::{Position, SqlError};
