@@ -19,8 +19,8 @@ pub(super) struct Broadcast {
 }
 
 impl Broadcast {
-    /// Whether one side has at most one row at a time, or few as its source says, and what follows. `None` if rows meet by their keys, or in one
-    /// instance.
+    /// Whether one side has at most one row at a time, or few as its source says, and what follows. `None` if rows meet
+    /// by their keys, or in one instance.
     ///
     /// No row of the join may expire: instances forget rows one by one, and all must have the same ones of that side.
     pub(super) fn of(
