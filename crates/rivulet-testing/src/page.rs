@@ -25,7 +25,8 @@ pub fn check(name: &str, generated: &str) {
         return;
     }
     let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(found == generated, "docs/reference/{name} is stale; `cargo xtask docs` writes it again");
+    let ends = found.lines().zip(generated.lines()).find(|(one, other)| one != other);
+    assert!(found == generated, "docs/reference/{name} is stale; `cargo xtask docs` writes it again: {ends:?}");
 }
 
 /// Returns a page in Markdown with its paragraphs and list items broken into lines of at most [`COLUMNS_MAX`]
