@@ -16,6 +16,7 @@ use ureq::tls::TlsConfig;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
+use super::address::check_port;
 use super::receivers::{Change, PAUSE_MAX, Receivers, Request, TOO_MUCH, Waiting};
 use crate::connector::Health;
 use crate::reach::AllowedHosts;
@@ -98,6 +99,7 @@ struct WithinReach {
 
 impl Resolver for WithinReach {
     fn resolve(&self, uri: &Uri, config: &Config, timeout: NextTimeout) -> Result<ResolvedSocketAddrs, ureq::Error> {
+        check_port(uri).map_err(ureq::Error::BadUri)?;
         let found = self.names.resolve(uri, config, timeout)?;
         let host = uri.host().unwrap_or_default();
         // The operator of the server has configured the proxy.

@@ -32,7 +32,7 @@ use super::{
 use crate::http_server::{Hosts, is_host_list};
 use crate::reach::KEY_OF_LISTENERS;
 use crate::tls::{Certificates, Prepared};
-use address::{not_to_post_to, parse_address, url_from};
+use address::{check_port, not_to_post_to, parse_address, url_from};
 use listener::{Listener, ListenerOptions};
 use pending::Prepared as PreparedRequests;
 
@@ -310,6 +310,7 @@ fn checked_url(spec: &SinkSpec) -> Result<String, ConnectorError> {
     let uri: Uri = url.parse().map_err(|error: InvalidUri| wrong(error.to_string()))?;
     let host = uri.host().filter(|host| !host.is_empty() && !host.contains('%'));
     let host = host.ok_or_else(|| wrong("it names no host".into()))?;
+    check_port(&uri).map_err(wrong)?;
     spec.host.reach.posts.check_host(host).map_err(|error| {
         let problem = format!("is out of reach: {}", error.why);
         ConnectorError::address(connector_of(spec), &spec.address, problem, error.hint)
@@ -463,6 +464,20 @@ mod tests {
             let patience = patience(&spec(output, has_checkpoints));
             assert_eq!(patience == Duration::MAX, waits, "{output:?} {has_checkpoints}");
         }
+    }
+
+    #[test]
+    fn a_port_that_is_none_is_refused_and_not_taken_for_none_given() {
+        let port = |url: &str| check_port(&url.parse().expect("a URL"));
+        for url in ["http://a/x", "http://a:9/x", "https://127.0.0.1:65535", "http://[::1]/x", "http://[::1]:80/x"] {
+            assert_eq!(port(url), Ok(()), "{url}");
+        }
+        for (url, none) in
+            [("http://a:65536/x", "65536"), ("http://a:99999999999", "99999999999"), ("http://a:-1/", "-1")]
+        {
+            assert_eq!(port(url), Err(format!("'{none}' is no port")), "{url}");
+        }
+        assert!(port("http://[::1]:70000/x").is_err() && port("http://a:abc/x").is_err());
     }
 
     #[test]
