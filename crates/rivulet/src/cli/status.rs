@@ -139,9 +139,16 @@ fn text(status: &Status, wide: bool) -> String {
                     writeln!(text, "{name}: not running: {count} of its queries, whose parameters do not fit any more");
             }
         }
-        if let Some(refusal) = &application.last_refusal {
-            let counts = refused(application.refused.iter());
-            let _ = writeln!(text, "{name}: refused {counts}; the last one because of {refusal}");
+        let counts = refused(application.refused.iter());
+        match &application.last_refusal {
+            Some(refusal) => {
+                let _ = writeln!(text, "{name}: refused {counts}; the last one because of {refusal}");
+            }
+            // Events that were given up have no reason of their own.
+            None if counts != "0" => {
+                let _ = writeln!(text, "{name}: refused {counts}");
+            }
+            None => {}
         }
         for end in application.health.iter().filter(|end| end.condition != Condition::Ok) {
             let error = end.last_error.as_deref().unwrap_or_default();
