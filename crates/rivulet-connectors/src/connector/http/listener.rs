@@ -11,7 +11,7 @@ use std::future::pending;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::extract::{ConnectInfo, Request, State};
@@ -54,8 +54,8 @@ pub(super) struct ListenerOptions {
     /// Whether all bodies are lines.
     pub(super) is_lines: bool,
     pub(super) token: Option<String>,
-    /// Whether posts are answered when they are confirmed.
-    pub(super) confirms: bool,
+    /// How long an answer waits until the post is confirmed; `None` if it does not.
+    pub(super) confirm_max: Option<Duration>,
     /// What payloads have to be; `None` if any will do.
     pub(super) check: Option<PayloadCheck>,
     /// The host names that posts may be for; all if `None`.
@@ -67,7 +67,7 @@ pub(super) struct ListenerOptions {
 const UNGUESSED_BYTES_MIN: usize = 32;
 
 /// How long a post waits until it is confirmed.
-const CONFIRM_MAX: Duration = Duration::from_secs(30);
+pub(super) const CONFIRM_MAX: Duration = Duration::from_secs(30);
 
 /// The body of a post.
 #[derive(Debug)]
@@ -77,12 +77,41 @@ pub(super) struct Post {
     pub(super) is_lines: bool,
     /// Notified when it is safe, if its sender waits for that.
     pub(super) confirm: Option<oneshot::Sender<()>>,
+    /// Its place among all posts of the listener.
+    number: u64,
+    since: Instant,
 }
 
+/// Posts by their numbers.
 #[derive(Default)]
 struct Queue {
     posts: VecDeque<Post>,
     bytes: usize,
+    next: u64,
+}
+
+impl Queue {
+    /// Whether a post may join it. None may that would wait for its confirmation in vain, because nobody reads.
+    fn has_room(&self, options: &ListenerOptions) -> bool {
+        let is_in_vain = |max: Duration| self.posts.front().is_some_and(|post| post.since.elapsed() >= max / 6);
+        self.bytes < options.queue_bytes_max && !options.confirm_max.is_some_and(is_in_vain)
+    }
+
+    fn push(&mut self, body: Bytes, is_lines: bool, confirm: Option<oneshot::Sender<()>>) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.bytes += weight(&body);
+        self.posts.push_back(Post { body, is_lines, confirm, number, since: Instant::now() });
+        number
+    }
+
+    /// Takes a post back that the source has not taken; false if it has.
+    fn withdraw(&mut self, number: u64) -> bool {
+        let place = self.posts.binary_search_by_key(&number, |post| post.number);
+        let Some(post) = place.ok().and_then(|place| self.posts.remove(place)) else { return false };
+        self.bytes -= weight(&post.body);
+        true
+    }
 }
 
 struct Shared {
@@ -180,7 +209,7 @@ async fn take(
         return (StatusCode::UNAUTHORIZED, [(header::WWW_AUTHENTICATE, "Bearer")]).into_response();
     }
     // Asked before the body is read, so that a post without room costs nothing.
-    if shared.queue.lock().bytes >= options.queue_bytes_max {
+    if !shared.queue.lock().has_room(options) {
         return come_again(1);
     }
     let is_lines = options.is_lines || says_lines(request.headers());
@@ -196,23 +225,24 @@ async fn take(
     if let Err(problem) = check(options, &body, is_lines) {
         return (StatusCode::BAD_REQUEST, problem).into_response();
     }
-    let confirmed = {
+    let (number, confirmed) = {
         let mut queue = shared.queue.lock();
         // A body larger than the bound is accepted if nothing waits.
         if queue.bytes > 0 && queue.bytes + weight(&body) > options.queue_bytes_max {
             return come_again(1);
         }
-        queue.bytes += weight(&body);
-        let (confirm, confirmed) = options.confirms.then(oneshot::channel).unzip();
-        queue.posts.push_back(Post { body, is_lines, confirm });
-        confirmed
+        let (confirm, confirmed) = options.confirm_max.map(|_| oneshot::channel()).unzip();
+        (queue.push(body, is_lines, confirm), confirmed)
     };
-    let Some(confirmed) = confirmed else { return StatusCode::ACCEPTED.into_response() };
-    match tokio::time::timeout(CONFIRM_MAX, confirmed).await {
+    let Some((confirmed, max)) = confirmed.zip(options.confirm_max) else {
+        return StatusCode::ACCEPTED.into_response();
+    };
+    match tokio::time::timeout(max, confirmed).await {
         Ok(Ok(())) => StatusCode::OK.into_response(),
+        _ if shared.queue.lock().withdraw(number) => come_again(1),
         _ => {
-            let message =
-                "the event is not in the log yet\nhint: post it again; see with rivulet status what it waits for\n";
+            let message = "the events of this post may be in the log or not\nhint: if you post it again, they may count \
+                           twice; see with rivulet status what it waits for\n";
             (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], message).into_response()
         }
     }
@@ -220,7 +250,7 @@ async fn take(
 
 /// Fails if a sender has to be told that a body will lead to nothing. The error is the text of the answer.
 fn check(options: &ListenerOptions, body: &[u8], is_lines: bool) -> Result<(), String> {
-    if !options.confirms && options.check.is_none() {
+    if options.confirm_max.is_none() && options.check.is_none() {
         return Ok(());
     }
     let text = std::str::from_utf8(body).map_err(|_| "the body is not UTF-8\n".to_owned())?;
@@ -265,8 +295,7 @@ fn says_lines(headers: &HeaderMap) -> bool {
 mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::thread::sleep;
-    use std::time::Instant;
+    use std::thread::{self, sleep};
 
     use super::*;
 
@@ -282,7 +311,7 @@ mod tests {
             queue_bytes_max: 1 << 20,
             is_lines: false,
             token: None,
-            confirms: false,
+            confirm_max: None,
             check: None,
             hosts: Some(Hosts::new("", address.ip())),
             server: BOUNDS,
@@ -365,6 +394,40 @@ mod tests {
         assert_eq!(refused(b"\xff", false), "the body is not UTF-8\n");
         options.check = None;
         assert_eq!(check(&options, b"\xff", false), Ok(()), "each query refuses it in its own way");
+    }
+
+    #[test]
+    fn a_post_that_is_not_confirmed_is_taken_back_or_answered_with_what_may_be() {
+        let mut options = options();
+        options.confirm_max = Some(Duration::from_millis(900));
+        let (free, host) = (options.address, "Host: localhost\r\n");
+        let listener = Listener::start(options.clone()).unwrap();
+        let (status, _) = post(free, host);
+        assert_eq!((status, listener.has_posts()), (429, false), "nobody read it, so nothing of it is taken");
+
+        let sender = thread::spawn(move || post(free, host));
+        let begun = Instant::now();
+        let taken = loop {
+            assert!(begun.elapsed() < PATIENCE, "no post comes");
+            match listener.take() {
+                Some(post) => break post,
+                None => sleep(Duration::from_millis(1)),
+            }
+        };
+        let (status, answer) = sender.join().unwrap();
+        assert!(status == 503 && answer.contains("they may count twice"), "{answer}");
+        assert!(taken.confirm.unwrap().send(()).is_err(), "its sender was told otherwise");
+
+        let mut queue = listener.shared.queue.lock();
+        assert!(queue.has_room(&options));
+        queue.push(Bytes::from_static(b"{}"), false, None);
+        let number = queue.push(Bytes::from_static(b"{}"), false, None);
+        queue.posts[0].since -= Duration::from_millis(150);
+        assert!(!queue.has_room(&options), "the next would wait in vain");
+        options.confirm_max = None;
+        assert!(queue.has_room(&options), "it need not wait");
+        assert!(queue.withdraw(number) && !queue.withdraw(number));
+        assert_eq!((queue.posts.len(), queue.bytes), (1, BODY_BYTES_MIN));
     }
 
     #[test]

@@ -33,7 +33,7 @@ use crate::http_server::{Hosts, is_host_list};
 use crate::reach::KEY_OF_LISTENERS;
 use crate::tls::{Certificates, Prepared};
 use address::{check_port, not_to_post_to, parse_address, url_from};
-use listener::{Listener, ListenerOptions};
+use listener::{CONFIRM_MAX, Listener, ListenerOptions};
 use pending::Prepared as PreparedRequests;
 
 /// The formats of bodies that are read.
@@ -51,8 +51,9 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
         help: "Takes POST requests whose body is one payload (a JSON object or an array of objects), or, by its content type \
                (`application/x-ndjson`, `text/csv`, `text/plain`), lines. Answers 202 when the events wait for the query, and 429 as long as \
                too many do; 413 to bodies that are too large. An input of an application with \
-               `durability => 'log'` answers 200 when the events are in the log on disk, and 503 to what is not \
-               there after 30 s, which is to be posted again. An input with `key_field` answers 400, with what is \
+               `durability => 'log'` answers 200 when the events are in the log on disk, and 503 if that is not known \
+               after 30 s: such a post may count twice if it is posted again. While its application stands still it \
+               answers 429 and takes nothing, to the first posts after up to 30 s. An input with `key_field` answers 400, with what is \
                wrong, to a post with anything but JSON objects that have this field, and takes nothing of it. \
                A connection that is silent, or takes longer than \
                10 s for the head of a request or 30 s for each KiB of a body, is closed. Posts of web pages are answered with 403. One partition.",
@@ -362,7 +363,7 @@ fn open_source(spec: &SourceSpec, options: &Options, _wanted: usize) -> Result<V
         is_lines: options.boolean("lines"),
         token: token.map(str::to_owned),
         // A web page under a name that was made to resolve to this machine does not know the token.
-        confirms: spec.host.confirms,
+        confirm_max: spec.host.confirms.then_some(CONFIRM_MAX),
         check: spec.host.check.clone(),
         hosts: (token.is_none() || hosts.is_some()).then(|| Hosts::new(hosts.unwrap_or_default(), address.ip())),
         server: listener::BOUNDS,
