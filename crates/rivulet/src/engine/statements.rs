@@ -484,8 +484,8 @@ fn never_runs(statement: &Statement) -> Option<ServiceError> {
              write CREATE QUERY name AS SELECT ... INTO sink",
         ),
         Statement::ExplainBigQuery { analyze: true, .. } => (
-            "EXPLAIN ANALYZE runs the query, which a server does only for a name",
-            "run it with `rivulet run`, or write EXPLAIN without ANALYZE",
+            "EXPLAIN ANALYZE runs the query, which a server does not do",
+            "run it with `rivulet run`; what the operators of a running query do is shown by `rivulet status --operators`",
         ),
         _ => return None,
     };

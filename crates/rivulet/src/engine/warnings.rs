@@ -14,7 +14,7 @@ use rivulet_operators::application::{Application, Input};
 use rivulet_runtime::GroupMetrics;
 
 use super::applications::Applications;
-use super::queries::why::reasons;
+use super::queries::why::{losses, reasons};
 use super::running::Running;
 use super::threads::Threads;
 use crate::counted::counted;
@@ -42,6 +42,7 @@ enum Kind {
     Refused,
     Clocks,
     Silence,
+    Lost,
     Input(usize),
     Source(usize),
 }
@@ -53,7 +54,8 @@ impl Kind {
             Self::Refused => 1,
             Self::Clocks => 2,
             Self::Silence => 3,
-            Self::Input(input) => (4 + input).min(47),
+            Self::Lost => 4,
+            Self::Input(input) => (5 + input).min(47),
             Self::Source(source) => (48 + source).min(63),
         }
     }
@@ -165,6 +167,7 @@ fn shown(seen: &Seen<'_>) -> Vec<(Kind, String)> {
             ),
         ));
     }
+    all.extend(losses(metrics).map(|text| (Kind::Lost, text)));
     if queries == 0 || runs_for < SILENCE_MIN {
         return all;
     }

@@ -120,14 +120,15 @@ impl Queries {
                 format!("{rows} of its results {were} left out since the server was started; the last because {why}")
             }));
         }
+        let metrics = place.as_ref().map(|(running, _)| running.group.metrics());
         info.why = why(&Facts {
             name: &name.name,
             state: info.state,
             server,
-            application: place.as_ref().map(|(running, _)| (&running.application, running.group.metrics().events)),
+            application: place.iter().map(|(running, _)| &running.application).zip(&metrics).next(),
             sources: place.iter().flat_map(|(running, _)| running.sources()).filter_map(|one| one.concern()).collect(),
             outputs: place.iter().flat_map(|(running, _)| running.outputs.problems()).collect(),
-            receiver_works: receiver_problems.is_empty(),
+            all_arrive: receiver_problems.is_empty() && left_out.is_empty(),
             behind: place.as_ref().and_then(|(running, _)| running.behind()),
             is_restored: info.id.is_some_and(|id| id <= restored_to),
             parts: info.parts.unwrap_or(1),

@@ -5,14 +5,15 @@
 
 use std::collections::BTreeMap;
 
-use rivulet_connectors::connector::Condition;
-use rivulet_dataflow::Seconds;
+use rivulet_connectors::connector::{Condition, Direction};
 use rivulet_dataflow::suggest::nearest;
+use rivulet_dataflow::{Reason, Seconds};
 use rivulet_operators::application::{Application, Input};
+use rivulet_runtime::GroupMetrics;
 
 use super::nulls::{sentence, silence};
 use crate::counted::counted;
-use crate::service::{BigQueryInfo, InputActivity, QueryActivity, QueryState, StepActivity};
+use crate::service::{BigQueryInfo, EndHealth, InputActivity, QueryActivity, QueryState, StepActivity};
 use crate::times::{ago, at, span};
 
 /// The most topics that are named because they resemble one of the query.
@@ -39,14 +40,14 @@ pub(super) struct Facts<'a> {
     pub(super) name: &'a str,
     pub(super) state: QueryState,
     pub(super) server: ServerFacts,
-    /// Its application, and the number of events of all its queries, if the query runs.
-    pub(super) application: Option<(&'a Application, u64)>,
+    /// Its application, and the metrics of all its queries, if the query runs.
+    pub(super) application: Option<(&'a Application, &'a GroupMetrics)>,
     /// Problems of those of its sources that are not topics.
     pub(super) sources: Vec<String>,
     /// Problems of those of its outputs that are not topics.
     pub(super) outputs: Vec<String>,
-    /// Whether receivers of its own, if it has any, take its results.
-    pub(super) receiver_works: bool,
+    /// Whether receivers of its own, if it has any, have taken all its results.
+    pub(super) all_arrive: bool,
     /// That its application is behind in the log, in a sentence.
     pub(super) behind: Option<String>,
     /// Whether it is older than the run of the server.
@@ -69,7 +70,7 @@ pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
         _ => return vec!["the query does not run; SHOW APPLICATIONS and the server's log say why".into()],
     }
     let mut all: Vec<String> = Vec::new();
-    if let (Some(activity), Some((application, events))) = (facts.activity, facts.application) {
+    if let (Some(activity), Some((application, metrics))) = (facts.activity, facts.application) {
         let one = Sentences {
             application,
             activity,
@@ -79,12 +80,13 @@ pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
         };
         all.extend(facts.outputs.iter().map(|problem| format!("its results do not arrive: {problem}")));
         all.extend(facts.behind.clone());
-        all.extend(one.works(facts.outputs.is_empty() && facts.receiver_works));
+        all.extend(losses(metrics));
+        all.extend(one.works(facts.outputs.is_empty() && facts.all_arrive));
         all.extend(facts.server.broker_problem.as_ref().map(|problem| format!("no message can come or go: {problem}")));
         all.extend(facts.sources.iter().cloned());
         all.extend(one.waits());
         if facts.behind.is_none() {
-            all.extend(one.silent_inputs(events));
+            all.extend(one.silent_inputs(metrics.events));
         }
         all.extend(one.spilled());
         all.extend(one.refused());
@@ -414,6 +416,13 @@ fn is_near(one: &str, other: &str) -> bool {
         && (nearest(one, [other]).is_some() || nearest(other, [one]).is_some() || longer.starts_with(shorter))
 }
 
+/// That an application has lost events.
+pub(in crate::engine) fn losses(metrics: &GroupMetrics) -> Option<String> {
+    let events = metrics.refused[Reason::Overflow as usize];
+    let text = "were dropped or given up since the application was started: its inbox or the log was full";
+    (events > 0).then(|| format!("{} {text}", counted(events, "event")))
+}
+
 /// Why a big query gives its results or none.
 pub(in crate::engine) fn why_big(query: &BigQueryInfo) -> Vec<String> {
     let mut all = Vec::new();
@@ -428,7 +437,10 @@ pub(in crate::engine) fn why_big(query: &BigQueryInfo) -> Vec<String> {
     }
     let refused: u64 = query.refused.values().sum();
     let sources = query.sources.join(", ");
-    let works = query.health.iter().all(|end| end.condition == Condition::Ok);
+    let sink = query.health.iter().find(|end| end.direction == Direction::Sink);
+    let left_out = sink.and_then(EndHealth::left_out);
+    let works = left_out.is_none() && query.health.iter().all(|end| end.condition == Condition::Ok);
+    all.extend(left_out);
     let went = format!("{} went to {}", counted(query.rows_out, "row"), query.sink);
     match (query.rows_out, works) {
         (0, _) => {}
