@@ -359,6 +359,10 @@ fn what_gives_way_is_told_of_its_query_and_of_its_application() {
     assert!(of_a.iter().all(|one| !one.starts_with("it works")), "{of_a:?}");
     assert!(of_b.iter().all(|one| !one.contains("receiver") && !one.contains("left out")), "{of_b:?}");
     assert!(warns("since the start 'output' has left out 77 rows; its last error was: "));
+    receiver.refuses.store(false, Ordering::Release);
+    wait_for(Duration::from_secs(120), "it takes the rest", || health().condition == Condition::Ok);
+    let of_a = why("a");
+    assert!(of_a[0].starts_with(left_out) && of_a[1].starts_with("the last result was made "), "{of_a:?}");
 }
 
 /// What came after a backup is lost with the server. Results of what comes then are others, with the same numbers: a

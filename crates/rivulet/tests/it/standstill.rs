@@ -139,6 +139,11 @@ fn without_a_log_the_newest_are_dropped_and_counted_and_nobody_is_held_up() {
     let arrived = arrived(&receiver);
     assert_eq!(arrived, (0..arrived.len()).collect::<Vec<_>>(), "the first ones wait");
     wait_for(LONG, "it goes on", || engine.problems().is_empty());
+    let lost = format!("{} events were dropped or given up since the application was started", overflowed(&engine));
+    let why = engine.operator().describe_query("hooked").unwrap().why;
+    assert!(why.iter().any(|one| one.starts_with(&lost)), "{why:?}");
+    let mut warnings = engine.status().applications.into_iter().flat_map(|one| one.warnings);
+    assert!(warnings.any(|one| one.starts_with(&lost)), "it is told also when all goes on");
 }
 
 #[test]
