@@ -303,18 +303,10 @@ fn counted(cursor: &mut Cursor<'_>) -> Result<(u32, Option<u32>), SqlError> {
 
 /// The index of the parenthesis that closes the one at `open`.
 pub(super) fn closing(tokens: &[TokenWithSpan], open: usize) -> Option<usize> {
-    let mut depth = 0usize;
-    for (place, token) in tokens.iter().enumerate().skip(open) {
-        match token.token {
-            Token::LParen => depth += 1,
-            Token::RParen => {
-                depth -= 1;
-                if depth == 0 {
-                    return Some(place);
-                }
-            }
-            _ => {}
-        }
-    }
-    None
+    let mut depth = 0;
+    let mut closes = |token: &TokenWithSpan| {
+        depth = depth_behind(&token.token, depth);
+        depth == 0
+    };
+    Some(open + tokens[open..].iter().position(&mut closes)?)
 }
