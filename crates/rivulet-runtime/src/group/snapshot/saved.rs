@@ -233,10 +233,9 @@ impl Saved {
             // The store has looked at the checksum of the piece.
             let read = self.encoded(part)?.iter().map(|bytes| StateFrame::without_rows(bytes)).collect();
             let placed = Result::and_then(read, |frames| placed(frames, chain.addresses()));
-            match placed.map(|frames| chain.import_state(&frames)) {
-                Err(error @ (StateError::Mismatch(_) | StateError::Version { .. }))
-                | Ok(Err(error @ StateError::Version { .. })) => return Err(error),
-                _ => {}
+            let imported = placed.and_then(|frames| chain.import_state(&frames));
+            if let Err(error @ (StateError::Mismatch(_) | StateError::Version { .. })) = imported {
+                return Err(error);
             }
         }
         Ok(())
