@@ -79,6 +79,8 @@ pub struct Read {
     pub next: u64,
     /// Positions that should exist and could not be read.
     pub lost: u64,
+    /// The first of these.
+    pub lost_from: u64,
     /// The position behind the last of these.
     pub lost_to: u64,
 }
@@ -87,6 +89,9 @@ impl Read {
     /// The next record that can be read is at `position`, or behind the range that is read.
     fn lose_to(&mut self, position: u64) {
         if position > self.next {
+            if self.lost == 0 {
+                self.lost_from = self.next;
+            }
             self.lost += position - self.next;
             (self.next, self.lost_to) = (position, position);
         }

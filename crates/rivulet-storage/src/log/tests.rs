@@ -55,7 +55,7 @@ fn what_is_durable_is_there_after_reopening_and_positions_go_on() {
     assert_eq!(found, Found { first: 1, next: 101, ..Found::default() });
     let (all, read) = read_all(&log, 41);
     assert_eq!((all.len(), all[0].clone()), (60, (41, vec![40; 20])));
-    assert_eq!(read, Read { records: 60, next: 101, lost: 0, lost_to: 0 });
+    assert_eq!(read, Read { records: 60, next: 101, ..Read::default() });
     assert_eq!(append(&log, b"next"), Appended::At(101));
     log.pass(200);
     assert_eq!((append(&log, b"behind"), log.next()), (Appended::At(201), 202));
@@ -101,7 +101,7 @@ fn segments_that_are_not_needed_go() {
     let on_disk: u64 = files(folder.path()).iter().map(|file| fs::metadata(file).unwrap().len()).sum();
     assert_eq!((on_disk, files(folder.path()).len() as u64), (stats.disk_bytes, stats.segments));
     assert_eq!(read_all(&log, 30).0.len(), 21);
-    assert_eq!(read_all(&log, 1).1, Read { records: 51 - stats.first, next: 51, lost: 0, lost_to: 0 });
+    assert_eq!(read_all(&log, 1).1, Read { records: 51 - stats.first, next: 51, ..Read::default() });
     log.forget_before(u64::MAX);
     assert_eq!(log.stats().segments, 1, "the last one is written to");
     assert_eq!(stats.commits, 50);
@@ -162,7 +162,7 @@ fn what_somebody_copies_stays_as_it_is_while_the_log_goes_on() {
     assert_eq!(log.stats().segments, 1);
     let (copied, found) = Log::open(copy.path(), settings()).unwrap();
     assert_eq!(found, Found { first: 1, next: 10, ..Found::default() }, "whole frames, and all of them");
-    assert_eq!(read_all(&copied, 1).1, Read { records: 9, next: 10, lost: 0, lost_to: 0 });
+    assert_eq!(read_all(&copied, 1).1, Read { records: 9, next: 10, ..Read::default() });
 }
 
 #[test]
@@ -352,7 +352,7 @@ fn what_is_not_on_disk_yet_is_read_from_memory() {
     assert_eq!(pending(4, 5, 9), (all[1..2].to_vec(), 5));
     assert_eq!(pending(3, 9, 1), (all[..1].to_vec(), 4));
     assert_eq!(pending(2, 9, 9), (vec![], 2), "not with a gap");
-    assert_eq!((log.durable(), read_all(&log, 1).1), (2, Read { records: 2, next: 3, lost: 0, lost_to: 0 }));
+    assert_eq!((log.durable(), read_all(&log, 1).1), (2, Read { records: 2, next: 3, ..Read::default() }));
     disk.0.store(false, Ordering::Relaxed);
     assert!(log.commit());
     assert_eq!((pending(3, 9, 9), read_all(&log, 3).0.len()), ((vec![], 3), 3));
@@ -397,7 +397,7 @@ fn what_version_1_has_written_is_read_and_gone_on_with() {
     }
     drop(log);
     let (log, found) = Log::open(folder.path(), settings()).unwrap();
-    assert_eq!((found.next, read_all(&log, 1).1), (20, Read { records: 19, next: 20, lost: 0, lost_to: 0 }));
+    assert_eq!((found.next, read_all(&log, 1).1), (20, Read { records: 19, next: 20, ..Read::default() }));
     assert!(files(folder.path()).len() > 3);
 }
 
@@ -484,8 +484,8 @@ fn a_lost_end_is_counted_and_reading_ends() {
     let (log, _) = Log::open(folder.path(), settings()).unwrap();
     // A checkpoint knows higher positions.
     log.pass(7);
-    assert_eq!(read_all(&log, 2).1, Read { records: 1, next: 8, lost: 5, lost_to: 8 });
-    assert_eq!(read_all(&log, 8).1, Read { records: 0, next: 8, lost: 0, lost_to: 0 });
+    assert_eq!(read_all(&log, 2).1, Read { records: 1, next: 8, lost: 5, lost_from: 3, lost_to: 8 });
+    assert_eq!(read_all(&log, 8).1, Read { records: 0, next: 8, ..Read::default() });
 }
 
 /// On a disk that is really full, where a file system may be mounted.

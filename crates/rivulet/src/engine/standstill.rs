@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rivulet_connectors::mqtt::Received;
 use rivulet_dataflow::LogPosition;
+use rivulet_storage::log::Read;
 
 use super::applications::Applications;
 use super::event_log::EventLog;
@@ -44,6 +45,9 @@ const NONE_BEHIND_PERIOD: Duration = Duration::from_secs(60);
 /// How long one application reads before the next has its turn.
 const TURN_MAX: Duration = Duration::from_millis(500);
 
+/// After so many failures in a row the log counts as one that cannot be read for an application.
+const FAILURES_MAX: u32 = 5;
+
 /// The most events that may come between the end of reading and the moment at which no message is routed.
 const REST_MAX: u64 = 8_192;
 
@@ -60,8 +64,9 @@ pub(super) struct Standstills {
     pub(super) has_some: Arc<Bell>,
     /// Rings as long as the log is nearly full.
     pub(super) log_waits: Arc<Bell>,
-    /// The applications for which the log could not be read, each with the time of its last attempt.
-    pub(super) failed: Mutex<BTreeMap<ApplicationNumber, Instant>>,
+    /// The applications for which the log could not be read, each with the time of its last attempt and the number of
+    /// failures in a row.
+    pub(super) failed: Mutex<BTreeMap<ApplicationNumber, (Instant, u32)>>,
     /// The position of the log before which applications give up events, so that it is not full.
     pub(super) given_up_to: AtomicU64,
 }
@@ -159,33 +164,38 @@ impl Standstills {
         let had_failed = !failed.is_empty();
         failed.retain(|number, _| behind.iter().any(|running| running.number == *number));
         for running in behind.iter().filter(|running| !standing.contains(&running.number)) {
-            if failed.get(&running.number).is_some_and(|at| at.elapsed() < IDLE_PERIOD) {
+            if failed.get(&running.number).is_some_and(|(at, _)| at.elapsed() < IDLE_PERIOD) {
                 continue;
             }
             match self.read_for(running) {
-                Ok(()) => _ = failed.remove(&running.number),
+                Ok(true) => _ = failed.remove(&running.number),
+                Ok(false) => {}
                 Err(error) => {
                     let name = running.full_name().in_log();
                     tracing::error!(application = name, "the log cannot be read, and it is tried again: {error}");
-                    self.event_log.note_problem(Some(error.message));
-                    failed.insert(running.number, Instant::now());
+                    self.event_log.note_unread(Some(format!("'{name}' cannot read on from the log: {error}")));
+                    let (at, failures) = failed.entry(running.number).or_insert((Instant::now(), 0));
+                    (*at, *failures) = (Instant::now(), *failures + 1);
                 }
             }
         }
         if had_failed && failed.is_empty() {
-            self.event_log.note_problem(None);
+            self.event_log.note_unread(None);
         }
-        let is_stuck =
-            |running: &Arc<Running>| standing.contains(&running.number) || failed.contains_key(&running.number);
+        let cannot_read =
+            |number: ApplicationNumber| failed.get(&number).is_some_and(|(_, failures)| *failures >= FAILURES_MAX);
+        let is_stuck = |running: &Arc<Running>| standing.contains(&running.number) || cannot_read(running.number);
         let (stuck, others): (Vec<_>, Vec<_>) = behind.into_iter().partition(is_stuck);
-        self.give_up_some(&stuck);
+        self.give_up_some(&stuck, |running| standing.contains(&running.number));
         if others.is_empty() { LOOK_PERIOD } else { READ_PERIOD }
     }
 
     /// If the log is nearly full, applications that cannot read on give up the older half of what is left for
     /// the one that is furthest behind: a full log would stop all. They do so once more when the log was shortened by
     /// that, and is full again. Each call gives up as much as there is time for.
-    pub(super) fn give_up_some(&self, stuck: &[Arc<Running>]) {
+    ///
+    /// One that does not stand still takes what waits in its inbox, and gives up only what cannot be read.
+    pub(super) fn give_up_some(&self, stuck: &[Arc<Running>], stands_still: impl Fn(&Running) -> bool) {
         let (forgotten, end) = (self.event_log.forgotten(), self.event_log.next());
         if !self.event_log.is_nearly_full() {
             return;
@@ -202,24 +212,36 @@ impl Standstills {
         }
         let to = self.given_up_to.load(Ordering::Acquire);
         for running in stuck.iter().filter(|running| oldest(running) < to) {
-            let Some((from, _)) = running.group.behind_from() else { continue };
+            let Some((from, fell_at)) = running.group.behind_from() else { continue };
+            // They may lower the place where reading begins.
+            if self.routing.has_earlier_rows(running, fell_at) {
+                continue;
+            }
             let (mut events, mut found) = (0, Vec::new());
-            let read = self.read_some(running, to, &mut |message, _| {
+            let read = self.read_some(from, to, &mut |message, _| {
                 self.routing.find_targets(running, message.topic, &mut found);
                 events += found.len() as u64;
                 true
             });
-            // What cannot be read is given up too.
-            let read = read.unwrap_or_else(|error| {
-                tracing::error!("the log cannot be read: {error}");
-                events = to.saturating_sub(from);
-                to.max(from)
-            });
-            if !running.group.pass_over(from, read) {
+            let next = match read {
+                Ok(read) if stands_still(running) => {
+                    events += read.lost;
+                    read.next
+                }
+                Ok(_) => continue,
+                Err(error) => {
+                    tracing::error!("the log cannot be read: {error}");
+                    events = to.saturating_sub(from);
+                    to.max(from)
+                }
+            };
+            if !running.group.pass_over(from, next) {
                 continue;
             }
             running.group.count_given_up(events);
-            events += running.group.give_up_waiting();
+            if stands_still(running) {
+                events += running.group.give_up_waiting();
+            }
             if events > 0 {
                 tracing::error!(
                     application = running.full_name().in_log(),
@@ -230,49 +252,48 @@ impl Standstills {
         }
     }
 
-    fn read_for(&self, running: &Running) -> Result<(), ServiceError> {
-        let Some((_, fell_at)) = running.group.behind_from() else { return Ok(()) };
+    /// Returns whether the log was read.
+    fn read_for(&self, running: &Running) -> Result<bool, ServiceError> {
+        let Some((from, fell_at)) = running.group.behind_from() else { return Ok(false) };
         // Rows that are on their way from before may be the first that are missing. Once there are none, the place
         // where reading begins stays. A turn reads at least a file of the log: not for a few events.
         if self.routing.has_earlier_rows(running, fell_at) || !running.group.has_room_to_catch_up() {
-            return Ok(());
+            return Ok(false);
         }
         let (end, mut found) = (self.event_log.next(), Vec::new());
         let mut take = |message: &Received<'_>, position| self.routing.catch_up(running, &mut found, message, position);
-        let read = self.read_some(running, end, &mut take)?;
+        let Read { next: read, lost, .. } = self.read_some(from, end, &mut take)?;
         running.group.caught_up_to(read);
+        if lost > 0 {
+            running.group.count_given_up(lost);
+            tracing::error!(
+                application = running.full_name().in_log(),
+                "up to {} of the log, which the application was to read, are lost or damaged",
+                counted(lost, "event")
+            );
+        }
         if read == end {
             running.group.expect_repeats(end + REST_MAX);
             // What has come meanwhile.
             let read = self.event_log.read_pending(read, self.event_log.next(), &mut take);
             self.routing.end_catch_up(running, read, end + REST_MAX);
         }
-        Ok(())
+        Ok(true)
     }
 
-    /// Reads what is left for an application, as much as there is time for. Returns the position up to which it came.
+    /// Reads what is left for an application, as much as there is time for.
     fn read_some(
         &self,
-        running: &Running,
+        from: LogPosition,
         until: LogPosition,
         take: &mut dyn FnMut(&Received<'_>, LogPosition) -> bool,
-    ) -> Result<LogPosition, ServiceError> {
-        let Some((from, _)) = running.group.behind_from() else { return Ok(LogPosition::MAX) };
+    ) -> Result<Read, ServiceError> {
         let (deadline, mut is_over) = (Instant::now() + TURN_MAX, false);
-        let read = self.event_log.read(from, until, &mut |message, position| {
+        self.event_log.read(from, until, &mut |message, position| {
             // At least one, however long its file takes to be read.
             let is_taken = !is_over && take(message, position);
             is_over = self.is_stopped.load(Ordering::Acquire) || Instant::now() >= deadline;
             is_taken
-        })?;
-        if read.lost > 0 {
-            running.group.count_given_up(read.lost);
-            tracing::error!(
-                application = running.full_name().in_log(),
-                "up to {} of the log, which the application was to read, are lost or damaged",
-                counted(read.lost, "event")
-            );
-        }
-        Ok(read.next)
+        })
     }
 }

@@ -56,6 +56,8 @@ pub(super) struct EventLog {
     found: Found,
     /// The problem, if the log ends before the events that checkpoints have.
     cut: Mutex<Option<String>>,
+    /// Why an application cannot read on.
+    unread: Mutex<Option<String>>,
     progress: Arc<Progress>,
     thread: Mutex<Option<JoinHandle<()>>>,
     /// Where the replay ended; 0 before that, and once no result of replayed events can come any more.
@@ -91,9 +93,21 @@ impl EventLog {
     fn new((log, found): (Log, Found), clock: Arc<dyn Clock>, stepped: Option<Mutex<Option<Replay>>>) -> Self {
         let progress = Arc::new(Progress { position: AtomicU64::new(found.first), ..Progress::default() });
         let (recent, replayed_to) = (Mutex::default(), Arc::default());
-        let (thread, cut) = (Mutex::default(), Mutex::default());
+        let (thread, cut, unread) = (Mutex::default(), Mutex::default(), Mutex::default());
         let forgotten = AtomicU64::new(0);
-        Self { log: Arc::new(log), clock, recent, forgotten, found, cut, progress, thread, replayed_to, stepped }
+        Self {
+            log: Arc::new(log),
+            clock,
+            recent,
+            forgotten,
+            found,
+            cut,
+            unread,
+            progress,
+            thread,
+            replayed_to,
+            stepped,
+        }
     }
 
     /// A log without threads: its caller calls [`EventLog::commit`] and [`EventLog::replay_some`].
@@ -308,22 +322,23 @@ impl EventLog {
     }
 
     /// Notes why an application cannot read on, or that all can.
-    pub(super) fn note_problem(&self, problem: Option<String>) {
-        *self.progress.problem.lock() = problem;
+    pub(super) fn note_unread(&self, problem: Option<String>) {
+        *self.unread.lock() = problem;
     }
 
-    /// Why events cannot be logged, or are not replayed or read, now.
+    /// Why events cannot be logged, or are not replayed, now.
     pub(super) fn problem(&self) -> Option<String> {
         self.log.stats().problem.or_else(|| self.progress.problem.lock().clone())
     }
 
-    /// What an operator of the server should know about lost parts of the log.
+    /// What an operator of the server should know about lost parts of the log, and those that cannot be read.
     pub(super) fn loss(&self) -> Option<String> {
         let lost = self.progress.lost.load(Ordering::Relaxed);
         let lost =
             (lost > 0).then(|| format!("{} of the log could not be read: lost or damaged", counted(lost, "event")));
-        let all: Vec<String> =
-            lost.into_iter().chain(self.cut.lock().clone()).chain(self.found.problems.iter().cloned()).collect();
+        let all: Vec<String> = (lost.into_iter().chain(self.unread.lock().clone()).chain(self.cut.lock().clone()))
+            .chain(self.found.problems.iter().cloned())
+            .collect();
         (!all.is_empty()).then(|| all.join("; "))
     }
 

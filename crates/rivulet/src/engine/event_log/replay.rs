@@ -6,6 +6,7 @@
 //! Timers do not run ahead of events that are yet to be replayed: the clock of queries is held at the arrival of the
 //! next event.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -37,8 +38,9 @@ pub(super) struct Progress {
     pub(super) events: AtomicU64,
     /// The number of positions that could not be read.
     pub(super) lost: AtomicU64,
-    /// The position behind the last of these. Several applications may read there, and each is counted once.
-    pub(super) lost_to: AtomicU64,
+    /// From the first of these to the position behind the last. Several applications may read there, and each is
+    /// counted once.
+    pub(super) lost_within: Mutex<Range<LogPosition>>,
     /// The duration of the replay so far, in milliseconds.
     pub(super) elapsed_ms: AtomicU64,
     pub(super) is_over: AtomicBool,
@@ -48,10 +50,18 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// Counts what was lost behind the last position that was counted.
-    pub(super) fn count_lost(&self, read: &Read) {
-        let counted_to = self.lost_to.fetch_max(read.lost_to, Ordering::AcqRel);
-        self.lost.fetch_add(read.lost.min(read.lost_to.saturating_sub(counted_to)), Ordering::Relaxed);
+    /// Counts what was lost before and behind the positions that were counted.
+    pub(super) fn count_lost(&self, &Read { lost, lost_from, lost_to, .. }: &Read) {
+        if lost == 0 {
+            return;
+        }
+        let mut within = self.lost_within.lock();
+        if within.is_empty() {
+            *within = lost_from..lost_from;
+        }
+        let outside = within.start.saturating_sub(lost_from) + lost_to.saturating_sub(within.end);
+        self.lost.fetch_add(lost.min(outside), Ordering::Relaxed);
+        *within = within.start.min(lost_from)..within.end.max(lost_to);
     }
 }
 
@@ -229,5 +239,23 @@ pub(super) fn message<'r>(record: &Record<'r>) -> Received<'r> {
 pub(super) fn say_loss(lost: u64) {
     if lost > 0 {
         tracing::error!(events = lost, "events of the log were lost or damaged, and could not be replayed");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_applications_cannot_read_is_counted_once() {
+        let progress = Progress::default();
+        let count = |lost_from, lost_to, lost| {
+            progress.count_lost(&Read { lost, lost_from, lost_to, ..Read::default() });
+            progress.lost.load(Ordering::Relaxed)
+        };
+        assert_eq!(count(0, 0, 0), 0);
+        assert_eq!((count(500, 510, 10), count(500, 510, 10)), (10, 10));
+        assert_eq!((count(100, 120, 20), count(100, 510, 30)), (30, 30), "a gap before it");
+        assert_eq!(count(500, 515, 15), 35);
     }
 }

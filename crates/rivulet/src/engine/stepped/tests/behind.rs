@@ -215,8 +215,9 @@ fn a_file_of_the_log_that_cannot_be_read_holds_up_nobody_else_and_is_told() {
     assert!(pause < Duration::from_secs(1), "{pause:?}: the next turn of the others is soon");
     run_tasks(&behind.engine);
     assert_eq!(behind.numbers("other/0"), (200..210).collect::<Vec<_>>());
-    let problem = behind.engine.event_log.problem();
-    assert!(problem.as_ref().is_some_and(|problem| problem.contains("cannot read")), "{problem:?}");
+    let told = behind.engine.event_log.loss();
+    assert!(told.as_ref().is_some_and(|told| told.contains("'hook' cannot read on from the log: ")), "{told:?}");
+    assert_eq!(behind.engine.event_log.problem(), None, "all else goes on");
     behind.standstills.catch_up();
     unblock();
     let hook = behind.running("hook").group.clone();
@@ -229,7 +230,7 @@ fn a_file_of_the_log_that_cannot_be_read_holds_up_nobody_else_and_is_told() {
     }
     run_tasks(&behind.engine);
     numbers.extend(behind.numbers("hook/0"));
-    assert_eq!((numbers, behind.engine.event_log.problem()), ((0..210).collect(), None));
+    assert_eq!((numbers, behind.engine.event_log.loss()), ((0..210).collect(), None));
     assert_eq!(behind.given_up("hook"), 0);
 }
 
@@ -240,10 +241,41 @@ fn what_cannot_be_read_is_given_up_before_the_log_is_full() {
     let from = || behind.running("hook").group.behind_from().expect("it is behind").0;
     let before = from();
     behind.standstills.catch_up();
+    assert_eq!((from(), behind.given_up("hook")), (before, 0), "once is no reason");
+    for (at, failures) in behind.standstills.failed.lock().values_mut() {
+        (*at, *failures) = (*at - Duration::from_secs(9), 4);
+    }
+    behind.standstills.catch_up();
     assert_eq!(from(), before + 500);
     assert_eq!(["hook", "other"].map(|name| behind.given_up(name)), [500, 500], "it is counted");
-    assert!(behind.engine.event_log.problem().is_some());
+    assert!(behind.engine.event_log.loss().is_some());
     unblock();
+}
+
+#[test]
+fn who_does_not_stand_still_gives_up_only_what_cannot_be_read() {
+    let behind = Behind::with(&["hook"], 1, small(), "log");
+    let send = |numbers: std::ops::Range<usize>| {
+        for n in numbers {
+            behind.send(n, &format!("{:800}", ""));
+            assert!(behind.engine.commit_log());
+        }
+    };
+    send(0..10);
+    behind.fall_behind("hook");
+    send(10..1_000);
+    let stuck = [behind.running("hook")];
+    let from = || stuck[0].group.behind_from().expect("it is behind").0;
+    let (before, waiting) = (from(), stuck[0].group.waiting());
+    behind.standstills.give_up_some(&stuck, |_| false);
+    assert_eq!((from(), behind.given_up("hook")), (before, 0), "all can be read");
+    let unblock = behind.block_oldest_file();
+    behind.standstills.give_up_some(&stuck, |_| false);
+    unblock();
+    assert_eq!((from(), behind.given_up("hook")), (before + 495, 495));
+    assert_eq!(stuck[0].group.waiting(), waiting);
+    run_tasks(&behind.engine);
+    assert_eq!(behind.numbers("hook/0"), (0..10).collect::<Vec<_>>(), "what was in its inbox");
 }
 
 /// Equal queries, which a new version tells apart, can be parted only when all events have come to them.
@@ -274,10 +306,13 @@ fn a_version_that_parts_queries_is_not_told_to_take_over_at_once() {
     run(&behind.engine, &application("n >= 1"));
 }
 
+fn small() -> LogSettings {
+    LogSettings { bytes_max: 1 << 20, segment_bytes: 1 << 16, ..LogSettings::default() }
+}
+
 /// A log nearly full of what two applications have left there.
 fn nearly_full() -> Behind {
-    let small = LogSettings { bytes_max: 1 << 20, segment_bytes: 1 << 16, ..LogSettings::default() };
-    let behind = Behind::new(&["hook", "other"], 1, small);
+    let behind = Behind::new(&["hook", "other"], 1, small());
     for n in 0..1_000 {
         behind.send(n, &format!("{:800}", ""));
         assert!(behind.engine.commit_log());
@@ -292,7 +327,7 @@ fn all_that_wait_for_outputs_give_up_what_a_full_log_must_lose() {
     let from = || stuck.iter().map(|one| one.group.behind_from().expect("it is behind").0).collect::<Vec<_>>();
     let before = from();
     for _ in 0..1_000 {
-        behind.standstills.give_up_some(&stuck);
+        behind.standstills.give_up_some(&stuck, |_| true);
     }
     let middle = before[0] + 500;
     assert_eq!(from(), [middle, middle]);
@@ -305,7 +340,7 @@ fn giving_up_ends_when_the_engine_stops() {
     let stuck = [behind.running("hook")];
     let before = stuck[0].group.behind_from().expect("it is behind").0;
     behind.standstills.is_stopped.store(true, Ordering::Release);
-    behind.standstills.give_up_some(&stuck);
+    behind.standstills.give_up_some(&stuck, |_| true);
     behind.standstills.is_stopped.store(false, Ordering::Release);
     assert_eq!(stuck[0].group.behind_from().map(|(from, _)| from), Some(before + 1), "at most one more");
 }
