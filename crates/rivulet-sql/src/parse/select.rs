@@ -6,7 +6,7 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::from;
 use super::pattern;
-use super::select_text::{SelectText, check_depth, not_yet};
+use super::select_text::{SelectText, check_depth, not_yet, outside};
 use super::subquery::Chain;
 use super::window_table::{self, WithoutWindow};
 use crate::lexer::{describe_token, token_is_word};
@@ -91,34 +91,26 @@ pub(super) fn parse_condition(tokens: &[TokenWithSpan], end: Position) -> Result
 
 /// Cuts `EMIT ON CHANGE` off the end.
 fn cut_emit(tokens: &[TokenWithSpan]) -> Result<(&[TokenWithSpan], bool), SqlError> {
-    let mut depth = 0usize;
-    for (index, token) in tokens.iter().enumerate() {
-        match &token.token {
-            Token::LParen => depth += 1,
-            Token::RParen => depth = depth.saturating_sub(1),
-            emit if depth == 0 && token_is_word(emit, "emit") => {
-                let after = |steps: usize| tokens.get(index + steps).map(|token| &token.token);
-                let follows = |steps: usize, word: &str| after(steps).is_some_and(|token| token_is_word(token, word));
-                let is_clause = index + 1 == tokens.len()
-                    || ["on", "changes", "change", "final", "after", "every"].iter().any(|word| follows(1, word));
-                if !is_clause {
-                    continue;
-                }
-                if !(follows(1, "on") && follows(2, "change")) {
-                    return Err(SqlError::new(token.span, "expected EMIT ON CHANGE")
-                        .hint("without EMIT a row is emitted whenever a window closes"));
-                }
-                return match tokens.get(index + 3) {
-                    None => Ok((&tokens[..index], true)),
-                    Some(more) => Err(SqlError::new(
-                        more.span,
-                        format!("expected the end of the statement, found {}", describe_token(&more.token)),
-                    )
-                    .hint("EMIT ON CHANGE is the last clause")),
-                };
-            }
-            _ => {}
+    for index in outside(tokens).filter(|&index| token_is_word(&tokens[index].token, "emit")) {
+        let after = |steps: usize| tokens.get(index + steps).map(|token| &token.token);
+        let follows = |steps: usize, word: &str| after(steps).is_some_and(|token| token_is_word(token, word));
+        let is_clause = index + 1 == tokens.len()
+            || ["on", "changes", "change", "final", "after", "every"].iter().any(|word| follows(1, word));
+        if !is_clause {
+            continue;
         }
+        if !(follows(1, "on") && follows(2, "change")) {
+            return Err(SqlError::new(tokens[index].span, "expected EMIT ON CHANGE")
+                .hint("without EMIT a row is emitted whenever a window closes"));
+        }
+        return match tokens.get(index + 3) {
+            None => Ok((&tokens[..index], true)),
+            Some(more) => Err(SqlError::new(
+                more.span,
+                format!("expected the end of the statement, found {}", describe_token(&more.token)),
+            )
+            .hint("EMIT ON CHANGE is the last clause")),
+        };
     }
     Ok((tokens, false))
 }

@@ -129,6 +129,15 @@ pub(super) fn depth_behind(token: &Token, depth: usize) -> usize {
     }
 }
 
+/// The indices of the tokens outside of parentheses.
+pub(super) fn outside(tokens: &[TokenWithSpan]) -> impl Iterator<Item = usize> + '_ {
+    let mut depth = 0;
+    (0..tokens.len()).filter(move |&index| {
+        depth = depth_behind(&tokens[index].token, depth);
+        depth == 0
+    })
+}
+
 /// The tokens of a SELECT, or of a part of one.
 pub(super) struct SelectText<'a> {
     pub(super) tokens: &'a [TokenWithSpan],

@@ -10,7 +10,7 @@ use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 use super::cursor::Cursor;
 use super::pattern::closing;
 use super::query::begins_query;
-use super::select_text::not_yet;
+use super::select_text::{not_yet, outside};
 use crate::lexer::token_is_word;
 use crate::statement::Name;
 use crate::{Position, SqlError};
@@ -213,17 +213,4 @@ fn is_union(tokens: &[TokenWithSpan]) -> bool {
             })
     };
     outside(tokens).any(|index| joins(&index))
-}
-
-/// The indices of the tokens outside of parentheses.
-fn outside(tokens: &[TokenWithSpan]) -> impl Iterator<Item = usize> + '_ {
-    let mut depth = 0usize;
-    (0..tokens.len()).filter(move |&index| {
-        match tokens[index].token {
-            Token::LParen => depth += 1,
-            Token::RParen => depth = depth.saturating_sub(1),
-            _ => return depth == 0,
-        }
-        false
-    })
 }

@@ -9,7 +9,7 @@ use datafusion_sql::sqlparser::parser::{Parser, ParserError};
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use super::cursor::Cursor;
-use super::select_text::NESTING_MAX;
+use super::select_text::{NESTING_MAX, depth_behind, outside};
 use crate::lexer::{RivuletDialect, token_is_word};
 use crate::{Position, SqlError};
 
@@ -77,22 +77,11 @@ pub(super) fn parse_call(call: &[TokenWithSpan]) -> Result<ast::Expr, ParserErro
 
 /// The index of TABLE in `FROM TABLE (`, outside of parentheses.
 fn find(tokens: &[TokenWithSpan]) -> Option<usize> {
-    let mut depth = 0usize;
-    for (index, three) in tokens.windows(3).enumerate() {
-        match &three[0].token {
-            Token::LParen => depth += 1,
-            Token::RParen => depth = depth.saturating_sub(1),
-            from if depth == 0
-                && token_is_word(from, "from")
-                && token_is_word(&three[1].token, "table")
-                && three[2].token == Token::LParen =>
-            {
-                return Some(index + 1);
-            }
-            _ => {}
-        }
-    }
-    None
+    let is_word = |index: usize, word: &str| tokens.get(index).is_some_and(|one| token_is_word(&one.token, word));
+    let opens = |index: usize| tokens.get(index).is_some_and(|one| one.token == Token::LParen);
+    let from =
+        outside(tokens).find(|&index| is_word(index, "from") && is_word(index + 1, "table") && opens(index + 2))?;
+    Some(from + 1)
 }
 
 /// Reads the name of the window function; returns it in lower case.
@@ -113,14 +102,10 @@ fn window_name(cursor: &mut Cursor<'_>) -> Result<TokenWithSpan, SqlError> {
 
 /// The tokens up to the parenthesis that closes one opened before them.
 fn inside_parentheses(tokens: &[TokenWithSpan]) -> Option<&[TokenWithSpan]> {
-    let mut depth = 0usize;
-    for (index, token) in tokens.iter().enumerate() {
-        match token.token {
-            Token::LParen => depth += 1,
-            Token::RParen if depth == 0 => return Some(&tokens[..index]),
-            Token::RParen => depth -= 1,
-            _ => {}
-        }
-    }
-    None
+    let mut depth = 1;
+    let end = tokens.iter().position(|token| {
+        depth = depth_behind(&token.token, depth);
+        depth == 0
+    })?;
+    Some(&tokens[..end])
 }
