@@ -41,8 +41,14 @@ impl Broadcast {
             let is_small = streams[side].is_one_row() || (streams[side].is_small && !streams[1 - side].is_small);
             may_be && is_small && !streams[1 - side].is_partitioned_by(&keys)
         };
-        let side = [RIGHT, LEFT].into_iter().find(is_broadcast)?;
-        let other = streams[1 - side];
+        [RIGHT, LEFT]
+            .into_iter()
+            .filter(is_broadcast)
+            .find_map(|side| Self::of_side(join, side, streams[1 - side], pairs))
+    }
+
+    /// The same if every instance gets all rows of this side.
+    fn of_side(join: &KeyedJoin, side: usize, other: &Stream, pairs: &[(usize, usize)]) -> Option<Self> {
         let may_divide = |column: &usize| is_key_type(other.schema.field(*column).data_type());
         let kept: Vec<usize> = join.kept(1 - side).iter().copied().filter(may_divide).collect();
         let (edge, divided_by, partition) = match &other.partition {
