@@ -478,13 +478,10 @@ fn appended(path: &Path, content: &Content, allowed: &Files) -> Result<(File, Op
         let mut file = allowed.open_with(File::options().create(true).append(true), path)?;
         let (metadata, header) = (file.metadata()?, content.header());
         let is_begun = || allowed.read(path, header.len() as u64).is_ok_and(|begun| header.starts_with(&begun));
-        // A disk that was full, or a crash, has cut the header short.
-        let is_cut = (1..header.len() as u64).contains(&metadata.len()) && is_begun();
-        if is_cut {
-            file.set_len(0)?;
-        }
-        if is_cut || metadata.len() == 0 {
-            file.write_all(header)?;
+        // A disk that was full, or a crash, may have cut the header short.
+        let missing = usize::try_from(metadata.len()).ok().and_then(|length| header.get(length..));
+        if let Some(missing) = missing.filter(|missing| !missing.is_empty() && is_begun()) {
+            file.write_all(missing)?;
         } else if !ends_a_line(path, allowed) {
             // A disk that was full, or a crash, has cut a line short. Its row comes again, in a line of its own.
             file.write_all(b"\n")?;
