@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use ureq::http::Uri;
 
 /// The hosts that statements may reach, by what they do there.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,6 +19,19 @@ pub struct Reach {
     pub brokers: AllowedHosts,
     /// The addresses of this machine at which `http:` sources may listen. By default all.
     pub listeners: AllowedHosts,
+}
+
+/// Checks the port of a URL: one that is none would count as none given.
+///
+/// # Errors
+/// Says what it is.
+pub fn check_port(uri: &Uri) -> Result<(), String> {
+    let port = uri.authority().and_then(|one| one.as_str().rsplit('@').next()?.strip_prefix(one.host()));
+    let port = port.unwrap_or_default();
+    match port.is_empty() || uri.port().is_some() {
+        true => Ok(()),
+        false => Err(format!("'{}' is no port", port.trim_start_matches(':'))),
+    }
 }
 
 impl Default for Reach {

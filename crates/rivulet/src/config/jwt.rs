@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use rivulet_connectors::reach::check_port;
 use ureq::http::Uri;
 
 /// The issuer of JSON Web Tokens.
@@ -40,6 +41,9 @@ pub enum JwtKeys {
 pub(super) fn is_safe_url(url: &str) -> bool {
     let Ok(uri) = url.parse::<Uri>() else { return false };
     let Some(host) = uri.host().filter(|host| !host.is_empty()) else { return false };
+    if check_port(&uri).is_err() {
+        return false;
+    }
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let is_here = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback());
     match uri.scheme_str() {
@@ -66,6 +70,7 @@ mod tests {
             "ftp://localhost/k",
             "/keys",
             "https://",
+            "https://login.example.org:70000/keys",
             "keys",
             "",
         ] {

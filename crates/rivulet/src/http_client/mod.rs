@@ -11,6 +11,7 @@ use std::io::{self, BufReader, Read};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rivulet_connectors::reach::check_port;
 use rivulet_connectors::tls::{ClientTls, Fault};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -178,7 +179,9 @@ impl Client {
     /// [`ClientError::Address`], [`ClientError::Token`] and [`ClientError::Certificates`].
     pub fn with(server: &str, token: Option<&str>, tls: &ClientTls) -> Result<Self, ClientError> {
         let server = server.trim_end_matches('/').to_owned();
-        let is_address = |host: &str| !host.is_empty() && !host.contains(['/', '?', '#', '@', ' ']);
+        let is_address = |host: &str| {
+            !host.contains(['/', '?', '#', '@', ' ']) && host.parse().is_ok_and(|uri| check_port(&uri).is_ok())
+        };
         let (scheme, host) = server.split_once("://").unwrap_or_default();
         if !["http", "https"].contains(&scheme) || !is_address(host) {
             return Err(ClientError::Address(server));
@@ -538,7 +541,16 @@ mod tests {
 
     #[test]
     fn addresses_are_checked() {
-        for wrong in ["", "host", "ftp://host", "https://", "http://", "http://host/path", "http://user@host"] {
+        for wrong in [
+            "",
+            "host",
+            "ftp://host",
+            "https://",
+            "http://",
+            "http://host/path",
+            "http://user@host",
+            "http://host:70000",
+        ] {
             assert!(matches!(Client::new(wrong), Err(ClientError::Address(_))), "{wrong}");
         }
         assert_eq!(Client::new("http://host:1/").expect("an address").server(), "http://host:1");

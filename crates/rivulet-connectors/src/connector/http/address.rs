@@ -1,7 +1,5 @@
 //! Addresses of `http:` and `https:`.
 
-use ureq::http::Uri;
-
 use crate::connector::ConnectorError;
 
 /// The scheme and the whole of an address as a URL, which is not parsed. One that begins with `https://` is encrypted,
@@ -20,16 +18,6 @@ pub(super) fn url_from(connector: &'static str, address: &str) -> Result<(&'stat
 pub(super) fn not_to_post_to(connector: &'static str, address: &str, problem: &str) -> ConnectorError {
     let problem = format!("is no address to post to: {problem}");
     ConnectorError::address(connector, address, problem, format!("write '{connector}://host/path'"))
-}
-
-/// What is wrong with the port of a URL; a port that is none would count as none given.
-pub(super) fn check_port(uri: &Uri) -> Result<(), String> {
-    let port = uri.authority().and_then(|one| one.as_str().rsplit('@').next()?.strip_prefix(one.host()));
-    let port = port.unwrap_or_default();
-    match port.is_empty() || uri.port().is_some() {
-        true => Ok(()),
-        false => Err(format!("'{}' is no port", port.trim_start_matches(':'))),
-    }
 }
 
 /// Splits an address into host (with port) and path.

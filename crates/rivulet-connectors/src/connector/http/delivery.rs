@@ -16,10 +16,9 @@ use ureq::tls::TlsConfig;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
-use super::address::check_port;
 use super::receivers::{Change, PAUSE_MAX, Receivers, Request, TOO_MUCH, Waiting};
 use crate::connector::Health;
-use crate::reach::AllowedHosts;
+use crate::reach::{AllowedHosts, check_port};
 use crate::tls::Fault;
 
 /// A thread that has been idle for this long ends.

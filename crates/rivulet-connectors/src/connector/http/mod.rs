@@ -30,9 +30,9 @@ use super::{
     Options, SinkSpec, SourceSpec, certificates,
 };
 use crate::http_server::{Hosts, is_host_list};
-use crate::reach::KEY_OF_LISTENERS;
+use crate::reach::{KEY_OF_LISTENERS, check_port};
 use crate::tls::{Certificates, Prepared};
-use address::{check_port, not_to_post_to, parse_address, url_from};
+use address::{not_to_post_to, parse_address, url_from};
 use listener::{CONFIRM_MAX, Listener, ListenerOptions};
 use pending::Prepared as PreparedRequests;
 
