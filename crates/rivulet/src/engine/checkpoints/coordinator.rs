@@ -154,6 +154,7 @@ impl Coordinator {
             return Err(ServiceError::new(ErrorKind::Unavailable, "the server is stopping"));
         };
         let begun = Instant::now();
+        // First: state of a version that the saved catalog lacks cannot be restored. No version takes over meanwhile.
         let catalog = catalog.as_mut().map(|line| line.save(&self.catalog, is_asked));
         let (of_applications, queries) = self.save_applications(checkpoints, applications, rest, is_asked);
         let of_big = self.big_queries.save_all(is_asked);
