@@ -236,7 +236,14 @@ fn examine_checkpoints(place: &Place, applications: Option<&Applications>, findi
             && !versions.iter().any(|version| version.id == id)
         {
             let text = format!("the state of application {name} was saved for another text");
-            findings.push(problem(ABOUT, text, "put the catalog in place that was there when it was saved"));
+            findings.push(match versions.len() < catalog::VERSIONS_MAX {
+                true => problem(ABOUT, text, "put the catalog in place that was there when it was saved"),
+                false => notice(
+                    ABOUT,
+                    text,
+                    "the catalog has forgotten that text; the next checkpoint with queries replaces this state",
+                ),
+            });
         }
         match Saved::read(captured).and_then(|saved| saved.check().map(|()| saved)) {
             Ok(saved) => queries += saved.queries(),

@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use rivulet::config::Config;
 use rivulet::engine::Engine;
+use rivulet::examine::{Level, examine};
 use rivulet::service::{CheckpointStatus, StatementResult};
 use rivulet_dataflow::StateFrame;
+use rivulet_storage::Place;
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -732,6 +734,9 @@ fn an_application_runs_whatever_version_its_state_is_of() {
     (2..9).for_each(|number| drop(run(&engine, &version(number))));
     engine.shutdown();
     drop(engine);
+    let found = examine(&folder.path().join("data"), &Place::Folder(saved)).findings;
+    let of_state = found.iter().find(|one| one.text.contains("was saved for another text")).expect("the state is left");
+    assert_eq!(of_state.level, Level::Notice, "{found:?}");
     let engine = open(folder.path());
     run(&engine, "CREATE QUERY b FROM APPLICATION steps WITH (id => 'b')");
     assert_eq!(Steps::of(&engine).step("b", 1), Value::Null);
