@@ -75,7 +75,7 @@ impl Engine {
             return unavailable("a worker thread has ended by a defect; its groups wait");
         }
         if let Some(problem) = self.event_log.problem() {
-            let hint = match self.event_log.is_nearly_full() {
+            let hint = match self.event_log.waits_for_checkpoint() {
                 true => {
                     "rivulet status says what a checkpoint waits for; durability.log_bytes_max gives the log more room"
                 }

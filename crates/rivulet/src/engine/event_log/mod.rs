@@ -434,6 +434,11 @@ impl EventLog {
         }
         is_over
     }
+
+    /// Whether nothing is accepted until a checkpoint lets the log be shortened: it is full, and the disk takes writes.
+    pub(super) fn waits_for_checkpoint(&self) -> bool {
+        !self.log.is_broken() && self.log.stats().problem.is_some()
+    }
 }
 
 impl Drop for EventLog {
