@@ -67,7 +67,8 @@ impl Coordinator {
             // At most half of the interval, so that the next checkpoint has as much to save as this one.
             let mut left = interval / 2;
             let mut rest = |worked: Duration| {
-                if !coordinator.checkpoints.iter().any(|checkpoints| checkpoints.are_awaited()) {
+                let is_awaited = coordinator.checkpoints.iter().any(|checkpoints| checkpoints.are_awaited());
+                if !is_awaited && !coordinator.event_log.is_nearly_full() {
                     let rest = left.min(worked * RESTS);
                     left -= rest;
                     until.are_over_within(rest);
