@@ -415,7 +415,8 @@ impl Applications {
         let plan = |version: &StoredApplication| {
             self.languages().load_stored(version, &tables).map_err(|error| {
                 let message = format!("its saved state is of an earlier version, which cannot run: {}", error.message);
-                ServiceError { message, ..error }
+                // Its place is in that version's text, which is not shown.
+                ServiceError { message, line: None, column: None, ..error }
             })
         };
         match versions.iter().rposition(|version| version.id == id) {
