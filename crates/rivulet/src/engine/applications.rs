@@ -16,7 +16,7 @@ use rivulet_operators::application::{Application, Tables};
 use rivulet_runtime::Workers;
 
 use super::languages::Languages;
-use super::not_running::{NotRunning, Unrestored};
+use super::not_running::{NotRunning, Refusal, Unrestored};
 use super::outlets::Outlets;
 use super::prepare::Preparation;
 use super::routing::Routing;
@@ -55,8 +55,7 @@ struct Known {
 pub(super) type Stored = (StoredApplication, Result<Prepared, ServiceError>);
 
 /// Fails if the saved state of an application has no place in it. Gets also that state, if it was kept until now.
-pub(super) type Fits<'a> =
-    &'a mut dyn FnMut(ApplicationNumber, &Prepared, Option<&[Bytes]>) -> Result<(), ServiceError>;
+pub(super) type Fits<'a> = &'a mut dyn FnMut(ApplicationNumber, &Prepared, Option<&[Bytes]>) -> Result<(), Refusal>;
 
 impl Applications {
     /// Without applications until [`Applications::load`].
@@ -85,13 +84,14 @@ impl Applications {
     pub(super) fn load(&self, stored: Vec<Stored>, fits: Fits<'_>) {
         let mut known = self.known.lock();
         for (stored, prepared) in stored {
+            let prepared = prepared.map_err(Refusal::from);
             match prepared.and_then(|prepared| fits(stored.number, &prepared, None).map(|()| prepared)) {
                 Ok(prepared) => drop(self.start(&mut known, stored.number, prepared)),
-                Err(error) => {
+                Err(refusal) => {
                     let application = stored.name.in_log();
-                    tracing::error!(application, "a registered application is not running: {error}");
+                    tracing::error!(application, "a registered application is not running: {}", refusal.error);
                     let shown = self.languages().shown(&stored.kind, &stored.bytes);
-                    known.not_running.insert(stored.number, NotRunning::new(stored, shown, &error));
+                    known.not_running.insert(stored.number, NotRunning::new(stored, shown, refusal));
                 }
             }
         }
@@ -118,14 +118,18 @@ impl Applications {
         let mut known = self.known.lock();
         let mut started = Vec::new();
         for (number, other) in std::mem::take(&mut known.not_running) {
-            let prepared = self.prepare_stored(&other.stored, &tables);
+            if other.is_final {
+                known.not_running.insert(number, other);
+                continue;
+            }
+            let prepared = self.prepare_stored(&other.stored, &tables).map_err(Refusal::from);
             match prepared.and_then(|prepared| fits(number, &prepared, other.saved.as_deref()).map(|()| prepared)) {
                 Ok(prepared) => {
                     self.start(&mut known, number, prepared);
                     started.push(number);
                 }
-                Err(error) => {
-                    known.not_running.insert(number, other.again(&error));
+                Err(refusal) => {
+                    known.not_running.insert(number, other.again(refusal));
                 }
             }
         }
@@ -409,14 +413,14 @@ impl Applications {
         number: ApplicationNumber,
         tenant: &Tenant,
         id: &str,
-    ) -> Result<Vec<Application>, ServiceError> {
-        let versions = self.catalog().versions(number)?;
+    ) -> Result<Vec<Application>, Refusal> {
+        let versions = self.catalog().versions(number).map_err(ServiceError::from)?;
         let tables = self.tables.loaded(tenant);
         let plan = |version: &StoredApplication| {
             self.languages().load_stored(version, &tables).map_err(|error| {
                 let message = format!("its saved state is of an earlier version, which cannot run: {}", error.message);
                 // Its place is in that version's text, which is not shown.
-                ServiceError { message, line: None, column: None, ..error }
+                Refusal::from(ServiceError { message, line: None, column: None, ..error })
             })
         };
         match versions.iter().rposition(|version| version.id == id) {
@@ -424,8 +428,9 @@ impl Applications {
             None if versions.len() == VERSIONS_MAX => Ok(Vec::new()),
             None => {
                 let message = "the catalog is older than its saved state, and lacks the version that saved it";
-                Err(ServiceError::new(ErrorKind::Conflict, message)
-                    .with_hint("put the catalog in place that was there when the state was saved"))
+                let error = ServiceError::new(ErrorKind::Conflict, message)
+                    .with_hint("put the catalog in place that was there when the state was saved");
+                Err(Refusal { error, is_final: true })
             }
         }
     }

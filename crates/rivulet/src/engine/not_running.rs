@@ -18,6 +18,19 @@ pub(super) struct Unrestored {
     pub(super) altered_next: u64,
 }
 
+/// Why an application cannot run.
+pub(super) struct Refusal {
+    pub(super) error: ServiceError,
+    /// Whether it cannot run whatever tables there are.
+    pub(super) is_final: bool,
+}
+
+impl From<ServiceError> for Refusal {
+    fn from(error: ServiceError) -> Self {
+        Self { error, is_final: false }
+    }
+}
+
 /// An application that cannot run.
 pub(super) struct NotRunning {
     pub(super) stored: StoredApplication,
@@ -30,20 +43,22 @@ pub(super) struct NotRunning {
     reason: String,
     /// The remedy, if one is known.
     remedy: Option<String>,
+    /// As [`Refusal`] has it.
+    pub(super) is_final: bool,
 }
 
 impl NotRunning {
-    pub(super) fn new(stored: StoredApplication, shown: String, error: &ServiceError) -> Self {
+    pub(super) fn new(stored: StoredApplication, shown: String, Refusal { error, is_final }: Refusal) -> Self {
         let reason = match (error.line, error.column) {
             (Some(line), Some(column)) => format!("{} (line {line}, column {column})", error.message),
-            _ => error.message.clone(),
+            _ => error.message,
         };
-        Self { stored, shown, queries: 0, saved: None, reason, remedy: error.hint.clone() }
+        Self { stored, shown, queries: 0, saved: None, reason, remedy: error.hint, is_final }
     }
 
     /// The same application after another attempt to start it failed.
-    pub(super) fn again(self, error: &ServiceError) -> Self {
-        Self { queries: self.queries, saved: self.saved, ..Self::new(self.stored, self.shown, error) }
+    pub(super) fn again(self, refusal: Refusal) -> Self {
+        Self { queries: self.queries, saved: self.saved, ..Self::new(self.stored, self.shown, refusal) }
     }
 
     /// The answer to callers that want to use it.

@@ -23,7 +23,7 @@ use crate::catalog::{ApplicationNumber, Used};
 use crate::counted::counted;
 use crate::engine::applications::Applications;
 use crate::engine::event_log::EventLog;
-use crate::engine::not_running::Unrestored;
+use crate::engine::not_running::{Refusal, Unrestored};
 use crate::engine::outlets::{self, Outlets};
 use crate::engine::running::{Prepared, Running};
 use crate::service::{ErrorKind, RecoveryStatus, ServiceError};
@@ -131,7 +131,7 @@ impl SavedStates {
         applications: &Applications,
         number: ApplicationNumber,
         prepared: &Prepared,
-    ) -> Result<(), ServiceError> {
+    ) -> Result<(), Refusal> {
         if let Some(error @ StateError::Version { .. }) = self.unreadable.get(&number) {
             return Err(without_place(error));
         }
@@ -147,12 +147,14 @@ impl SavedStates {
     }
 }
 
-fn without_place(error: &StateError) -> ServiceError {
+fn without_place(error: &StateError) -> Refusal {
     let refused = ServiceError::from_text(ErrorKind::Conflict, &format!("its saved state has no place in it: {error}"));
-    match refused.hint {
+    let refused = match refused.hint {
         Some(_) => refused,
         None => refused.with_hint("start the version of the program that saved it"),
-    }
+    };
+    // Other tables may give it other operators, and none of them reads what a later version has written.
+    Refusal { error: refused, is_final: matches!(error, StateError::Version { .. }) }
 }
 
 /// Writes to the log what was wrong with an application's state, and keeps the part of it that any user may know.
@@ -172,7 +174,7 @@ fn map_from(
     number: ApplicationNumber,
     Prepared { tenant, application, .. }: &Prepared,
     id: &str,
-) -> Result<Option<(Line, StateMap)>, ServiceError> {
+) -> Result<Option<(Line, StateMap)>, Refusal> {
     let planned = applications.versions_since(number, tenant, id)?;
     let after = planned.iter().skip(1).chain([application]);
     let maps = planned.iter().zip(after).map(|(before, after)| migration(before, after).map);
