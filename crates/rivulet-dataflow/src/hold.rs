@@ -17,7 +17,7 @@ struct Held {
 
 /// Somebody who sleeps until there is work.
 pub trait Wake: Send + Sync {
-    /// Wakes it. Nobody else is woken by that.
+    /// Wakes it. Must not call [`wake()`] or begin or end a [`Hold`]: the list of sleepers is borrowed meanwhile.
     fn wake(&self);
 }
 

@@ -280,7 +280,7 @@ pub(crate) struct Deadlines {
     /// Clock time, microseconds; `i64::MAX` for never.
     at_us: boxcar::Vec<AtomicI64>,
     tasks: Mutex<Registered>,
-    /// Who sets a deadline before this time wakes the timekeeper; `i64::MIN` while it is awake.
+    /// Who sets a deadline before this time wakes the timekeeper; `i64::MIN` once it is awake or rung, until it looks.
     wakes_before_us: AtomicI64,
     /// None where the caller keeps the time.
     timekeeper: OnceLock<Thread>,
