@@ -39,10 +39,6 @@ const IS_NEW: &str = "the new version is made once";
 const IS_STARTED: &str = "the new version was made before";
 const IS_LOCKED: &str = "the state of the engine is locked but while it waits";
 
-/// The hint where a version that keeps the inputs has to wait all the same.
-const WAITS_FOR_LOG: &str = "try again when its output delivers again, as DESCRIBE APPLICATION says: the new version \
-    tells queries apart that were computed as one, or queries were paused or resumed shortly before a restart";
-
 /// A version of an application that is to take over from the running one.
 struct Version<'a> {
     queries: &'a Queries,
@@ -234,8 +230,13 @@ impl Upgrade for Version<'_> {
         let (queries, before) = (self.queries, self.before.clone());
         let comes_to_rest = !self.inputs_stay || !self.unequal().is_empty();
         if comes_to_rest || self.state.as_ref().expect(IS_LOCKED).has_absences_of(before.number) {
-            check_not_behind(&before)
-                .map_err(|error| if self.inputs_stay { error.with_hint(WAITS_FOR_LOG) } else { error })?;
+            // Why a version that keeps the inputs has to wait all the same.
+            let why = match comes_to_rest {
+                true => "the new version tells queries apart that were computed as one",
+                false => "queries were paused or resumed shortly before a restart",
+            };
+            let hint = format!("try again when its output delivers again, as DESCRIBE APPLICATION says: {why}");
+            check_not_behind(&before).map_err(|error| if self.inputs_stay { error.with_hint(hint) } else { error })?;
         }
         if comes_to_rest {
             // Before other code can lock the state, so that no other change brings the group to rest.
