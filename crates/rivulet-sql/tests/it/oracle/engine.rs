@@ -47,7 +47,7 @@ pub(crate) struct Course {
 }
 
 /// How often each row is among the results; how many rows were refused, and why the first was; and how many restarts
-/// there were, for a flow that is coming to its end has none.
+/// went on in another number of instances, for a flow that is coming to its end has none.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Answered {
     pub(crate) rows: BTreeMap<Vec<Value>, i64>,
@@ -126,7 +126,7 @@ pub(crate) fn run_through(
     };
     let (mut flow, mut kept) = start(&workers, plan, tables, course, course.parallelism, None)?;
     let mut rows: Vec<Change> = Vec::new();
-    let (mut refused, mut restarted) = (None, 0);
+    let (mut refused, mut restarted, mut instances) = (None, 0, course.parallelism);
     for &(steps, parallelism) in restarts {
         for _ in 0..steps {
             step();
@@ -152,7 +152,8 @@ pub(crate) fn run_through(
                 drop(flow);
                 let restored = Some(saved_and_read(snapshot)?);
                 (flow, kept) = start(&workers, plan, tables, course, parallelism, restored)?;
-                restarted += 1;
+                restarted += usize::from(parallelism != instances);
+                instances = parallelism;
             }
         }
     }

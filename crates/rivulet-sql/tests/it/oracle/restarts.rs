@@ -201,7 +201,7 @@ fn check(plans: &Plans, tables: &[Table]) {
             }
         }
         if restarted == 0 {
-            wrong.push(format!("{query}\n  it was never restarted"));
+            wrong.push(format!("{query}\n  it was never restarted in another number of instances"));
         }
     }
     assert!(wrong.is_empty(), "{} are wrong\n{}", wrong.len(), wrong.join("\n"));
