@@ -12,7 +12,7 @@ use rmqtt_codec::types::{MQTT_LEVEL_311, Protocol, QoS};
 use rmqtt_codec::{v3, v5};
 
 /// How long any test waits for anything.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Connections so far, for their names.
 static CLIENTS: AtomicU32 = AtomicU32::new(0);

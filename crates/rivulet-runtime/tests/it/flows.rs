@@ -18,7 +18,7 @@ use rivulet_dataflow::{
 use rivulet_runtime::{Budget, Flow, FlowLimits, FlowParts, Numa, Partition, Topology, WorkerSettings, Workers};
 
 /// A deadline for what is over in milliseconds on an idle machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Goes on evenly from a fixed moment.
 pub(crate) struct RunningClock(pub(crate) Instant);

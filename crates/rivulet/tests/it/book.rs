@@ -24,7 +24,7 @@ use tempfile::TempDir;
 use crate::server::{Server, free_port, rivulet, said, wait_for};
 
 /// How long the output of a command in the background is waited for.
-const WAIT_MAX: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// A block of code.
 #[derive(Debug)]

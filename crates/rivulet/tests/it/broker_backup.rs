@@ -18,7 +18,7 @@ impl Keeper {
     /// Connects; whether the broker knows the session.
     fn connect(broker: SocketAddr) -> (Self, bool) {
         let mut socket = TcpStream::connect(broker).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
         socket.write_all(b"\x10\x12\x00\x04MQTT\x04\x00\x00\x00\x00\x06keeper").unwrap();
         let mut keeper = Self(socket);
         let answer = keeper.packet();
@@ -78,7 +78,7 @@ fn with_sessions(folder: &Path, waiting: usize) -> (Server, Keeper) {
     keeper.subscribe();
     drop(keeper);
     let mut other = TcpStream::connect(server.mqtt).map(Keeper).unwrap();
-    other.0.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    other.0.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
     other.0.write_all(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00").unwrap();
     other.packet();
     other.publish("lamp/state", "on", true);

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 use crate::server::{Publisher, Server, free_port, wait};
 
 /// How long a client goes on without an answer before the test fails.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Messages that a client sends before it has an acknowledgement.
 pub(super) const WINDOW: usize = 32;

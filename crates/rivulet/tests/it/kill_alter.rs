@@ -21,7 +21,7 @@ use crate::kill::{DAY_MS, Device, WINDOW, WINDOW_BEGIN_MS, kills, random};
 use crate::server::{Publisher, Server, free_port, wait};
 
 /// No step of the test takes longer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// More than share the decoding of a topic.
 const QUERIES: usize = 24;

@@ -191,7 +191,7 @@ fn a_session_misses_nothing_that_was_acknowledged_however_often_the_server_is_ki
         };
         [missing_of("in/device0"), missing_of("out/device0")].concat()
     };
-    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    let deadline = std::time::Instant::now() + Duration::from_secs(300);
     while !missing().is_empty() && std::time::Instant::now() < deadline {
         thread::sleep(Duration::from_millis(50));
     }
@@ -249,7 +249,7 @@ struct Acknowledged(TcpStream);
 impl Acknowledged {
     fn connect(broker: SocketAddr) -> Self {
         let mut socket = TcpStream::connect(broker).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
         socket.write_all(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00").unwrap();
         let mut answer = [0; 4];
         socket.read_exact(&mut answer).unwrap();

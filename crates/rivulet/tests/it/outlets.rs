@@ -588,10 +588,10 @@ fn results_go_to_a_topic_of_kafka_for_each_query() {
     );
     publish(&engine, &[("in/a", r#"{"n": 1}"#), ("in/b", r#"{"n": 2}"#), ("in/a", r#"{"n": 3}"#)]);
     let of = |room: &str, numbers: &[i64]| numbers.iter().map(|n| (room.to_owned(), *n)).collect::<Vec<_>>();
-    wait_for(Duration::from_secs(60), "the messages of one", || {
+    wait_for(Duration::from_secs(300), "the messages of one", || {
         in_topic(&broker.address, "alerts-a") == of("a", &[1, 3])
     });
-    wait_for(Duration::from_secs(60), "the messages of the other", || {
+    wait_for(Duration::from_secs(300), "the messages of the other", || {
         in_topic(&broker.address, "alerts-b") == of("b", &[2])
     });
     // All are acknowledged, so that a checkpoint covers them.
@@ -601,7 +601,7 @@ fn results_go_to_a_topic_of_kafka_for_each_query() {
     drop(engine);
     let engine = opened(on_demand(folder.path()));
     publish(&engine, &[("in/b", r#"{"n": 4}"#)]);
-    wait_for(Duration::from_secs(60), "it goes on", || in_topic(&broker.address, "alerts-b") == of("b", &[2, 4]));
+    wait_for(Duration::from_secs(300), "it goes on", || in_topic(&broker.address, "alerts-b") == of("b", &[2, 4]));
 }
 
 #[test]
@@ -623,7 +623,7 @@ fn a_kafka_that_is_away_is_told_and_what_waits_for_it_is_saved() {
         let retries = |row: &Vec<Value>| row[0] == "sink output" && row[1].to_string().contains("is retrying (1 row");
         assert!(described.iter().any(retries), "{described:?}");
         // A dead receiver keeps no events in the log that others share.
-        wait_for(Duration::from_secs(60), "a checkpoint has it", || engine.checkpoint().is_ok());
+        wait_for(Duration::from_secs(300), "a checkpoint has it", || engine.checkpoint().is_ok());
         engine.shutdown();
     }
     let engine = opened(on_demand(folder.path()));
@@ -671,7 +671,7 @@ fn after_a_kill_each_result_is_posted() {
         }
         found
     };
-    wait_for(Duration::from_secs(60), "all results", || numbers().len() == sent as usize);
+    wait_for(Duration::from_secs(300), "all results", || numbers().len() == sent as usize);
     let twice: Vec<_> = numbers().into_iter().filter(|(_, keys)| keys.len() > 1).collect();
     assert!(twice.is_empty(), "results with several keys: {twice:?}");
 }
@@ -679,7 +679,7 @@ fn after_a_kill_each_result_is_posted() {
 /// Publishes with QoS 1, and waits for the acknowledgement: the event is in the log.
 pub(crate) fn acknowledged(broker: SocketAddr, topic: &str, payload: &str) {
     let mut socket = TcpStream::connect(broker).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
     socket.write_all(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x00\x00\x00").unwrap();
     let body = [&(topic.len() as u16).to_be_bytes()[..], topic.as_bytes(), &[0, 1], payload.as_bytes()].concat();
     socket.write_all(&[&[0x32, u8::try_from(body.len()).unwrap()], &body[..]].concat()).unwrap();

@@ -295,7 +295,7 @@ fn a_tenant_watches_as_many_streams_as_its_limit_says() {
     let watch = |token: &str| {
         let headers = format!("authorization: Bearer {token}\r\n");
         let mut stream = TcpStream::connect(fixture.server.address).expect("a connection");
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        stream.set_read_timeout(Some(Duration::from_secs(300))).expect("a timeout");
         stream.write_all(request("GET", "/api/v1/queries/q/results", &headers, "").as_bytes()).expect("a request");
         let mut head = [0; 12];
         stream.read_exact(&mut head).expect("an answer");
@@ -325,7 +325,7 @@ fn requests_over_the_rate_are_answered_with_429_and_when_to_come_again() {
     assert_eq!(status, 429, "{text}");
     let head_of = |_| {
         let mut stream = TcpStream::connect(fixture.server.address).expect("a connection");
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        stream.set_read_timeout(Some(Duration::from_secs(300))).expect("a timeout");
         let headers = format!("authorization: Bearer {}\r\n", fixture.boss);
         stream.write_all(request("GET", "/api/v1/applications", &headers, "").as_bytes()).expect("a request");
         let mut answer = String::new();

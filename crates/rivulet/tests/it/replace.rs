@@ -16,7 +16,7 @@ use super::server::{Publisher, Server, free_port};
 use super::support::AsOperator;
 
 /// How long something may take that takes no time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The steps between numbers, `factor` times.
 fn steps(factor: &str) -> String {

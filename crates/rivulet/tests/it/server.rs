@@ -10,7 +10,7 @@ pub(crate) use rivulet_testing_ports::free_address as free_port;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-const WAIT_MAX: Duration = Duration::from_secs(60);
+const WAIT_MAX: Duration = Duration::from_secs(300);
 
 const AC_CONTROL: &str = include_str!("../../../../examples/ac_control.sql");
 

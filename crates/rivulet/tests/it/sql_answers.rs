@@ -15,7 +15,7 @@ use rivulet_testing::Answer;
 use tempfile::TempDir;
 
 /// A query over a few rows is over at once.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a script's last query says.
 pub(crate) struct Answered {

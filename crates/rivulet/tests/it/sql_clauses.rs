@@ -13,7 +13,7 @@ use rivulet_dataflow::Batch;
 
 use crate::sql_answers::{files, told};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The rows that are there in the end.
 #[derive(Clone)]

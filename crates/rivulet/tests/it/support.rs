@@ -22,7 +22,7 @@ use serde_json::json;
 use tokio::sync::{broadcast, oneshot};
 
 /// No wait of a test is longer.
-pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// Knows just enough to tell requests apart: one application form, queries with any parameters.
 #[derive(Default)]

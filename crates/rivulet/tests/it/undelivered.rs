@@ -68,7 +68,7 @@ fn arrived(receiver: &Receiver) -> BTreeMap<i64, BTreeSet<String>> {
 /// All numbers arrive, each with one key.
 fn all_arrive(receiver: &Receiver, numbers: i64) {
     receiver.refuses.store(false, Ordering::Release);
-    wait_for(Duration::from_secs(60), "all rows", || arrived(receiver).len() == usize::try_from(numbers).unwrap());
+    wait_for(Duration::from_secs(300), "all rows", || arrived(receiver).len() == usize::try_from(numbers).unwrap());
     assert!(arrived(receiver).values().all(|keys| keys.len() == 1), "{:?}", arrived(receiver));
 }
 
@@ -299,14 +299,14 @@ fn a_stop_that_loses_rows_of_a_transaction_says_so() {
     server.sql_ok(&format!("CREATE SINK first TO 'kafka:{}/out' FORMAT JSON", broker.address));
     server.sql_ok("CREATE QUERY makes AS SELECT n FROM numbers INTO first");
     publish(&server, 0..=0);
-    wait_for(Duration::from_secs(60), "the topic", || in_topic(&broker.address, "out").len() == 1);
+    wait_for(Duration::from_secs(300), "the topic", || in_topic(&broker.address, "out").len() == 1);
     server.sql_ok("DROP QUERY makes");
     server.sql_ok(&format!("CREATE SINK away TO 'kafka:{}/out' FORMAT JSON WITH ({options})", broker.address));
     server.sql_ok("CREATE QUERY q AS SELECT n FROM numbers INTO away");
     publish(&server, 1..=10);
     wait("the rows to be read", || server.status()["big_queries"][0]["rows_in"] == 10);
     server.sql_ok("CHECKPOINT");
-    wait_for(Duration::from_secs(60), "the first rows", || in_topic(&broker.address, "out").len() == 11);
+    wait_for(Duration::from_secs(300), "the first rows", || in_topic(&broker.address, "out").len() == 11);
     broker.kill();
     publish(&server, 11..=30);
     wait("rows to wait", || sink(&server)["waiting_rows"] == 20 && sink(&server)["state"] == "retrying");

@@ -12,7 +12,7 @@ use rivulet_connectors::connector::{
 use rivulet_dataflow::{Batch, Polled, Reason, Refusals, Sink, Source, SourceError};
 
 /// How long anything may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Columns from `"name TYPE, name TYPE NOT NULL"`.
 pub(crate) fn columns(declared: &str) -> SchemaRef {

@@ -526,7 +526,7 @@ fn log_in(broker: &BrokerThread, password: &[u8; 4]) -> u8 {
 /// The same of a user whose name has three letters.
 fn log_in_as(broker: &BrokerThread, user: &str, password: &[u8; 4]) -> u8 {
     let mut socket = std::net::TcpStream::connect(("127.0.0.1", broker.port())).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(300))).unwrap();
     let head = b"\x10\x17\x00\x04MQTT\x04\xc2\x00\x3c\x00\x00\x00\x03";
     std::io::Write::write_all(&mut socket, &[&head[..], user.as_bytes(), b"\x00\x04", password].concat()).unwrap();
     let mut answer = [0; 4];

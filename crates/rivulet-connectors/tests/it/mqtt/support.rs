@@ -18,7 +18,7 @@ pub(crate) use rivulet_testing_ports::free_port;
 use crate::authority::Authority;
 
 /// No wait is longer.
-pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(300);
 
 /// Waits until something holds.
 pub(crate) async fn until(what: &str, mut holds: impl FnMut() -> bool) {
