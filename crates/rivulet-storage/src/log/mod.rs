@@ -442,6 +442,13 @@ impl Log {
         true
     }
 
+    /// The position behind the last record of the file that has this position.
+    pub fn file_end(&self, position: u64) -> u64 {
+        let segments = self.shared.segments.lock();
+        let behind = segments.partition_point(|one| one.first <= position);
+        segments.get(behind).map_or_else(|| self.next(), |after| after.first)
+    }
+
     /// Whether three quarters of the room on disk are taken.
     pub fn is_nearly_full(&self) -> bool {
         self.shared.disk_bytes.load(Ordering::Relaxed) >= self.shared.settings.bytes_max / 4 * 3

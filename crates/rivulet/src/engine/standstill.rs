@@ -51,6 +51,16 @@ const FAILURES_MAX: u32 = 5;
 /// The most events that may come between the end of reading and the moment at which no message is routed.
 const REST_MAX: u64 = 8_192;
 
+/// An application for which the log could not be read.
+pub(super) struct Failed {
+    /// When it was tried last.
+    pub(super) at: Instant,
+    /// How often in a row.
+    pub(super) times: u32,
+    /// What any user may know of it.
+    pub(super) text: String,
+}
+
 /// The applications that stand still, or are behind.
 pub(super) struct Standstills {
     pub(super) applications: Arc<Applications>,
@@ -64,9 +74,8 @@ pub(super) struct Standstills {
     pub(super) has_some: Arc<Bell>,
     /// Rings as long as the log is nearly full.
     pub(super) log_waits: Arc<Bell>,
-    /// The applications for which the log could not be read, each with the time of its last attempt and the number of
-    /// failures in a row.
-    pub(super) failed: Mutex<BTreeMap<ApplicationNumber, (Instant, u32)>>,
+    /// The applications for which the log could not be read.
+    pub(super) failed: Mutex<BTreeMap<ApplicationNumber, Failed>>,
     /// The position of the log before which applications give up events, so that it is not full.
     pub(super) given_up_to: AtomicU64,
 }
@@ -161,29 +170,26 @@ impl Standstills {
             self.known.lock().values().filter(|one| one.group.is_behind()).cloned().collect();
         let standing = self.outlets.standing();
         let mut failed = self.failed.lock();
-        let had_failed = !failed.is_empty();
         failed.retain(|number, _| behind.iter().any(|running| running.number == *number));
         for running in behind.iter().filter(|running| !standing.contains(&running.number)) {
-            if failed.get(&running.number).is_some_and(|(at, _)| at.elapsed() < IDLE_PERIOD) {
+            if failed.get(&running.number).is_some_and(|one| one.at.elapsed() < IDLE_PERIOD) {
                 continue;
             }
             match self.read_for(running) {
                 Ok(true) => _ = failed.remove(&running.number),
                 Ok(false) => {}
                 Err(error) => {
-                    let name = running.full_name().in_log();
-                    tracing::error!(application = name, "the log cannot be read, and it is tried again: {error}");
-                    self.event_log.note_unread(Some(format!("'{name}' cannot read on from the log: {error}")));
-                    let (at, failures) = failed.entry(running.number).or_insert((Instant::now(), 0));
-                    (*at, *failures) = (Instant::now(), *failures + 1);
+                    let name = running.full_name();
+                    let (application, public) = (name.in_log(), name.in_public());
+                    tracing::error!(application, "the log cannot be read, and it is tried again: {error}");
+                    let text = format!("the application {public} cannot read on from the log: {error}");
+                    let times = failed.get(&running.number).map_or(0, |one| one.times) + 1;
+                    failed.insert(running.number, Failed { at: Instant::now(), times, text });
                 }
             }
         }
-        if had_failed && failed.is_empty() {
-            self.event_log.note_unread(None);
-        }
-        let cannot_read =
-            |number: ApplicationNumber| failed.get(&number).is_some_and(|(_, failures)| *failures >= FAILURES_MAX);
+        self.event_log.note_unread(failed.values().next().map(|one| one.text.clone()));
+        let cannot_read = |number: ApplicationNumber| failed.get(&number).is_some_and(|one| one.times >= FAILURES_MAX);
         let is_stuck = |running: &Arc<Running>| standing.contains(&running.number) || cannot_read(running.number);
         let (stuck, others): (Vec<_>, Vec<_>) = behind.into_iter().partition(is_stuck);
         self.give_up_some(&stuck, |running| standing.contains(&running.number));
@@ -194,7 +200,7 @@ impl Standstills {
     /// the one that is furthest behind: a full log would stop all. They do so once more when the log was shortened by
     /// that, and is full again. Each call gives up as much as there is time for.
     ///
-    /// One that does not stand still takes what waits in its inbox, and gives up only what cannot be read.
+    /// One that does not stand still takes what waits in its inbox, and gives up only the file that cannot be read.
     pub(super) fn give_up_some(&self, stuck: &[Arc<Running>], stands_still: impl Fn(&Running) -> bool) {
         let (forgotten, end) = (self.event_log.forgotten(), self.event_log.next());
         if !self.event_log.is_nearly_full() {
@@ -217,6 +223,8 @@ impl Standstills {
             if self.routing.has_earlier_rows(running, fell_at) {
                 continue;
             }
+            let is_standing = stands_still(running);
+            let to = if is_standing { to } else { to.min(self.event_log.file_end(from)) };
             let (mut events, mut found) = (0, Vec::new());
             let read = self.read_some(from, to, &mut |message, _| {
                 self.routing.find_targets(running, message.topic, &mut found);
@@ -224,7 +232,7 @@ impl Standstills {
                 true
             });
             let next = match read {
-                Ok(read) if stands_still(running) => {
+                Ok(read) if is_standing => {
                     events += read.lost;
                     read.next
                 }
@@ -239,7 +247,7 @@ impl Standstills {
                 continue;
             }
             running.group.count_given_up(events);
-            if stands_still(running) {
+            if is_standing {
                 events += running.group.give_up_waiting();
             }
             if events > 0 {

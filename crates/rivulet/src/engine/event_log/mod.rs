@@ -316,6 +316,11 @@ impl EventLog {
         self.log.stats()
     }
 
+    /// The position behind the last event of the file that has this position.
+    pub(super) fn file_end(&self, position: LogPosition) -> LogPosition {
+        self.log.file_end(position)
+    }
+
     /// Whether three quarters of the log are full.
     pub(super) fn is_nearly_full(&self) -> bool {
         self.log.is_nearly_full()

@@ -39,7 +39,7 @@ pub(super) struct Progress {
     /// The number of positions that could not be read.
     pub(super) lost: AtomicU64,
     /// From the first of these to the position behind the last. Several applications may read there, and each is
-    /// counted once.
+    /// counted once; what is found between two that were counted is not.
     pub(super) lost_within: Mutex<Range<LogPosition>>,
     /// The duration of the replay so far, in milliseconds.
     pub(super) elapsed_ms: AtomicU64,

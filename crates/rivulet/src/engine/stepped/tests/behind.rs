@@ -223,7 +223,7 @@ fn a_file_of_the_log_that_cannot_be_read_holds_up_nobody_else_and_is_told() {
     let hook = behind.running("hook").group.clone();
     let mut numbers = Vec::new();
     while hook.is_behind() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "it is tried again");
+        assert!(begun.elapsed() < Duration::from_secs(300), "it is tried again");
         behind.standstills.catch_up();
         run_tasks(&behind.engine);
         numbers.extend(behind.numbers("hook/0"));
@@ -242,12 +242,14 @@ fn what_cannot_be_read_is_given_up_before_the_log_is_full() {
     let before = from();
     behind.standstills.catch_up();
     assert_eq!((from(), behind.given_up("hook")), (before, 0), "once is no reason");
-    for (at, failures) in behind.standstills.failed.lock().values_mut() {
-        (*at, *failures) = (*at - Duration::from_secs(9), 4);
+    for one in behind.standstills.failed.lock().values_mut() {
+        (one.at, one.times) = (one.at - Duration::from_secs(9), 4);
     }
     behind.standstills.catch_up();
-    assert_eq!(from(), before + 500);
-    assert_eq!(["hook", "other"].map(|name| behind.given_up(name)), [500, 500], "it is counted");
+    let end = behind.engine.event_log.file_end(before);
+    assert!((before + 1..before + 200).contains(&end), "{end}: a file has some of them");
+    assert_eq!(from(), end, "the other files can be read");
+    assert_eq!(["hook", "other"].map(|name| behind.given_up(name)), [end - before; 2], "it is counted");
     assert!(behind.engine.event_log.loss().is_some());
     unblock();
 }
@@ -272,7 +274,8 @@ fn who_does_not_stand_still_gives_up_only_what_cannot_be_read() {
     let unblock = behind.block_oldest_file();
     behind.standstills.give_up_some(&stuck, |_| false);
     unblock();
-    assert_eq!((from(), behind.given_up("hook")), (before + 495, 495));
+    let end = behind.engine.event_log.file_end(before);
+    assert_eq!((from(), behind.given_up("hook")), (end, end - before));
     assert_eq!(stuck[0].group.waiting(), waiting);
     run_tasks(&behind.engine);
     assert_eq!(behind.numbers("hook/0"), (0..10).collect::<Vec<_>>(), "what was in its inbox");
