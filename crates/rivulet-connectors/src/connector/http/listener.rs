@@ -210,7 +210,7 @@ async fn take(
     }
     // Asked before the body is read, so that a post without room costs nothing.
     if !shared.queue.lock().has_room(options) {
-        return come_again(1);
+        return not_read();
     }
     let is_lines = options.is_lines || says_lines(request.headers());
     let (body, _held) = match read_body(request.into_body(), options.body_bytes_max, &shared.reading, 1).await {
@@ -237,14 +237,24 @@ async fn take(
     let Some((confirmed, max)) = confirmed.zip(options.confirm_max) else {
         return StatusCode::ACCEPTED.into_response();
     };
+    let waiting = Waiting(&shared.queue, number);
     match tokio::time::timeout(max, confirmed).await {
         Ok(Ok(())) => StatusCode::OK.into_response(),
-        _ if shared.queue.lock().withdraw(number) => come_again(1),
+        _ if waiting.0.lock().withdraw(number) => not_read(),
         _ => {
             let message = "the events of this post may be in the log or not\nhint: if you post it again, they may count \
                            twice; see with rivulet status what it waits for\n";
             (StatusCode::SERVICE_UNAVAILABLE, [(header::RETRY_AFTER, "1")], message).into_response()
         }
+    }
+}
+
+/// A sender that waits until its post is confirmed. If it breaks off, the post is taken back, unless the source has it.
+struct Waiting<'a>(&'a Mutex<Queue>, u64);
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.lock().withdraw(self.1);
     }
 }
 
@@ -264,6 +274,12 @@ fn check(options: &ListenerOptions, body: &[u8], is_lines: bool) -> Result<(), S
     };
     checked
         .map_err(|problem| format!("{problem}\nhint: nothing of this post was taken; post all of it again, mended\n"))
+}
+
+fn not_read() -> Response {
+    let message = "what was posted here has to wait, and nothing of this post was taken\nhint: post it again; see with \
+                   rivulet status what it waits for\n";
+    (StatusCode::TOO_MANY_REQUESTS, [(header::RETRY_AFTER, "1")], message).into_response()
 }
 
 fn come_again(after_s: u64) -> Response {
@@ -402,18 +418,30 @@ mod tests {
         options.confirm_max = Some(Duration::from_millis(900));
         let (free, host) = (options.address, "Host: localhost\r\n");
         let listener = Listener::start(options.clone()).unwrap();
-        let (status, _) = post(free, host);
+        let (status, answer) = post(free, host);
         assert_eq!((status, listener.has_posts()), (429, false), "nobody read it, so nothing of it is taken");
+        assert!(answer.contains("nothing of this post was taken\nhint: post it again"), "{answer}");
+        drop(listener);
 
-        let sender = thread::spawn(move || post(free, host));
-        let begun = Instant::now();
-        let taken = loop {
-            assert!(begun.elapsed() < PATIENCE, "no post comes");
-            match listener.take() {
-                Some(post) => break post,
-                None => sleep(Duration::from_millis(1)),
+        options.confirm_max = Some(Duration::from_secs(6));
+        options.address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (free, listener) = (options.address, Listener::start(options.clone()).unwrap());
+        let until = |is_so: &dyn Fn() -> bool| {
+            let begun = Instant::now();
+            while !is_so() {
+                assert!(begun.elapsed() < PATIENCE, "the queue stays as it is");
+                sleep(Duration::from_millis(1));
             }
         };
+        let mut gone = connect(free);
+        write!(gone, "POST /in HTTP/1.1\r\n{host}Content-Length: 2\r\n\r\n{{}}").unwrap();
+        until(&|| listener.has_posts());
+        drop(gone);
+        until(&|| !listener.has_posts());
+
+        let sender = thread::spawn(move || post(free, host));
+        until(&|| listener.has_posts());
+        let taken = listener.take().unwrap();
         let (status, answer) = sender.join().unwrap();
         assert!(status == 503 && answer.contains("they may count twice"), "{answer}");
         assert!(taken.confirm.unwrap().send(()).is_err(), "its sender was told otherwise");
@@ -422,7 +450,7 @@ mod tests {
         assert!(queue.has_room(&options));
         queue.push(Bytes::from_static(b"{}"), false, None);
         let number = queue.push(Bytes::from_static(b"{}"), false, None);
-        queue.posts[0].since -= Duration::from_millis(150);
+        queue.posts[0].since -= Duration::from_secs(3);
         assert!(!queue.has_room(&options), "the next would wait in vain");
         options.confirm_max = None;
         assert!(queue.has_room(&options), "it need not wait");

@@ -52,8 +52,9 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
                (`application/x-ndjson`, `text/csv`, `text/plain`), lines. Answers 202 when the events wait for the query, and 429 as long as \
                too many do; 413 to bodies that are too large. An input of an application with \
                `durability => 'log'` answers 200 when the events are in the log on disk, and 503 if that is not known \
-               after 30 s: such a post may count twice if it is posted again. While its application stands still it \
-               answers 429 and takes nothing, to the first posts after up to 30 s. An input with `key_field` answers 400, with what is \
+               after 30 s: such a post may count twice if it is posted again. While its application stands still, \
+               posts that were not read before are answered with 429, the first of them after 30 s, and are not taken. \
+               A post whose sender breaks off before it is read is not taken either. An input with `key_field` answers 400, with what is \
                wrong, to a post with anything but JSON objects that have this field, and takes nothing of it. \
                A connection that is silent, or takes longer than \
                10 s for the head of a request or 30 s for each KiB of a body, is closed. Posts of web pages are answered with 403. One partition.",
