@@ -80,7 +80,6 @@ pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
         };
         all.extend(facts.outputs.iter().map(|problem| format!("its results do not arrive: {problem}")));
         all.extend(facts.behind.clone());
-        all.extend(losses(metrics));
         all.extend(one.works(facts.outputs.is_empty() && facts.all_arrive));
         all.extend(facts.server.broker_problem.as_ref().map(|problem| format!("no message can come or go: {problem}")));
         all.extend(facts.sources.iter().cloned());
@@ -99,6 +98,7 @@ pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
         if all.is_empty() {
             all.push(format!("{} came, and none of them has given a result yet", counted(activity.events(), "event")));
         }
+        all.extend(losses(metrics));
     } else if facts.parts > 1 {
         all.push(format!(
             "the query has more events than one worker can process, and runs in {} parts; its events are counted with \
@@ -419,7 +419,8 @@ fn is_near(one: &str, other: &str) -> bool {
 /// That an application has lost events.
 pub(in crate::engine) fn losses(metrics: &GroupMetrics) -> Option<String> {
     let events = metrics.refused[Reason::Overflow as usize];
-    let text = "were dropped or given up since the application was started: its inbox or the log was full";
+    let text = "were dropped or given up since the application was started: its inbox or the log was full, or a file of \
+                the log cannot be read";
     (events > 0).then(|| format!("{} {text}", counted(events, "event")))
 }
 
