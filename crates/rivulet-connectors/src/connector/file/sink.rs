@@ -480,7 +480,7 @@ fn appended(path: &Path, content: &Content, allowed: &Files) -> Result<(File, Op
         let is_begun = || allowed.read(path, header.len() as u64).is_ok_and(|begun| header.starts_with(&begun));
         // A disk that was full, or a crash, may have cut the header short.
         let missing = usize::try_from(metadata.len()).ok().and_then(|length| header.get(length..));
-        if let Some(missing) = missing.filter(|missing| !missing.is_empty() && is_begun()) {
+        if let Some(missing) = missing.filter(|missing| !missing.is_empty() && (metadata.len() == 0 || is_begun())) {
             file.write_all(missing)?;
         } else if !ends_a_line(path, allowed) {
             // A disk that was full, or a crash, has cut a line short. Its row comes again, in a line of its own.
