@@ -352,6 +352,16 @@ mod tests {
     }
 
     #[test]
+    fn state_that_its_operator_refuses_does_not_fit() {
+        let frames = vec![Some(StateFrame { operator: "avg".into(), ..frame("room") })];
+        let slice = SlotSnapshot { slots: vec![7], marks: vec![Mark::default()], queries: vec![(0, 3)], frames };
+        let mut piece = Vec::new();
+        write(slice, true, &mut piece).unwrap();
+        let found = Saved::read([piece.into()]).unwrap().fits(&mut chain(&["room"]));
+        assert!(matches!(found, Err(StateError::Mismatch(_))), "{found:?}");
+    }
+
+    #[test]
     fn state_of_a_later_version_does_not_fit() {
         for version in 1..3 {
             let frames = vec![Some(frame("room")), Some(StateFrame { version, ..frame("floor") })];
