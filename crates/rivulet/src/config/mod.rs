@@ -840,7 +840,7 @@ impl Values {
             (Some(path), None) => JwtKeys::File(path.into()),
             (None, Some(at)) if is_safe_url(&at) => JwtKeys::Url { url: at, ca_file: self.text(ca).map(PathBuf::from) },
             (None, Some(at)) => {
-                let message = format!("{url} is {at:?}, which is no https URL");
+                let message = format!("{url} is {at:?}, which is no https URL of a host and a port");
                 let hint = "keys are fetched over https, or over http from this machine (http://127.0.0.1/...)";
                 return Err(contradiction(message, hint));
             }

@@ -29,7 +29,7 @@ const MARK: &str = "thorn-7f3a";
 const MEMORY_MIB_MAX: u64 = 700;
 
 /// No answer takes longer, but for those that have no end.
-const ANSWER_MAX: Duration = Duration::from_secs(300);
+const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// How long a server may take to stop whose queries have sources that are not there.
 const STOP_MAX: Duration = Duration::from_secs(120);
