@@ -3,7 +3,7 @@
 //! Events of a durable input are in the log. The application leaves them there, and reads on from there when its output
 //! delivers again. Events of other topics wait in its inbox; beyond its bounds the newest are dropped and counted,
 //! unless the input says `overflow => 'drop_oldest'`. A source of its own (Kafka, HTTP) holds up nobody else, and
-//! waits.
+//! waits; but what the log repeats of it after a restart is left there, too.
 //!
 //! What must hold: a query gets each event of the log once, in their order, whether by its inbox or from the log.
 
@@ -25,6 +25,7 @@ use super::queries::Queries;
 use super::routing::Routing;
 use super::running::Running;
 use super::threads::{Bell, Threads};
+use super::topics::InputTopics;
 use crate::catalog::ApplicationNumber;
 use crate::counted::counted;
 use crate::service::ServiceError;
@@ -130,7 +131,10 @@ impl Standstills {
         running
             .group
             .stand_still(gives_way.zip(0..u32::BITS).map(|(gives_way, bit)| u32::from(gives_way) << bit).sum());
-        let reads_log = running.topics.inputs.iter().any(|input| input.is_logged && input.source.is_none());
+        // What the log repeats of a source waits for nobody: events of others stand behind it.
+        let is_replaying = self.event_log.is_replaying();
+        let is_left = |input: &InputTopics| input.is_logged && (input.source.is_none() || is_replaying);
+        let reads_log = running.topics.inputs.iter().any(is_left);
         if reads_log && running.group.is_checkpointed() && !running.group.is_behind() {
             // No query of it is being changed meanwhile. Where this has to wait, others must not: the next look does
             // it.

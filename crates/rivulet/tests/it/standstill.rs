@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::checkpoints::on_demand;
 use super::outlets::{Receiver, acknowledged, lines};
 use super::server::{Publisher, Server, free_port, wait_for};
-use super::support::AsOperator;
+use super::support::{AsOperator, exchange, request};
 use super::tables::said;
 
 /// A busy machine may need it.
@@ -142,6 +142,7 @@ fn without_a_log_the_newest_are_dropped_and_counted_and_nobody_is_held_up() {
     let lost = format!("{} events were dropped or given up since the application was started", overflowed(&engine));
     let why = engine.operator().describe_query("hooked").unwrap().why;
     assert!(why.iter().any(|one| one.starts_with(&lost)), "{why:?}");
+    assert!(why.iter().all(|one| !one.starts_with("no event has come")), "{why:?}");
     let mut warnings = engine.status().applications.into_iter().flat_map(|one| one.warnings);
     assert!(warnings.any(|one| one.starts_with(&lost)), "it is told also when all goes on");
 }
@@ -459,4 +460,54 @@ fn a_file_that_cannot_be_written_keeps_no_place_in_the_log_and_gets_its_rows() {
         server.wait_for_end();
         assert_eq!(lines(&blocked), rows, "{file}: each once");
     }
+}
+
+/// Events of a source stand in the log before those of others, which a replay gives in their order.
+#[test]
+fn what_was_posted_for_a_dead_receiver_holds_up_no_replay_of_others() {
+    const POSTED: usize = 6_000;
+    let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
+    let (mqtt, posts) = (free_port(), free_port());
+    let settings = [
+        ("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()),
+        ("RIVULET_INBOX_ROWS_MAX", "500".to_owned()),
+        ("RIVULET_CHECKPOINT_INTERVAL_S", "3600".to_owned()),
+        ("RIVULET_HOSTS_ALLOW", "127.0.0.1".to_owned()),
+    ];
+    let mut server = Server::spawn(folder.path(), mqtt, &settings);
+    server.wait_until_ready();
+    server.sql_ok(&format!(
+        "CREATE APPLICATION hook () INPUT t (n BIGINT) FROM 'http:{posts}/in' FORMAT JSON WITH (durability => 'log')
+         OUTPUT 'http://127.0.0.1:{}/hook' FORMAT JSON AS SELECT n FROM t;
+         CREATE APPLICATION alarm () INPUT t (n BIGINT) FROM 'mqtt:y' FORMAT JSON WITH (durability => 'log')
+         OUTPUT 'mqtt:alarm' FORMAT JSON AS SELECT n FROM t;
+         CREATE QUERY hooked FROM APPLICATION hook; CREATE QUERY alarmed FROM APPLICATION alarm",
+        receiver.port
+    ));
+    wait_for(LONG, "somebody listens", || std::net::TcpStream::connect(posts).is_ok());
+    for first in (0..POSTED).step_by(250) {
+        let lines: String = (first..first + 250).map(|n| number(n) + "\n").collect();
+        let (status, answer) =
+            exchange(posts, &request("POST", "/in", "content-type: application/x-ndjson\r\n", &lines));
+        assert_eq!(status, 200, "{answer}");
+    }
+    wait_for(LONG, "all are delivered", || receiver.count() == POSTED);
+    receiver.refuses.store(true, Ordering::Release);
+    server.kill_9();
+    receiver.requests.lock().clear();
+    let server = Server::spawn(folder.path(), mqtt, &settings);
+    server.wait_until_ready();
+    acknowledged(mqtt, "y", &number(7));
+    let results = |server: &Server| {
+        let status = server.status();
+        let all = status["applications"].as_array().expect("applications").clone();
+        all.into_iter().find(|one| one["name"] == "alarm").map(|one| one["results"].clone())
+    };
+    wait_for(LONG, "the other gets its event", || results(&server) == Some(1.into()));
+    assert_eq!(receiver.count(), 0);
+    receiver.refuses.store(false, Ordering::Release);
+    // What it had taken before comes again with the same keys.
+    wait_for(LONG, "all have arrived", || receiver.count() >= POSTED);
+    let arrived: std::collections::BTreeSet<usize> = arrived(&receiver).into_iter().collect();
+    assert_eq!(arrived, (0..POSTED).collect());
 }
