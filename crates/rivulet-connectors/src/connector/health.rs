@@ -192,6 +192,11 @@ impl Health {
         self.left_out_of.lock().get(&query).cloned()
     }
 
+    /// Whether rows were left out that are noted of their queries.
+    pub fn has_left_out_of_queries(&self) -> bool {
+        !self.left_out_of.lock().is_empty()
+    }
+
     /// Notes rows that have arrived when they are handed over: for sinks that need not wait.
     pub fn hand_and_take(&self, rows: usize, bytes: usize) {
         self.handed.fetch_add(rows as u64, Ordering::Relaxed);

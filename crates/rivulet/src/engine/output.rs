@@ -314,6 +314,12 @@ impl Outputs {
         self.outlets().filter(concerns_all).map(health).filter(|health| !health.is_well()).map(|health| health.text())
     }
 
+    /// What these have left out.
+    pub(super) fn left_out(&self) -> impl Iterator<Item = String> {
+        let of_all = self.outlets().filter(|outlet| !outlet.health.has_left_out_of_queries());
+        of_all.filter_map(|outlet| outlet.health(|query| self.query_name(query)).left_out())
+    }
+
     /// How outputs get on that are no topics.
     pub(super) fn health(&self) -> impl Iterator<Item = EndHealth> {
         self.outlets().map(|outlet| outlet.health(|query| self.query_name(query)))

@@ -519,6 +519,9 @@ fn what_a_checkpoint_has_of_a_file_arrives_though_its_sink_fails_afterwards() {
     fs::remove_file(results.join("room=b")).unwrap();
     wait("the sink works again", || health().condition == Condition::Ok);
     assert_eq!((health().rejected_rows, health().waiting_rows), (1, 0));
+    let why = engine.operator().describe_query("a").unwrap().why;
+    assert!(why.iter().any(|one| one.starts_with("since the start 'output' has left out 1 row;")), "{why:?}");
+    assert!(why.iter().all(|one| !one.starts_with("it works")), "{why:?}");
     engine.shutdown();
     assert_eq!(lines(&results.join("room=a")), [r#"{"n":1}"#], "what the checkpoint has");
     assert_eq!(lines(&results.join("room=b")), [r#"{"n":3}"#], "what waited");

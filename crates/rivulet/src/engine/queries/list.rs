@@ -120,6 +120,7 @@ impl Queries {
                 format!("{rows} of its results {were} left out since the server was started; the last because {why}")
             }));
         }
+        left_out.extend(place.iter().flat_map(|(running, _)| running.outputs.left_out()));
         let metrics = place.as_ref().map(|(running, _)| running.group.metrics());
         info.why = why(&Facts {
             name: &name.name,

@@ -84,7 +84,9 @@ pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
         all.extend(facts.server.broker_problem.as_ref().map(|problem| format!("no message can come or go: {problem}")));
         all.extend(facts.sources.iter().cloned());
         all.extend(one.waits());
-        if facts.behind.is_none() {
+        let losses = losses(metrics);
+        // Events that are left in the log or lost came, too.
+        if facts.behind.is_none() && losses.is_none() {
             all.extend(one.silent_inputs(metrics.events));
         }
         all.extend(one.spilled());
@@ -98,7 +100,7 @@ pub(super) fn why(facts: &Facts<'_>) -> Vec<String> {
         if all.is_empty() {
             all.push(format!("{} came, and none of them has given a result yet", counted(activity.events(), "event")));
         }
-        all.extend(losses(metrics));
+        all.extend(losses);
     } else if facts.parts > 1 {
         all.push(format!(
             "the query has more events than one worker can process, and runs in {} parts; its events are counted with \
