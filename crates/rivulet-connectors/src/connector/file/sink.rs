@@ -482,7 +482,7 @@ fn appended(path: &Path, content: &Content, allowed: &Files) -> Result<(File, Op
         let missing = usize::try_from(metadata.len()).ok().and_then(|length| header.get(length..));
         if let Some(missing) = missing.filter(|missing| !missing.is_empty() && (metadata.len() == 0 || is_begun())) {
             file.write_all(missing)?;
-        } else if !ends_a_line(path, allowed) {
+        } else if metadata.len() > 0 && !ends_a_line(path, allowed) {
             // A disk that was full, or a crash, has cut a line short. Its row comes again, in a line of its own.
             file.write_all(b"\n")?;
         }
