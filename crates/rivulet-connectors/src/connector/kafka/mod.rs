@@ -363,8 +363,12 @@ fn parse_address(address: &str) -> Result<(&str, &str), ConnectorError> {
     let wrong = |problem: &str| ConnectorError::address(CONNECTOR.name, address, problem, hint);
     let (brokers, topic) =
         address.trim_start_matches("//").split_once('/').ok_or_else(|| wrong("does not say broker and topic"))?;
-    if brokers.split(',').any(|broker| broker.trim().is_empty()) {
-        return Err(wrong("does not say which broker"));
+    let is_address = |broker: &str| match broker.trim().rsplit_once(':') {
+        Some((host, port)) => !host.is_empty() && (port.ends_with(']') || port.parse::<u16>().is_ok()),
+        None => !broker.trim().is_empty(),
+    };
+    if !brokers.split(',').all(is_address) {
+        return Err(wrong("does not say which broker, or with a port that is none"));
     }
     if topic.is_empty() || topic.len() > 249 || !topic.bytes().all(is_in_topics) {
         return Err(wrong("has no topic of letters, digits, '.', '_' and '-'"));
@@ -380,7 +384,7 @@ mod tests {
     fn addresses() {
         assert_eq!(parse_address("a:1,b:2/my.topic-1"), Ok(("a:1,b:2", "my.topic-1")));
         assert_eq!(parse_address("//localhost:9092/bids"), Ok(("localhost:9092", "bids")));
-        for wrong in ["", "bids", "a:1/", "/bids", "a:1,/bids", "a:1/b/c", "a:1/b d"] {
+        for wrong in ["", "bids", "a:1/", "/bids", "a:1,/bids", "a:1/b/c", "a:1/b d", "a:70000/b", "a:1,:2/b"] {
             assert!(parse_address(wrong).is_err(), "{wrong}");
         }
     }
