@@ -159,7 +159,7 @@ const FACTS: &[(&str, &str, Source)] = &[
     ),
     (
         DURABILITY,
-        "not within {30 s}, it is answered with 503",
+        "After {30 s} without that it is answered with 429",
         Constant("rivulet-connectors/src/connector/http/listener.rs", "CONFIRM_MAX"),
     ),
     (DURABILITY, "what waits has {three seconds} to leave", Constant("rivulet/src/engine/outlets.rs", "FINISH_MAX")),
