@@ -936,3 +936,41 @@ fn a_turn_takes_no_more_rows_than_its_budget() {
     let rows = sink.rows.lock();
     assert!(rows.len() == 100 && rows.iter().all(|(_, count)| *count == 10), "{rows:?}");
 }
+
+/// Moves on at each look.
+struct Ticking(AtomicI64);
+
+impl Clock for Ticking {
+    fn now_us(&self) -> i64 {
+        self.0.load(Ordering::Relaxed) + 1_700_000_000_000_000
+    }
+
+    fn steady_us(&self) -> i64 {
+        self.0.fetch_add(300, Ordering::Relaxed)
+    }
+}
+
+/// Has one more row whenever it is asked.
+struct Scraps(i64);
+
+impl Source for Scraps {
+    fn poll(&mut self, _: usize, now_us: i64, _: &mut Refusals) -> Result<Polled, SourceError> {
+        self.0 += 1;
+        Ok(Polled::Rows { columns: rows(self.0, 1), retracts: None, arrival_us: now_us })
+    }
+}
+
+#[test]
+fn a_source_that_has_caught_up_makes_way_and_one_with_more_reads_on() {
+    let more = Numbers { next: 0, end: 10_000, then: Then::End, polled: Arc::default() };
+    let sources: [(Box<dyn Source>, _); 2] = [(Box::new(Scraps(0)), 1..=6), (Box::new(more), 2_000..=10_000)];
+    for (source, expected) in sources {
+        let workers = Workers::stepped(Arc::new(Ticking(AtomicI64::new(0))));
+        let partition = Partition { event_time_column: Some(1), ..Partition::from(source) };
+        let flow = workers.start_flow(counting(vec![partition], 1, &Collected::default(), i64::MAX)).unwrap();
+        let read = || flow.report().tasks[0].rows_in;
+        let budget = Budget { events: usize::MAX, time: Duration::from_millis(20) };
+        let turns = (0..10).take_while(|_| read() == 0 && workers.run_one_within(|_| 0, budget)).count();
+        assert!(expected.contains(&read()), "{} in one turn, the {turns}. of all", read());
+    }
+}

@@ -42,6 +42,9 @@ const FINISHED_ASKED_US: i64 = 5_000;
 /// The time to poll sources that may have rows: at once.
 const SOURCES_READY: i64 = i64::MIN;
 
+/// How long a task reads on though its sources give less than a batch, microseconds: several may have some rows each.
+const CAUGHT_UP_US: i64 = 1_000;
+
 /// Makes rows of refusals, with the sources that the rows of a task come from.
 type OwnLetters = (Arc<dyn Letters>, Arc<[usize]>);
 
@@ -520,11 +523,12 @@ impl FlowTask {
                 core.is_held = core.reader.is_some() || core.stage.has_work() || !self.inbox.is_empty();
                 break Activation::Ran(rows);
             }
-            match self.step(core, budget.left(held + rows))? {
-                Some(more) => rows += more,
-                None => break Activation::Ran(rows),
-            }
-            if budget.is_spent(held + rows, clock.steady_us() - begun_us) {
+            let Some(more) = self.step(core, budget.left(held + rows))? else { break Activation::Ran(rows) };
+            rows += more;
+            let for_us = clock.steady_us() - begun_us;
+            // What its sources get while it reads makes small batches, and all that follows works on each of them.
+            let has_caught_up = core.reader.is_some() && (1..self.flow.limits.batch_rows).contains(&more);
+            if (has_caught_up && for_us >= CAUGHT_UP_US) || budget.is_spent(held + rows, for_us) {
                 break Activation::Yielded(rows);
             }
         };
