@@ -42,7 +42,8 @@ const FINISHED_ASKED_US: i64 = 5_000;
 /// The time to poll sources that may have rows: at once.
 const SOURCES_READY: i64 = i64::MIN;
 
-/// How long a task reads on though its sources give less than a batch, microseconds: several may have some rows each.
+/// How long a task reads on though its sources give less than half of what they are asked for, microseconds: several
+/// may have some rows each.
 const CAUGHT_UP_US: i64 = 1_000;
 
 /// Makes rows of refusals, with the sources that the rows of a task come from.
@@ -523,11 +524,13 @@ impl FlowTask {
                 core.is_held = core.reader.is_some() || core.stage.has_work() || !self.inbox.is_empty();
                 break Activation::Ran(rows);
             }
-            let Some(more) = self.step(core, budget.left(held + rows))? else { break Activation::Ran(rows) };
+            let rows_max = budget.left(held + rows);
+            let Some(more) = self.step(core, rows_max)? else { break Activation::Ran(rows) };
             rows += more;
             let for_us = clock.steady_us() - begun_us;
             // What its sources get while it reads makes small batches, and all that follows works on each of them.
-            let has_caught_up = core.reader.is_some() && (1..self.flow.limits.batch_rows).contains(&more);
+            let half = self.flow.limits.batch_rows.min(rows_max) / 2;
+            let has_caught_up = core.reader.is_some() && (1..half).contains(&more);
             if (has_caught_up && for_us >= CAUGHT_UP_US) || budget.is_spent(held + rows, for_us) {
                 break Activation::Yielded(rows);
             }
