@@ -82,7 +82,7 @@ impl RowStore {
         Ok(Self {
             columns,
             words: PagedRows::new(width),
-            texts: (texts > 0).then(|| Texts::new(texts)),
+            texts: (texts > 0).then(Texts::new),
             is_live: Paged::new(),
             free: Vec::new(),
         })

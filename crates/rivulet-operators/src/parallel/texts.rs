@@ -1,10 +1,10 @@
 //! The texts of kept rows.
 //!
-//! The texts of a row are stored one after the other, each behind its length. So a row needs one position however many
-//! texts it has, and reading it touches memory once. They are in pieces of memory that never move while they are
-//! written: a store that grows copies nothing. A piece is freed when all its rows are gone. If rows expire in the order
-//! in which they came, that happens piece by piece. If removed rows leave holes instead, everything is compacted once
-//! half of it is holes.
+//! The texts of a row are stored one after the other, each after its length, all of them after their length together.
+//! So a row needs one position however many texts it has, and reading it touches memory once. They are in pieces of
+//! memory that never move while they are written: a store that grows copies nothing. A piece is freed when all its rows
+//! are gone. If rows expire in the order in which they came, that happens piece by piece. If removed rows leave holes
+//! instead, everything is compacted once half of it is holes.
 
 use arrow::array::{Array, StringArray};
 
@@ -18,8 +18,6 @@ const HOLES_BYTES_MAX: usize = 1 << 16;
 
 /// Texts by row.
 pub(crate) struct Texts {
-    /// The number of texts of a row.
-    columns: usize,
     /// By row: the number of its piece, and its position there, in 32 bits each.
     starts: Paged<u64>,
     pieces: Vec<Piece>,
@@ -40,10 +38,10 @@ struct Piece {
 }
 
 impl Texts {
-    /// Makes a store without rows, whose rows have `columns` texts each.
-    pub(crate) fn new(columns: usize) -> Self {
+    /// Makes a store without rows.
+    pub(crate) fn new() -> Self {
         let pieces = vec![Piece::default()];
-        Self { columns, starts: Paged::new(), pieces, open: 0, free: Vec::new(), bytes: 0, holes: 0 }
+        Self { starts: Paged::new(), pieces, open: 0, free: Vec::new(), bytes: 0, holes: 0 }
     }
 
     /// Writes the texts of `rows` to the rows `numbers` of the store, which has `total` numbers in all.
@@ -52,12 +50,15 @@ impl Texts {
         for (&row, &number) in rows.iter().zip(numbers) {
             let row = row as usize;
             let text = |column: &StringArray| if column.is_null(row) { 0 } else { column.value_length(row) as usize };
-            let length = columns.iter().map(text).map(|length| length_bytes(length) + length).sum();
-            let start = self.place(length);
+            let length: usize = columns.iter().map(text).map(|length| length_bytes(length) + length).sum();
+            let start = self.place(length_bytes(length) + length);
             self.starts[number as usize] = start;
             let piece = &mut self.pieces[(start >> 32) as usize].bytes;
+            push_length(piece, length);
             for column in columns {
-                push(piece, if column.is_null(row) { "" } else { column.value(row) });
+                let text = if column.is_null(row) { "" } else { column.value(row) };
+                push_length(piece, text.len());
+                piece.extend_from_slice(text.as_bytes());
             }
         }
     }
@@ -96,24 +97,24 @@ impl Texts {
     /// A text of a row.
     #[inline]
     pub(crate) fn get(&self, row: usize, column: usize) -> &[u8] {
-        let mut rest = self.onwards(row);
+        let mut rest = split(self.onwards(row)).0;
         for _ in 0..column {
             rest = split(rest).1;
         }
         split(rest).0
     }
 
-    /// The texts of a row, and the bytes behind them.
+    /// What is stored of a row, and the bytes after it.
     #[inline]
     fn onwards(&self, row: usize) -> &[u8] {
         let start = self.starts[row];
         &self.pieces[(start >> 32) as usize].bytes[start as u32 as usize..]
     }
 
-    /// The number of bytes of a row's texts.
+    /// The number of bytes that are stored of a row.
     fn length(&self, row: usize) -> usize {
         let from = self.onwards(row);
-        from.len() - (0..self.columns).fold(from, |rest, _| split(rest).1).len()
+        from.len() - split(from).1.len()
     }
 
     /// Forgets the texts of a row, which is no longer among the `live` ones.
@@ -130,7 +131,7 @@ impl Texts {
     }
 
     fn close_holes(&mut self, live: &Paged<bool>) {
-        let old = std::mem::replace(self, Self::new(self.columns));
+        let old = std::mem::replace(self, Self::new());
         self.starts.grow(old.starts.len(), 0);
         for (row, _) in live.iter().enumerate().filter(|(_, is_live)| **is_live) {
             let texts = &old.onwards(row)[..old.length(row)];
@@ -152,17 +153,15 @@ fn length_bytes(length: usize) -> usize {
     (usize::BITS - (length | 1).leading_zeros()).div_ceil(7) as usize
 }
 
-fn push(bytes: &mut Vec<u8>, text: &str) {
-    let mut length = text.len();
+fn push_length(bytes: &mut Vec<u8>, mut length: usize) {
     while length > 127 {
         bytes.push(length as u8 | 128);
         length >>= 7;
     }
     bytes.push(length as u8);
-    bytes.extend_from_slice(text.as_bytes());
 }
 
-/// The first text, and the bytes behind it.
+/// The bytes that the length in front is that of, and those after them.
 #[inline]
 fn split(bytes: &[u8]) -> (&[u8], &[u8]) {
     let (mut length, mut shift, mut at) = (0, 0, 0);
@@ -193,7 +192,7 @@ mod tests {
         fn texts_come_back_as_they_were(
             steps in prop::collection::vec((0..400usize, prop::option::of(0..200usize), any::<prop::sample::Index>(), 0..3u8), 1..400),
         ) {
-            let mut texts = Texts::new(2);
+            let mut texts = Texts::new();
             let mut live: Paged<bool> = Paged::new();
             let mut known: Vec<(u32, String, Option<String>)> = Vec::new();
             let mut free: Vec<u32> = Vec::new();
@@ -222,7 +221,7 @@ mod tests {
 
     #[test]
     fn rows_that_go_in_their_order_give_their_memory_back() {
-        let mut texts = Texts::new(2);
+        let mut texts = Texts::new();
         let row = ("a text of some length ".repeat(20), None);
         let columns = columns(std::slice::from_ref(&row));
         let mut live = Paged::new();
@@ -235,7 +234,7 @@ mod tests {
                 texts.remove(old, &live);
             }
         }
-        assert!(texts.memory_bytes() < 5000 * 443 + 3 * PIECE_BYTES_MAX, "{} bytes", texts.memory_bytes());
+        assert!(texts.memory_bytes() < 5000 * 445 + 3 * PIECE_BYTES_MAX, "{} bytes", texts.memory_bytes());
         assert_eq!(texts.get(19_999, 0), row.0.as_bytes());
         assert_eq!([0, 127, 128, 16_383, 16_384].map(length_bytes), [1, 1, 2, 2, 3]);
     }
