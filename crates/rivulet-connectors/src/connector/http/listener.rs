@@ -229,7 +229,7 @@ async fn take(
         let mut queue = shared.queue.lock();
         // A body larger than the bound is accepted if nothing waits.
         if queue.bytes > 0 && queue.bytes + weight(&body) > options.queue_bytes_max {
-            return come_again(1);
+            return not_read();
         }
         let (confirm, confirmed) = options.confirm_max.map(|_| oneshot::channel()).unzip();
         (queue.push(body, is_lines, confirm), confirmed)
