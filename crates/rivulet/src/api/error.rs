@@ -144,7 +144,8 @@ mod tests {
 
     /// The kinds that the code of the API names in words, each with its status: `StatusCode::NOT_FOUND, "not_found"`.
     fn named_in_code() -> BTreeSet<(String, String)> {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/api");
+        let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo runs this");
+        let folder = Path::new(&package).join("src/api");
         let files = std::fs::read_dir(folder).expect("the code of the API").map(|entry| entry.expect("a file").path());
         let texts = files.map(|path| std::fs::read_to_string(&path).expect("a file of Rust"));
         let code = texts.map(|text| text.split("#[cfg(test)]").next().unwrap_or_default().to_owned());
