@@ -1,0 +1,3 @@
+//! The wire as its users see it.
+
+mod elements;
