@@ -50,6 +50,7 @@ pub const TARGETS: &[Target] = &[
     targets::reach::TARGET,
     targets::secrets::TARGET,
     targets::websocket::TARGET,
+    targets::wire::TARGET,
     targets::proxies::TARGET,
     targets::accounts::TARGET,
     targets::grants::TARGET,

@@ -89,6 +89,7 @@ exercise!(
     reach,
     secrets,
     websocket,
+    wire,
     proxies,
     accounts,
     grants,

@@ -10,17 +10,28 @@
 //! - [`element`]: an element as bytes ([`Encoder`], [`Decoder`]);
 //! - [`compression`]: whether a buffer is compressed, and how ([`Compression`]);
 //! - [`frame`]: what a connection carries, with lengths and checksums;
+//! - [`connection`]: who is on the other side, and whether it lives ([`Connection`]);
+//! - [`outbound`]: a stream that is sent; [`inbound`]: one that is received;
+//! - [`session`]: all streams between two processes, over one connection after the other ([`Session`]);
 //! - [`error`]: what can be wrong ([`WireError`]).
 
 pub mod element;
 pub mod compression;
 pub mod frame;
+pub mod connection;
+pub mod outbound;
+pub mod inbound;
+pub mod session;
 pub mod error;
 
 pub use compression::Compression;
+pub use connection::{Connection, Hello};
 pub use element::{Decoder, Encoder};
 pub use error::WireError;
 pub use frame::VERSION;
+pub use inbound::{Buffer, ReceiveOptions};
+pub use outbound::{SendOptions, Taken};
+pub use session::{Asked, Event, Session};
 
 /// The number of a stream among those of the side that sends it.
 pub type StreamId = u32;

@@ -30,3 +30,4 @@ pub mod secrets;
 pub mod sql;
 pub mod state_frames;
 pub mod websocket;
+pub mod wire;

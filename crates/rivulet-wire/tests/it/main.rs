@@ -1,3 +1,4 @@
 //! The wire as its users see it.
 
 mod elements;
+mod sessions;
