@@ -27,6 +27,7 @@ pub mod options;
 pub mod secrets;
 pub mod spec;
 mod certificates;
+mod convert;
 mod given_format;
 mod intake;
 mod instances;
@@ -39,6 +40,7 @@ mod standard;
 mod message;
 mod kafka;
 mod http;
+mod link;
 mod mqtt;
 
 pub use description::{ByRow, ConnectorDescription, DirectionDescription, Guarantee, MessagePlace, Messages};
@@ -54,12 +56,13 @@ pub use spec::{ConnectorContext, FinalUpTo, FormatText, OutputRows, PayloadCheck
 pub use standard::{is_reader_gone, output_failed};
 
 /// The connectors of this crate.
-static OWN: [ConnectorDescription; 8] = [
+static OWN: [ConnectorDescription; 9] = [
     file::CONNECTOR,
     kafka::CONNECTOR,
     mqtt::CONNECTOR,
     http::HTTP,
     http::HTTPS,
+    link::CONNECTOR,
     standard::STDIN,
     standard::STDOUT,
     blackhole::CONNECTOR,

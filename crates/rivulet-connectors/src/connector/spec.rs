@@ -12,6 +12,7 @@ use super::error::ConnectorError;
 use super::secrets::Secrets;
 use super::{Health, MqttConnection};
 use crate::files::Files;
+use crate::links::Links;
 use crate::reach::Reach;
 
 /// A format by name, with its options, as in the statement.
@@ -25,6 +26,8 @@ pub type PayloadCheck = Arc<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
 pub struct ConnectorContext {
     /// Its connection to an MQTT broker, or its own broker.
     pub mqtt: Option<Arc<dyn MqttConnection>>,
+    /// Its links to other servers, and the scope of the streams that it receives.
+    pub links: Option<(Arc<Links>, String)>,
     /// The files that statements may name; none by default.
     pub files: Files,
     /// The hosts that statements may reach; by default none of this machine.

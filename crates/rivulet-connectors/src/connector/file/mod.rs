@@ -2,7 +2,7 @@
 //!
 //! - [`paths`]: the files that an address means; [`chunks`]: their pieces, and which partition reads which;
 //! - [`source`]: rows from the lines of a piece, and how many sources hold files open; [`parquet`]: rows from row
-//!   groups, [`convert`]: conversion to the declared types; [`avro`]: rows from containers;
+//!   groups, [`avro`]: rows from containers;
 //! - [`follow`]: files that grow; [`infer`]: format and columns of a file, by a sample;
 //! - [`part`]: one file under construction; [`content`]: how rows become content; [`partition`]: folders by values;
 //!   [`sink`]: all of them together.
@@ -10,7 +10,6 @@
 mod avro;
 mod chunks;
 mod content;
-mod convert;
 mod error;
 mod follow;
 mod infer;

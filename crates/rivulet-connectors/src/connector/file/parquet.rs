@@ -15,8 +15,8 @@ use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ParquetRecordBatchReader
 use rivulet_dataflow::{Polled, Reason, Refusals, Source, SourceError};
 
 use super::chunks::Piece;
-use super::convert::{self, Converted};
 use super::source::Holding;
+use crate::connector::convert::{self, Converted};
 use crate::connector::intake::refuse;
 use crate::files::Files;
 use crate::formats::{Part, type_of, unsuited};

@@ -21,7 +21,7 @@ const CAST: CastOptions<'static> =
     CastOptions { safe: true, format_options: arrow::util::display::FormatOptions::new() };
 
 /// Whether a column of a file may be read as a declared one.
-pub(super) fn is_readable(from: &DataType, declared: &Field) -> bool {
+pub(in crate::connector) fn is_readable(from: &DataType, declared: &Field) -> bool {
     match Part::of_column(declared) {
         Some(_) if *from == DataType::Utf8 => true,
         Some(part) => unsuited(from, &part, declared.name()).is_none(),
@@ -31,7 +31,7 @@ pub(super) fn is_readable(from: &DataType, declared: &Field) -> bool {
 
 /// Whether some values of one type mean the same in the other. A number that is not a time is not converted to one, nor
 /// the other way around: it does not say in which unit it counts.
-pub(super) fn is_possible(from: &DataType, to: &DataType) -> bool {
+pub(in crate::connector) fn is_possible(from: &DataType, to: &DataType) -> bool {
     let values_of = |data_type: &DataType| match data_type {
         DataType::Dictionary(_, values) => values.as_ref().clone(),
         other => other.clone(),
@@ -56,7 +56,7 @@ pub(super) fn is_possible(from: &DataType, to: &DataType) -> bool {
 
 /// Rows whose columns are being converted to the declared types.
 #[derive(Debug)]
-pub(super) struct Converted {
+pub(in crate::connector) struct Converted {
     rows: usize,
     columns: Vec<ArrayRef>,
     /// The rows that stay; `None` if all do.
@@ -67,12 +67,12 @@ pub(super) struct Converted {
 
 impl Converted {
     /// Begins with this many rows and no column.
-    pub(super) fn new(rows: usize) -> Self {
+    pub(in crate::connector) fn new(rows: usize) -> Self {
         Self { rows, columns: Vec::new(), keep: None, refused: Vec::new() }
     }
 
     /// Converts a column to its declared type, as rows carry it, and adds it. Fails if there is no such conversion.
-    pub(super) fn push(&mut self, declared: &Field, column: &ArrayRef) -> Result<(), String> {
+    pub(in crate::connector) fn push(&mut self, declared: &Field, column: &ArrayRef) -> Result<(), String> {
         let checked = self.checked(declared, column)?;
         let carried = cast_with_options(&checked, carried_type(declared.data_type()), &CAST);
         self.columns.push(carried.map_err(|error| error.to_string())?);
@@ -142,7 +142,7 @@ impl Converted {
     }
 
     /// Refuses rows with a null in a column that was added.
-    pub(super) fn refuse_nulls(&mut self, column: usize, name: &str) {
+    pub(in crate::connector) fn refuse_nulls(&mut self, column: usize, name: &str) {
         if self.columns[column].logical_null_count() > 0 {
             let fits = is_not_null(&self.columns[column]).expect("any column tells where it is null");
             self.retain(fits.values().clone(), || format!("field '{name}' may not be null"));
@@ -164,7 +164,7 @@ impl Converted {
     }
 
     /// The rows that are left; `refuse` gets the reasons for the others with their numbers, each at least one.
-    pub(super) fn finish(self, schema: &SchemaRef, mut refuse: impl FnMut(String, u64)) -> RecordBatch {
+    pub(in crate::connector) fn finish(self, schema: &SchemaRef, mut refuse: impl FnMut(String, u64)) -> RecordBatch {
         self.refused.into_iter().for_each(|(why, rows)| refuse(why, rows));
         let (rows, columns) = match self.keep {
             None => (self.rows, self.columns),

@@ -1,0 +1,136 @@
+//! Connections that this process makes.
+
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use rivulet_wire::{Connection, Hello};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::{sleep, timeout};
+
+use super::peer::{Common, GREETING_MAX, Peer, greet, random};
+use crate::reach::AllowedHosts;
+use crate::sockets::keep_alive;
+use crate::tls::{self, ClientTls};
+
+/// The pause before the next attempt; it doubles up to the maximum.
+const PAUSE_MIN: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// What is dialled, and as whom.
+#[derive(Clone)]
+pub struct Target {
+    /// Whose streams these are, on this side.
+    pub scope: String,
+    /// The host.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// How the connection is encrypted; `None` if it is not.
+    pub tls: Option<ClientTls>,
+    /// The token that says for whom the streams are.
+    pub token: Option<String>,
+    /// The addresses that may be dialled.
+    pub reach: AllowedHosts,
+}
+
+impl Target {
+    /// What tells one target from another.
+    fn key(&self) -> (&str, &str, u16, &Option<ClientTls>, &Option<String>) {
+        (&self.scope, &self.host, self.port, &self.tls, &self.token)
+    }
+}
+
+impl PartialEq for Target {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl Eq for Target {}
+
+impl std::hash::Hash for Target {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        (&self.scope, &self.host, self.port, &self.token).hash(state);
+    }
+}
+
+/// Dials for as long as the peer exists.
+pub(super) async fn dial(common: Arc<Common>, target: Target, peer: Weak<Peer>) {
+    let mut pause = PAUSE_MIN;
+    // The other side knows this peer by this number from others that this process may have there.
+    let me = Hello { name: common.name.clone(), run: random(), token: target.token.clone() };
+    while peer.strong_count() > 0 {
+        let attempt = {
+            let (common, target, me, peer) = (common.clone(), target.clone(), me.clone(), peer.clone());
+            tokio::spawn(async move { connect(&common, &target, &me, &peer).await })
+        };
+        let (was_greeted, problem) =
+            attempt.await.unwrap_or_else(|panic| (false, format!("a defect of this program: {panic}")));
+        if let Some(peer) = peer.upgrade() {
+            peer.fail(problem);
+        }
+        if was_greeted {
+            pause = PAUSE_MIN;
+        }
+        sleep(pause).await;
+        pause = (2 * pause).min(PAUSE_MAX);
+    }
+}
+
+/// Makes a connection, and works it until it ends. Returns whether the other side has let this one in, and why the
+/// connection has ended.
+async fn connect(common: &Common, target: &Target, me: &Hello, peer: &Weak<Peer>) -> (bool, String) {
+    let stream = match timeout(GREETING_MAX, open(target)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return (false, error.to_string()),
+        Err(_) => return (false, "it does not answer".into()),
+    };
+    let Some(options) = &target.tls else { return work(common, me, stream, peer).await };
+    match timeout(GREETING_MAX, tls::connect(options, &target.host, stream)).await {
+        Ok(Ok(stream)) => work(common, me, stream, peer).await,
+        Ok(Err(error)) => match tls::Fault::of(&error) {
+            Some(fault) => (false, format!("{}: {}", fault.problem(), fault.hint("ca_file", "certificate_file"))),
+            None => (false, error.to_string()),
+        },
+        Err(_) => (false, "the TLS handshake takes too long".into()),
+    }
+}
+
+async fn work(
+    common: &Common,
+    me: &Hello,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    peer: &Weak<Peer>,
+) -> (bool, String) {
+    let mut connection = Connection::new(common.now_us());
+    connection.say_hello(me);
+    match greet(&mut connection, &mut stream, common).await {
+        Ok(rest) => match peer.upgrade() {
+            Some(peer) => (true, peer.work(common, connection, rest, stream).await),
+            None => (true, "nobody needs it any more".into()),
+        },
+        Err(problem) => (false, problem),
+    }
+}
+
+/// Connects to one of the addresses of the host that may be dialled.
+async fn open(target: &Target) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("the host has no address");
+    for address in lookup_host((target.host.as_str(), target.port)).await? {
+        if let Err(refused) = target.reach.check(&target.host, address.ip()) {
+            last = io::Error::other(format!("it is out of reach: {}", refused.why));
+            continue;
+        }
+        match TcpStream::connect(address).await {
+            Ok(stream) => {
+                stream.set_nodelay(true)?;
+                keep_alive(&stream);
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

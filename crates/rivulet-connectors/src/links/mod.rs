@@ -1,0 +1,114 @@
+//! Links: streams of rows to and from other servers, over connections of `rivulet-wire`.
+//!
+//! - [`rights`]: who may link; [`peer`]: another process, the streams in both directions, and what works a connection
+//!   to it;
+//! - [`dial`]: connections that this process makes; [`listen`]: those that others make.
+//!
+//! One thread does all input and output; the tasks of queries push and take elements under the lock of a peer.
+//!
+//! What must hold: a peer that is slow, silent or broken holds up nothing but its own streams. It is known who may send
+//! before anything but a name is read.
+
+mod rights;
+mod peer;
+mod dial;
+mod listen;
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, LazyLock, OnceLock, Weak};
+use std::time::Instant;
+
+use arrow::datatypes::SchemaRef;
+use parking_lot::Mutex;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
+
+pub use dial::Target;
+use listen::Known;
+pub use listen::{Listener, Listening};
+use peer::{Common, random};
+pub use peer::{Outgoing, Peer, Receive};
+pub use rights::{LinkAuthorizer, LinkLogin, LinkRights};
+pub use rivulet_wire::{Compression, Received, SendOptions};
+
+/// The links of this process. Its thread begins with the first of them.
+pub struct Links {
+    common: Arc<Common>,
+    /// Processes that this one dials.
+    dialled: Mutex<HashMap<Target, Weak<Peer>>>,
+    known: Arc<Known>,
+    /// The thread, which ends when this is dropped.
+    thread: OnceLock<(Handle, oneshot::Sender<()>)>,
+}
+
+impl Links {
+    /// The links of a process with this name, which no other process has that links to the same ones.
+    pub fn new(name: &str) -> Self {
+        let common =
+            Common { name: name.to_owned(), run: random(), start: Instant::now(), receivers: Mutex::default() };
+        let (dialled, known, thread) = (Mutex::default(), Arc::default(), OnceLock::new());
+        Self { common: Arc::new(common), dialled, known, thread }
+    }
+
+    /// The links of this process where there is no server.
+    pub fn of_process() -> &'static Arc<Self> {
+        static LINKS: LazyLock<Arc<Links>> = LazyLock::new(|| Arc::new(Links::new(&format!("run {:016x}", random()))));
+        &LINKS
+    }
+
+    fn runtime(&self) -> io::Result<&Handle> {
+        if self.thread.get().is_none() {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let (handle, (stop, stopped)) = (runtime.handle().clone(), oneshot::channel::<()>());
+            std::thread::Builder::new().name("links".into()).spawn(move || _ = runtime.block_on(stopped))?;
+            // If another caller was faster, this thread ends at once.
+            let _ = self.thread.set((handle, stop));
+        }
+        Ok(&self.thread.get().expect("it is set").0)
+    }
+
+    /// Opens a stream to another process, which is dialled for as long as such streams exist.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub fn send(&self, target: Target, name: String, schema: SchemaRef, options: SendOptions) -> io::Result<Outgoing> {
+        let runtime = self.runtime()?;
+        let mut dialled = self.dialled.lock();
+        dialled.retain(|_, peer| peer.strong_count() > 0);
+        let peer = dialled.get(&target).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let peer = Arc::new(Peer::new(None));
+            dialled.insert(target.clone(), Arc::downgrade(&peer));
+            runtime.spawn(dial::dial(self.common.clone(), target, Arc::downgrade(&peer)));
+            peer
+        });
+        Ok(Outgoing::open(peer, self.common.start, name, schema, options))
+    }
+
+    /// Takes the streams with this name in a scope, for as long as the receiver exists.
+    ///
+    /// # Errors
+    /// Another one takes them.
+    pub fn receive(&self, scope: &str, name: &str, receiver: &Arc<dyn Receive>) -> Result<(), String> {
+        {
+            let mut receivers = self.common.receivers.lock();
+            receivers.retain(|_, receiver| receiver.strong_count() > 0);
+            let key = (scope.to_owned(), name.to_owned());
+            if receivers.contains_key(&key) {
+                return Err(format!("another source reads the stream '{name}' already"));
+            }
+            receivers.insert(key, Arc::downgrade(receiver));
+        }
+        // Streams may wait for it.
+        self.known.tell_news();
+        Ok(())
+    }
+
+    /// Listens for other processes, for as long as the answer exists.
+    ///
+    /// # Errors
+    /// Those of the system: mostly that the port is in use.
+    pub fn listen(&self, listening: Listening) -> io::Result<Listener> {
+        listen::start(self.runtime()?, (&self.common, &self.known), listening)
+    }
+}

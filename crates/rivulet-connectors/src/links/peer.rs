@@ -1,0 +1,422 @@
+//! Another process: the streams in both directions, and what works a connection to it.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+use arrow::datatypes::SchemaRef;
+use parking_lot::Mutex;
+use ring::rand::{SecureRandom, SystemRandom};
+use rivulet_dataflow::Element;
+use rivulet_wire::{
+    Buffer, Connection, Event, ReceiveOptions, Received, SendOptions, Session, StreamId, Taken, WireError,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::Notify;
+use tokio::time::timeout;
+
+use super::rights::LinkRights;
+
+/// The bytes that are read at once.
+const READ_BYTES: usize = 256 << 10;
+
+/// How long the other side may take to say who it is.
+pub(super) const GREETING_MAX: Duration = Duration::from_secs(10);
+
+/// How long the last word to the other side may take.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
+
+/// What takes the streams of a name.
+pub trait Receive: Send + Sync {
+    /// A process sends such a stream, with these columns.
+    ///
+    /// # Errors
+    /// Why the stream cannot be taken.
+    fn accept(&self, peer: &Arc<Peer>, stream: Received, schema: &SchemaRef) -> Result<(), String>;
+}
+
+/// A number that no other process has.
+pub(super) fn random() -> u64 {
+    let mut bytes = [0; 8];
+    SystemRandom::new().fill(&mut bytes).expect("the system gives random numbers");
+    u64::from_le_bytes(bytes)
+}
+
+/// What the peers of a process have in common.
+pub(super) struct Common {
+    /// The name of this process, and its number for those that dial it.
+    pub(super) name: String,
+    pub(super) run: u64,
+    pub(super) start: Instant,
+    /// What takes streams, by scope and name.
+    pub(super) receivers: Mutex<HashMap<(String, String), Weak<dyn Receive>>>,
+}
+
+impl Common {
+    /// The time since the start, microseconds.
+    pub(super) fn now_us(&self) -> i64 {
+        i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX)
+    }
+
+    fn receiver(&self, scope: &str, name: &str) -> Option<Arc<dyn Receive>> {
+        self.receivers.lock().get(&(scope.to_owned(), name.to_owned()))?.upgrade()
+    }
+}
+
+/// Another process.
+pub struct Peer {
+    /// What it may send; `None` if this process dials it, and takes nothing from it.
+    pub(super) rights: Mutex<Option<Arc<dyn LinkRights>>>,
+    session: Mutex<Session>,
+    woken: Notify,
+    /// Whether streams may have found somebody who takes them.
+    has_news: AtomicBool,
+    state: Mutex<State>,
+}
+
+/// What is known of a peer and of streams to it.
+#[derive(Default)]
+struct State {
+    /// The number of the last connection: an earlier one ends.
+    connection: u64,
+    is_connected: bool,
+    /// Why there is no connection.
+    problem: Option<String>,
+    /// Why the other side does not take a stream of this side.
+    refused: HashMap<StreamId, String>,
+}
+
+impl Peer {
+    pub(super) fn new(rights: Option<Arc<dyn LinkRights>>) -> Self {
+        Self {
+            rights: Mutex::new(rights),
+            session: Mutex::default(),
+            woken: Notify::new(),
+            has_news: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
+    }
+
+    /// Whether it is connected, or rows that it sent wait to be taken.
+    pub(super) fn is_needed(&self) -> bool {
+        self.state.lock().is_connected || !self.session.lock().is_idle()
+    }
+
+    /// There may be somebody who takes streams that nobody took.
+    pub(super) fn tell_news(&self) {
+        self.has_news.store(true, Ordering::Release);
+        self.woken.notify_one();
+    }
+
+    /// Notes why there is no connection.
+    pub(super) fn fail(&self, problem: String) {
+        self.state.lock().problem = Some(problem);
+    }
+
+    /// The next buffer of a stream that this peer sends; `None` if none waits. The buffer before counts as taken.
+    pub fn take(&self, stream: Received) -> Option<Buffer> {
+        let mut session = self.session.lock();
+        let before = session.waiting_bytes(stream);
+        let buffer = session.take(stream);
+        drop(session);
+        // The sender is told now and then.
+        if buffer.is_some() || before > 0 {
+            self.woken.notify_one();
+        }
+        buffer
+    }
+
+    /// Whether a stream that this peer sends goes on, or something of it waits.
+    pub fn has(&self, stream: Received) -> bool {
+        self.session.lock().is_there(stream)
+    }
+
+    /// A buffer of a stream was not what it says: the connection ends, and the stream begins anew.
+    pub fn give_up(&self, stream: Received, error: &WireError) {
+        let mut session = self.session.lock();
+        session.abandon(stream);
+        session.detach();
+        let mut state = self.state.lock();
+        (state.connection, state.is_connected, state.problem) = (state.connection + 1, false, Some(error.to_string()));
+        self.woken.notify_one();
+    }
+
+    /// Nobody takes a stream any more; what waits of it stays.
+    pub fn let_go(&self, stream: Received, why: &str) {
+        self.session.lock().refuse(stream, why);
+        self.tell_news();
+    }
+
+    /// Works a connection whose other side is known, until it ends, and says why it has ended.
+    pub(super) async fn work(
+        self: &Arc<Self>,
+        common: &Common,
+        connection: Connection,
+        rest: Vec<u8>,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+    ) -> String {
+        let number = {
+            let mut session = self.session.lock();
+            session.attach(connection);
+            let mut state = self.state.lock();
+            *state = State { connection: state.connection + 1, is_connected: true, ..State::default() };
+            state.connection
+        };
+        // Also where this future is dropped, or panics.
+        let mut worked = Worked { peer: self, number, end: "the connection has ended".into() };
+        // An earlier connection ends.
+        self.woken.notify_one();
+        worked.end = match self.received(common, number, &rest) {
+            Ok(()) => self.exchange(common, stream, number).await,
+            Err(error) => error.to_string(),
+        };
+        worked.end.clone()
+    }
+
+    /// The session, if a connection is the last one.
+    fn session_of(&self, number: u64) -> Result<parking_lot::MutexGuard<'_, Session>, WireError> {
+        let session = self.session.lock();
+        match self.state.lock().connection == number {
+            true => Ok(session),
+            false => {
+                // What woke this one may have been meant for that one.
+                self.woken.notify_one();
+                Err(WireError::Refused("another connection has taken its place".into()))
+            }
+        }
+    }
+
+    async fn exchange(
+        self: &Arc<Self>,
+        common: &Common,
+        stream: impl AsyncRead + AsyncWrite + Unpin,
+        number: u64,
+    ) -> String {
+        let (mut reader, mut writer) = tokio::io::split(stream);
+        let (mut read, mut out, mut written, mut is_flushed) = (vec![0; READ_BYTES], Vec::new(), 0, true);
+        loop {
+            // This task has one, and so has a table of those that dial this process.
+            if Arc::strong_count(self) == 1 {
+                return "nobody needs it any more".into();
+            }
+            let now_us = common.now_us();
+            let due_us = {
+                let mut session = match self.session_of(number) {
+                    Ok(session) => session,
+                    Err(error) => return error.to_string(),
+                };
+                if self.has_news.swap(false, Ordering::AcqRel) {
+                    self.settle(common, &mut session);
+                }
+                if let Err(error) = session.tick(now_us) {
+                    return error.to_string();
+                }
+                if written == out.len() {
+                    out.clear();
+                    written = 0;
+                    session.connection().expect("it is attached").take_to_send(&mut out, now_us);
+                }
+                session.due_us()
+            };
+            let write = async {
+                match written < out.len() {
+                    true => writer.write(&out[written..]).await.map(|bytes| (bytes, false)),
+                    false => writer.flush().await.map(|()| (0, true)),
+                }
+            };
+            let due = Duration::from_micros(due_us.saturating_sub(now_us).clamp(100, 10_000_000) as u64);
+            tokio::select! {
+                bytes = reader.read(&mut read) => match bytes {
+                    Ok(0) => return "the other side has closed the connection".into(),
+                    Ok(bytes) => if let Err(error) = self.received(common, number, &read[..bytes]) {
+                        self.take_leave(&mut writer, &error).await;
+                        return error.to_string();
+                    },
+                    Err(error) => return error.to_string(),
+                },
+                outcome = write, if written < out.len() || !is_flushed => match outcome {
+                    Ok((bytes, flushed)) => (written, is_flushed) = (written + bytes, flushed),
+                    Err(error) => return error.to_string(),
+                },
+                () = self.woken.notified() => {}
+                () = tokio::time::sleep(due) => {}
+            }
+        }
+    }
+
+    /// Tells the other side what is wrong with what it sent.
+    async fn take_leave(&self, writer: &mut (impl AsyncWrite + Unpin), error: &WireError) {
+        if matches!(error, WireError::Refused(_)) {
+            return;
+        }
+        let mut last = Vec::new();
+        let mut connection = Connection::new(0);
+        // The greeting was sent when the connection was made.
+        connection.take_to_send(&mut last, 0);
+        last.clear();
+        connection.say_bye(&error.to_string());
+        connection.take_to_send(&mut last, 0);
+        let farewell = async {
+            writer.write_all(&last).await?;
+            writer.flush().await
+        };
+        let _ = timeout(FAREWELL_MAX, farewell).await;
+    }
+
+    /// Takes in what was received, and does what the other side asks for.
+    fn received(self: &Arc<Self>, common: &Common, number: u64, bytes: &[u8]) -> Result<(), WireError> {
+        let mut session = self.session_of(number)?;
+        session.receive(bytes, common.now_us())?;
+        while let Some(event) = session.event() {
+            let mut state = self.state.lock();
+            match event {
+                Event::Accepted { stream, .. } => _ = state.refused.remove(&stream),
+                Event::Refused { stream, why } => _ = state.refused.insert(stream, why),
+                Event::Durable { .. } => {}
+            }
+        }
+        if session.has_asked() {
+            self.settle(common, &mut session);
+        }
+        Ok(())
+    }
+
+    /// Accepts streams that the other side wants to send, or says why not.
+    fn settle(self: &Arc<Self>, common: &Common, session: &mut Session) {
+        let rights = self.rights.lock().clone();
+        for asked in session.asked() {
+            let name = base(&asked.name);
+            let accepted = match &rights {
+                None => Err("this server takes no streams from a server that it dials".into()),
+                Some(rights) => rights.may_send(name).and_then(|()| match common.receiver(rights.scope(), name) {
+                    Some(receiver) => receiver.accept(self, asked.stream, &asked.schema),
+                    None => Err(format!("no source reads the stream '{name}'")),
+                }),
+            };
+            match accepted {
+                Ok(()) => session.accept(asked.stream, 0, ReceiveOptions::default()),
+                Err(why) => session.refuse(asked.stream, &why),
+            }
+        }
+    }
+}
+
+/// A connection that is being worked; when it is dropped, the peer has none, unless a later one has taken its place.
+struct Worked<'p> {
+    peer: &'p Peer,
+    number: u64,
+    end: String,
+}
+
+impl Drop for Worked<'_> {
+    fn drop(&mut self) {
+        let mut session = self.peer.session.lock();
+        let mut state = self.peer.state.lock();
+        if state.connection == self.number {
+            session.detach();
+            (state.is_connected, state.problem) = (false, Some(std::mem::take(&mut self.end)));
+        }
+    }
+}
+
+/// The name of a stream without the query that sends it.
+fn base(name: &str) -> &str {
+    name.split_once('#').map_or(name, |(base, _)| base)
+}
+
+/// Exchanges greetings on a connection that was just made: sends what waits, and reads until the other side has said
+/// who it is. Returns what came after that.
+pub(super) async fn greet(
+    connection: &mut Connection,
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    common: &Common,
+) -> Result<Vec<u8>, String> {
+    let greeted = async {
+        say(connection, stream, common).await.map_err(|error| error.to_string())?;
+        let mut bytes = vec![0; 4 << 10];
+        loop {
+            let length = stream.read(&mut bytes).await.map_err(|error| error.to_string())?;
+            let mut rest = &bytes[..length];
+            connection.greet(&mut rest, common.now_us()).map_err(|error| error.to_string())?;
+            match length {
+                0 => return Err("the other side has closed the connection".into()),
+                _ if connection.them().is_some() => return Ok(rest.to_vec()),
+                _ => {}
+            }
+        }
+    };
+    timeout(GREETING_MAX, greeted).await.unwrap_or_else(|_| Err("the other side does not say who it is".into()))
+}
+
+/// Sends what waits to be sent.
+pub(super) async fn say(
+    connection: &mut Connection,
+    stream: &mut (impl AsyncWrite + Unpin),
+    common: &Common,
+) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    connection.take_to_send(&mut bytes, common.now_us());
+    stream.write_all(&bytes).await?;
+    stream.flush().await
+}
+
+/// A stream to another process, until it is dropped.
+pub struct Outgoing {
+    peer: Arc<Peer>,
+    start: Instant,
+    stream: StreamId,
+}
+
+impl Outgoing {
+    pub(super) fn open(peer: Arc<Peer>, start: Instant, name: String, schema: SchemaRef, options: SendOptions) -> Self {
+        let stream = peer.session.lock().open(name, schema, options);
+        peer.woken.notify_one();
+        Self { peer, start, stream }
+    }
+
+    /// Whether there is room for another element. There is none before the other side has taken the stream.
+    pub fn has_room(&self) -> bool {
+        self.peer.session.lock().has_room(self.stream)
+    }
+
+    /// Sends an element. While there is no room it waits in memory all the same.
+    ///
+    /// # Errors
+    /// Columns of a type that no stream has.
+    pub fn push(&self, element: &Element) -> Result<(), WireError> {
+        let now_us = i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX);
+        let pushed = self.peer.session.lock().push(self.stream, element, now_us);
+        self.peer.woken.notify_one();
+        pushed
+    }
+
+    /// Sends what was pushed without waiting for more.
+    pub fn flush(&self) {
+        self.peer.session.lock().flush(self.stream);
+        self.peer.woken.notify_one();
+    }
+
+    /// What the other side is known to have taken, and whether that is all.
+    pub fn taken(&self) -> (Taken, bool) {
+        self.peer.session.lock().taken(self.stream)
+    }
+
+    /// Why nothing is sent at present, if that is so.
+    pub fn problem(&self) -> Option<String> {
+        let state = self.peer.state.lock();
+        match state.is_connected {
+            true => state.refused.get(&self.stream).cloned(),
+            false => Some(state.problem.clone().unwrap_or_else(|| "it is not connected yet".into())),
+        }
+    }
+}
+
+impl Drop for Outgoing {
+    fn drop(&mut self) {
+        self.peer.session.lock().close(self.stream);
+        // The connection ends with the last of its streams.
+        self.peer.woken.notify_one();
+    }
+}
