@@ -95,6 +95,8 @@ pub struct Config {
     pub slows_logins: bool,
     /// Open files that connections leave for everything else, if they can.
     pub files_reserved: usize,
+    /// Where other servers link to this one, if they may.
+    pub link: Option<LinkConfig>,
     /// The embedded broker, if it runs.
     pub embedded: Option<EmbeddedBrokerConfig>,
     /// The external broker, if one is used.
@@ -176,13 +178,26 @@ impl Config {
             let websocket = broker.websocket.as_ref().map(|one| at("mqtt.embedded.websocket.address", one.address));
             [Some(at("mqtt.embedded.address", broker.address)), websocket].into_iter().flatten()
         });
-        std::iter::once(http).chain(of_broker).collect()
+        let of_links = self.link.iter().map(|link| {
+            let (key, has_tls) = ("link.address", link.tls.is_some());
+            Listener { key, address: link.address, section: "link", has_tls, asks_for_password: false }
+        });
+        std::iter::once(http).chain(of_broker).chain(of_links).collect()
     }
 
     /// Those that other machines reach.
     pub fn public_listeners(&self) -> impl Iterator<Item = Listener> {
         self.listeners().into_iter().filter(|listener| !listener.address.ip().is_loopback())
     }
+}
+
+/// Where other servers link to this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkConfig {
+    /// The address.
+    pub address: SocketAddr,
+    /// The certificate; without it, links are not encrypted.
+    pub tls: Option<ServerTls>,
 }
 
 /// The record of what callers do.
@@ -718,6 +733,7 @@ impl Values {
             http: self.http()?,
             slows_logins: self.switch("logins.slow_down"),
             files_reserved: self.number("connections.files_reserved"),
+            link: self.link()?,
             embedded: if embedded_runs { Some(self.embedded()?) } else { None },
             broker: self.broker()?,
             workers: WorkerSettings {
@@ -972,6 +988,15 @@ impl Values {
             (Some(url), Some(token_file)) => Some(Credentials::Pod { url, token_file }),
             _ => self.switch("checkpoint.s3.instance_role").then_some(Credentials::Instance { endpoint: None }),
         })
+    }
+
+    fn link(&self) -> Result<Option<LinkConfig>, ConfigError> {
+        let tls = self.tls("link.tls")?;
+        match self.values.get("link.address") {
+            Some((Value::Address(address), _)) => Ok(Some(LinkConfig { address: *address, tls })),
+            _ if tls.is_some() => Err(both("link.tls.certificate_file", "link.address")),
+            _ => Ok(None),
+        }
     }
 
     fn embedded(&self) -> Result<EmbeddedBrokerConfig, ConfigError> {

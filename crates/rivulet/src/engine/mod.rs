@@ -34,11 +34,11 @@
 //! `offer` (the trait) and `statements` with `texts`, `answers` and `secrets` (SQL), `output` (the sink of a task),
 //! `taps` (live results), `addresses`, `outlet` and `outlets` (where rows go that are not messages), `outside` (waiting
 //! for files, brokers and other servers), `permitted` (what statements may reach there), `quotas` (what tenants use),
-//! `messaging` (broker or client) with `broker_journal` (sessions on disk), `memory` (limits of memory), `checkpoints`,
-//! `backup` and `event_log` (what outlives the process), `attempts` and `threads` (work that is repeated), `reserve` (a
-//! start on a full disk), `status` and `exposition` (counters), `warnings` (what an owner should know),
-//! `standstill` (applications whose outputs cannot deliver), [`stepped`]
-//! (for simulations and trials).
+//! `links` (streams to and from other servers), `messaging` (broker or client) with `broker_journal` (sessions on
+//! disk), `memory` (limits of memory), `checkpoints`, `backup` and `event_log` (what outlives the process), `attempts`
+//! and `threads` (work that is repeated), `reserve` (a start on a full disk), `status` and `exposition` (counters),
+//! `warnings` (what an owner should know), `standstill` (applications whose outputs cannot deliver), [`stepped`] (for
+//! simulations and trials).
 
 mod addresses;
 mod answers;
@@ -55,6 +55,7 @@ mod exposition;
 mod routing;
 mod languages;
 mod lifecycle;
+mod links;
 mod memory;
 mod messaging;
 mod not_running;
@@ -115,6 +116,7 @@ use checkpoints::{Checkpoints, SavedStates, WayOut};
 pub use companion::Companion;
 use event_log::EventLog;
 pub use languages::Languages;
+use links::ServerLinks;
 use memory::MemoryBound;
 pub(crate) use messaging::client_options;
 use messaging::{Messaging, Network};
@@ -344,7 +346,8 @@ impl Engine {
         let server_id = format!("{:016x}", catalog.server_id()?);
         let config = Arc::new(config);
         let secrets = Arc::new(Secrets::open(&config.data_dir)?);
-        let permitted = Arc::new(Permitted::new(&config, &access, &secrets)?);
+        let links = ServerLinks::start(&config, &access, &server_id)?;
+        let permitted = Arc::new(Permitted::new(&config, &access, &secrets, links)?);
         let (workers, messaging, event_log) = (Arc::new(workers), Arc::new(messaging), Arc::new(event_log));
         let blocked = Arc::downgrade(&workers);
         messaging.publisher().on_room(Arc::new(move || {

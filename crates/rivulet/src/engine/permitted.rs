@@ -18,6 +18,7 @@ use rivulet_connectors::connector::{self, ConnectorContext};
 use rivulet_connectors::files::Files;
 use rivulet_connectors::reach::{AllowedHosts, KEY_OF_LISTENERS, Reach};
 
+use super::links::ServerLinks;
 use super::topics::Topics;
 use crate::config::Config;
 use crate::data_folder::{FILES, TENANTS, restored};
@@ -35,6 +36,7 @@ pub(super) struct Permitted {
     config: Arc<Config>,
     access: Arc<Access>,
     secrets: Arc<Secrets>,
+    links: ServerLinks,
     /// The files of tenants that have named any. Folders are resolved once.
     files: Mutex<HashMap<Tenant, Files>>,
     hosts: Mutex<Hosts>,
@@ -58,6 +60,7 @@ impl Permitted {
         config: &Arc<Config>,
         access: &Arc<Access>,
         secrets: &Arc<Secrets>,
+        links: ServerLinks,
     ) -> Result<Self, ServiceError> {
         let (config, access, secrets) = (config.clone(), access.clone(), secrets.clone());
         let (all, of_tenants) = (config.reach.clone(), config.reach_of_tenants.clone());
@@ -66,7 +69,7 @@ impl Permitted {
             let folder = config.data_dir.display();
             ServiceError::new(ErrorKind::Unavailable, format!("cannot read whether {folder} was restored: {error}"))
         })?;
-        let permitted = Self { config, access, secrets, files: Mutex::default(), hosts, restored };
+        let permitted = Self { config, access, secrets, links, files: Mutex::default(), hosts, restored };
         let own = Tenant::default();
         let files = permitted.files_of(&own)?;
         permitted.files.lock().insert(own, files);
@@ -81,6 +84,7 @@ impl Permitted {
             files: self.files(tenant),
             reach: self.reach(tenant),
             secrets,
+            links: Some(self.links.of(tenant)),
             restored: self.restored.clone(),
             ..ConnectorContext::default()
         }

@@ -7,6 +7,7 @@ mod alter;
 mod alter_property;
 mod api;
 mod lifecycle_log;
+mod links;
 mod live_rows;
 mod backup;
 mod behind;

@@ -1,0 +1,46 @@
+//! The links of this server to other ones, and the door for those of others.
+
+use std::sync::Arc;
+
+use rivulet_connectors::links::{Links, Listener, Listening};
+use rivulet_connectors::tls::{Certificates, Prepared};
+
+use crate::config::Config;
+use crate::service::{Access, ErrorKind, LinkAccess, ServiceError, Tenant};
+
+/// The links of a server.
+pub(super) struct ServerLinks {
+    links: Arc<Links>,
+    /// The door, if others may link to this server. It closes when this is dropped.
+    _door: Option<Listener>,
+}
+
+impl ServerLinks {
+    /// The links of the server with this identity. Listens where that is configured.
+    ///
+    /// # Errors
+    /// A certificate cannot be used, or the port is in use.
+    pub(super) fn start(config: &Config, access: &Arc<Access>, server: &str) -> Result<Self, ServiceError> {
+        let links = Arc::new(Links::new(server));
+        let door = config.link.as_ref().map(|link| {
+            let prepared = Prepared::read(link.tls.as_ref())
+                .map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
+            let listening = Listening {
+                address: link.address,
+                certificates: Certificates::new("links", prepared),
+                authorizer: Arc::new(LinkAccess(access.clone())),
+            };
+            links.listen(listening).map_err(|error| {
+                let message = format!("cannot listen for links at {}: {error}", link.address);
+                ServiceError::new(ErrorKind::Unavailable, message)
+                    .with_hint("set link.address to an address of this machine that is free")
+            })
+        });
+        Ok(Self { _door: door.transpose()?, links })
+    }
+
+    /// The links as statements of a tenant use them, and the scope of its streams.
+    pub(super) fn of(&self, tenant: &Tenant) -> (Arc<Links>, String) {
+        (self.links.clone(), tenant.to_string())
+    }
+}
