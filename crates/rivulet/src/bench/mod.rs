@@ -9,6 +9,7 @@ pub mod nexmark;
 pub mod hibench;
 pub mod riot;
 pub mod recovery;
+pub mod relay;
 pub mod streams;
 pub mod tenants;
 pub mod webhooks;

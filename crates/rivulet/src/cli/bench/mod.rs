@@ -4,6 +4,7 @@ mod bulk;
 mod hibench;
 mod nexmark;
 mod recovery;
+mod relay;
 mod report;
 mod riot;
 mod streams;
@@ -37,6 +38,7 @@ use crate::cli::serve::{self, Start};
 
 use hibench::HibenchArguments;
 use nexmark::NexmarkArguments;
+use relay::{ForwardArguments, RelayArguments};
 use riot::RiotArguments;
 use written::{cannot_write, may_write};
 
@@ -67,6 +69,12 @@ pub(in crate::cli) enum BenchCommand {
     /// What a tenant that goes wild costs another one
     #[command(after_help = tenants::COLUMNS)]
     Tenants(TenantOptions),
+    /// What links carry: messages to a relay and back, beside plain sockets
+    #[command(after_help = relay::COLUMNS)]
+    Relay(RelayArguments),
+    /// A process that passes on what comes at a plain socket, which `relay` starts
+    #[command(hide = true)]
+    Forward(ForwardArguments),
     /// One script in a process of its own, which the other commands start
     #[command(hide = true)]
     Script,
@@ -238,6 +246,8 @@ pub(in crate::cli) fn run(global: Global, command: BenchCommand, start: Start) -
         BenchCommand::Bulk(arguments) => bulk::run(global, arguments),
         BenchCommand::Webhooks(arguments) => webhooks::run(global, arguments),
         BenchCommand::Tenants(arguments) => tenants::run(global, arguments),
+        BenchCommand::Relay(arguments) => relay::run(global, arguments),
+        BenchCommand::Forward(arguments) => relay::run_forward(&arguments),
         BenchCommand::Script => streams::run_job(),
         BenchCommand::Server(arguments) => {
             let mut config = arguments.overrides.load()?.config;
