@@ -82,8 +82,10 @@ fn a_backup_of_the_first_form_is_restored() {
     let mut listener = Publisher::connect(mqtt);
     listener.subscribe("out/+");
     Publisher::connect(mqtt).publish("in/a", &json!({"n": 30}).to_string());
-    let (_, payload) = listener.next();
-    assert_eq!(serde_json::from_slice::<Value>(&payload).unwrap(), json!({"step": 7}));
+    // What the replay gave may come behind the subscription.
+    let results = std::iter::repeat_with(|| serde_json::from_slice::<Value>(&listener.next().1).unwrap());
+    let last = results.take(2).find(|result| *result != json!({"step": 3}));
+    assert_eq!(last, Some(json!({"step": 7})));
 }
 
 #[test]
