@@ -57,44 +57,37 @@ pub(crate) struct Compressor {
     chosen: (Codec, usize),
     sample: Vec<u8>,
     small: Vec<u8>,
+    out: Vec<u8>,
 }
 
 impl Compressor {
     pub(crate) fn new(compression: Compression) -> Self {
         let zstd = zstd::bulk::Compressor::new(ZSTD_LEVEL).expect("the level exists");
-        Self { compression, zstd, chosen: (Codec::Plain, 0), sample: Vec::new(), small: Vec::new() }
+        let (sample, small, out) = (Vec::new(), Vec::new(), Vec::new());
+        Self { compression, zstd, chosen: (Codec::Plain, 0), sample, small, out }
     }
 
-    /// Appends a buffer to `out`. It is plain if it would not become smaller.
-    pub(crate) fn append(&mut self, raw: &[u8], out: &mut Vec<u8>) -> Codec {
+    /// Compresses a buffer. It is plain if it would not become smaller.
+    pub(crate) fn compress<'b>(&'b mut self, raw: &'b [u8]) -> (Codec, &'b [u8]) {
         let codec = match self.compression {
             Compression::None => Codec::Plain,
             Compression::Lz4 => Codec::Lz4,
             Compression::Zstd => Codec::Zstd,
             Compression::Auto => self.choose(raw),
         };
-        let begin = out.len();
         let room = match codec {
-            Codec::Plain => 0,
+            Codec::Plain => return (codec, raw),
             Codec::Lz4 => lz4_flex::block::get_maximum_output_size(raw.len()),
             Codec::Zstd => zstd::zstd_safe::compress_bound(raw.len()),
         };
-        out.resize(begin + room, 0);
+        self.out.resize(room.max(self.out.len()), 0);
         let written = match codec {
-            Codec::Plain => None,
-            Codec::Lz4 => lz4_flex::block::compress_into(raw, &mut out[begin..]).ok(),
-            Codec::Zstd => self.zstd.compress_to_buffer(raw, &mut out[begin..]).ok(),
+            Codec::Lz4 => lz4_flex::block::compress_into(raw, &mut self.out).ok(),
+            _ => self.zstd.compress_to_buffer(raw, &mut self.out[..]).ok(),
         };
         match written.filter(|written| *written < raw.len()) {
-            Some(written) => {
-                out.truncate(begin + written);
-                codec
-            }
-            None => {
-                out.truncate(begin);
-                out.extend_from_slice(raw);
-                Codec::Plain
-            }
+            Some(written) => (codec, &self.out[..written]),
+            None => (Codec::Plain, raw),
         }
     }
 
@@ -114,7 +107,7 @@ impl Compressor {
     }
 }
 
-/// Makes a buffer of `length` bytes of what [`Compressor::append`] has written.
+/// Makes a buffer of `length` bytes of what [`Compressor::compress`] has made.
 ///
 /// # Errors
 /// It is something else.
@@ -154,14 +147,13 @@ mod tests {
         for compression in [Compression::None, Compression::Lz4, Compression::Zstd, Compression::Auto] {
             let mut compressor = Compressor::new(compression);
             for raw in [Vec::new(), vec![7], random(3), random(100_000), texts.clone(), vec![0; 1 << 20]] {
-                let mut out = b"before".to_vec();
-                let codec = compressor.append(&raw, &mut out);
-                assert!(out.len() <= 6 + raw.len() && out.starts_with(b"before"), "{compression:?} {}", raw.len());
-                let back = decompress(codec, Buffer::from(&out[6..]), raw.len()).unwrap();
+                let (codec, small) = compressor.compress(&raw);
+                assert!(small.len() <= raw.len(), "{compression:?} {}", raw.len());
+                let back = decompress(codec, Buffer::from(small), raw.len()).unwrap();
                 assert_eq!(back.as_slice(), raw, "{compression:?}");
                 for wrong in [raw.len() + 1, raw.len().saturating_sub(1)] {
                     let is_same = wrong == raw.len();
-                    assert_eq!(decompress(codec, Buffer::from(&out[6..]), wrong).is_ok(), is_same, "{compression:?}");
+                    assert_eq!(decompress(codec, Buffer::from(small), wrong).is_ok(), is_same, "{compression:?}");
                 }
             }
         }
@@ -172,7 +164,7 @@ mod tests {
         let (random, zeros) = (random(64 << 10), vec![0; 64 << 10]);
         let mut compressor = Compressor::new(Compression::Auto);
         let mut chosen = |raw: &[u8], times: usize| {
-            let codecs: Vec<Codec> = (0..times).map(|_| compressor.append(raw, &mut Vec::new())).collect();
+            let codecs: Vec<Codec> = (0..times).map(|_| compressor.compress(raw).0).collect();
             codecs.iter().filter(|codec| **codec == Codec::Plain).count()
         };
         assert_eq!(chosen(&random, 3), 3);
@@ -184,8 +176,8 @@ mod tests {
     fn columns_of_numbers_are_compressed() {
         let times: Vec<u8> =
             (0..100_000_i64).flat_map(|n| (1_700_000_000_000_000 + n * 10_000).to_le_bytes()).collect();
-        let mut out = Vec::new();
-        assert_eq!(Compressor::new(Compression::Auto).append(&times, &mut out), Codec::Zstd);
-        assert!(out.len() < times.len() / 2, "{} of {}", out.len(), times.len());
+        let mut compressor = Compressor::new(Compression::Auto);
+        let (codec, small) = compressor.compress(&times);
+        assert!(codec == Codec::Zstd && small.len() < times.len() / 2, "{codec:?}: {} of {}", small.len(), times.len());
     }
 }

@@ -34,8 +34,7 @@ pub(crate) enum Kind {
     /// A stream begins, or goes on after another connection. Number: what tells it from others of its name. Payload:
     /// the length of its name, name, and schema.
     Open = 4,
-    /// The receiver takes a stream. Number: the buffer that it wants next; 0 if that may be any. Payload: the mark up
-    /// to which it has all.
+    /// The receiver takes a stream. Number: the buffer that it wants next; 0 if that may be any.
     Accept = 5,
     /// The receiver does not take a stream at present, and why: text.
     Refuse = 6,
@@ -43,7 +42,7 @@ pub(crate) enum Kind {
     Data = 7,
     /// The receiver has taken the buffers before `number`. Payload: how many bytes may be sent on this connection.
     Grant = 8,
-    /// The receiver has made all durable up to the mark `number`.
+    /// The receiver has made all durable up to the buffer `number`.
     Durable = 9,
     /// A stream does not go on.
     Close = 10,

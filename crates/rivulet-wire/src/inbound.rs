@@ -24,6 +24,10 @@ impl Default for ReceiveOptions {
     }
 }
 
+/// So many buffers of the size of the largest may wait, whatever the marks are, or so many bytes of smaller ones.
+const BUFFERS_MAX: u64 = 16;
+const HIGH_BYTES_MIN: u64 = 256 << 10;
+
 /// The streams of one peer share so many times the high mark of one.
 const FULL_STREAMS_MAX: u64 = 16;
 
@@ -35,6 +39,11 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// Its place in the stream: 1, 2, 3, ...
+    pub fn number(&self) -> u64 {
+        self.frame.number
+    }
+
     /// Reads its elements.
     ///
     /// # Errors
@@ -56,8 +65,6 @@ pub(crate) struct Inbound {
     pub(crate) is_closed: bool,
     /// What it keeps to if somebody takes it; otherwise why nobody does, if the sender was told.
     pub(crate) taker: Result<ReceiveOptions, Option<String>>,
-    /// Up to which mark whoever takes it had all of it before.
-    pub(crate) mark: u64,
     /// Buffers that wait, as they came: what was compressed takes no more memory than that.
     waiting: VecDeque<Frame>,
     waiting_bytes: u64,
@@ -68,9 +75,14 @@ pub(crate) struct Inbound {
     /// The number after the last buffer that was taken, and what the sender knows of that; 0 if none was.
     untaken: u64,
     told: u64,
+    /// The last buffer that is durable here, and what the sender knows of that on this connection.
+    pub(crate) durable: u64,
+    told_durable: u64,
     /// Bytes that came on this connection, and that may come.
     came_bytes: u64,
     granted_bytes: u64,
+    /// The bytes of the largest buffer.
+    largest_bytes: u64,
 }
 
 impl Inbound {
@@ -82,15 +94,17 @@ impl Inbound {
             id: None,
             is_closed: false,
             taker: Err(None),
-            mark: 0,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             next: None,
             handed: None,
             untaken: 0,
             told: 0,
+            durable: 0,
+            told_durable: 0,
             came_bytes: 0,
             granted_bytes: 0,
+            largest_bytes: 0,
         }
     }
 
@@ -112,6 +126,23 @@ impl Inbound {
     /// Begins or goes on, on this connection.
     pub(crate) fn open(&mut self, id: StreamId) {
         (self.id, self.came_bytes, self.granted_bytes) = (Some(id), 0, 0);
+        (self.is_closed, self.told_durable) = (false, 0);
+    }
+
+    /// Goes on with this buffer, or with any: what came is forgotten.
+    pub(crate) fn go_on_at(&mut self, next: Option<u64>) {
+        self.waiting.clear();
+        (self.waiting_bytes, self.handed, self.next) = (0, None, next);
+        (self.untaken, self.told) = (0, 0);
+    }
+
+    /// The last buffer that is durable, if the sender has to be told.
+    pub(crate) fn tell_durable(&mut self) -> Option<u64> {
+        let is_news = self.id.is_some() && self.durable > self.told_durable;
+        is_news.then(|| {
+            self.told_durable = self.durable;
+            self.durable
+        })
     }
 
     /// Takes in a buffer.
@@ -124,6 +155,7 @@ impl Inbound {
         }
         self.next = Some(frame.number.checked_add(1).ok_or(WireError::Broken("a number that is too large"))?);
         self.came_bytes += frame.bytes();
+        self.largest_bytes = self.largest_bytes.max(frame.bytes());
         self.waiting_bytes += frame.bytes();
         self.waiting.push_back(frame);
         Ok(())
@@ -144,8 +176,10 @@ impl Inbound {
     /// told. So many streams are open.
     pub(crate) fn grant(&mut self, streams: usize) -> Option<(u64, u64)> {
         let (Some(_), Ok(ReceiveOptions { high_bytes, low_bytes })) = (self.id, &self.taker) else { return None };
+        // Who sends small buffers wants little delay, and what waits is delay.
+        let high_bytes = (BUFFERS_MAX * self.largest_bytes).max(HIGH_BYTES_MIN).min(*high_bytes);
         let share = |bytes: u64| bytes * FULL_STREAMS_MAX / FULL_STREAMS_MAX.max(streams as u64);
-        let (high_bytes, low_bytes) = (share(*high_bytes), share(*low_bytes));
+        let (high_bytes, low_bytes) = (share(high_bytes), share((high_bytes / 2).min(*low_bytes)));
         let mut granted = self.granted_bytes;
         if self.waiting_bytes <= low_bytes {
             granted = granted.max(self.came_bytes + high_bytes.saturating_sub(self.waiting_bytes).max(1));

@@ -11,6 +11,7 @@
 //! - [`compression`]: whether a buffer is compressed, and how ([`Compression`]);
 //! - [`frame`]: what a connection carries, with lengths and checksums;
 //! - [`connection`]: who is on the other side, and whether it lives ([`Connection`]);
+//! - [`packer`]: what gathers of a stream, and a buffer of it ([`Packer`], [`Packed`]);
 //! - [`outbound`]: a stream that is sent; [`inbound`]: one that is received;
 //! - [`session`]: all streams between two processes, over one connection after the other ([`Session`]);
 //! - [`error`]: what can be wrong ([`WireError`]).
@@ -19,6 +20,7 @@ pub mod element;
 pub mod compression;
 pub mod frame;
 pub mod connection;
+pub mod packer;
 pub mod outbound;
 pub mod inbound;
 pub mod session;
@@ -30,7 +32,8 @@ pub use element::{Decoder, Encoder};
 pub use error::WireError;
 pub use frame::VERSION;
 pub use inbound::{Buffer, ReceiveOptions};
-pub use outbound::{SendOptions, Taken};
+pub use outbound::Taken;
+pub use packer::{Packed, Packer, SendOptions};
 pub use session::{Asked, Event, Session};
 
 /// The number of a stream among those of the side that sends it.

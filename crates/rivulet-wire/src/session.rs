@@ -1,13 +1,13 @@
 //! The streams between two processes, over one connection after the other.
 //!
 //! What must hold: while both processes live, each element that was pushed comes out of the other side once, and in its
-//! order, however often the connection breaks. A buffer is kept until the other side has taken it, so of a process that
-//! begins anew only the buffers that it had taken last may come twice, and none is left out. A stream that nobody takes
-//! from holds up no other, and takes no more memory than its options say.
+//! order, however often the connection breaks. A stream that nobody takes from holds up no other, and takes no more
+//! memory than its options say.
 //!
-//! Where a process that has begun anew has its own account of what it has, it says a mark up to which that is all
-//! ([`Session::accept`]); then the sender forgets what it kept ([`Session::forget`]) and pushes what comes after the
-//! mark ([`Event::Accepted`]). What a mark is, the two agree on: the wire only carries it.
+//! A stream that is kept in memory ([`Session::open`]) keeps a buffer until the other side has taken it. One that is
+//! kept in a store ([`Session::open_stored`]) outlives the processes: whoever takes it says after which buffer it goes
+//! on ([`Session::accept`]), the session asks for that one and those after it ([`Session::wants`]), and the store keeps
+//! a buffer until it is durable on the other side ([`Event::Durable`]).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::catch_unwind;
@@ -21,7 +21,8 @@ use rivulet_dataflow::Element;
 use crate::connection::Connection;
 use crate::frame::{self, Frame, Kind};
 use crate::inbound::{Buffer, Inbound, ReceiveOptions};
-use crate::outbound::{Outbound, SendOptions, Taken};
+use crate::outbound::{Outbound, STORED, Taken};
+use crate::packer::{Packed, SendOptions};
 use crate::{Received, StreamId, WireError};
 
 /// No more is put into a connection while so many bytes wait there.
@@ -40,10 +41,6 @@ pub enum Event {
     Accepted {
         /// The stream.
         stream: StreamId,
-        /// It has all up to this mark.
-        mark: u64,
-        /// Whether its process has not taken the stream before. What is kept is sent to it, unless it is forgotten now.
-        is_anew: bool,
     },
     /// It does not take a stream of this side, or not at present.
     Refused {
@@ -52,12 +49,12 @@ pub enum Event {
         /// Why.
         why: String,
     },
-    /// It has made all durable up to a mark of a stream of this side.
+    /// It has made durable what it has taken of a stream of this side.
     Durable {
         /// The stream.
         stream: StreamId,
-        /// The mark.
-        mark: u64,
+        /// The number of the last buffer of that.
+        number: u64,
     },
 }
 
@@ -70,6 +67,8 @@ pub struct Asked {
     pub name: String,
     /// The columns of its rows.
     pub schema: SchemaRef,
+    /// The number of the store that keeps it; `None` if it is kept in memory.
+    pub store: Option<u64>,
 }
 
 /// The streams between this process and another one.
@@ -123,11 +122,34 @@ impl Session {
 
     /// Opens a stream of this side. Elements may be pushed when the other side has accepted it.
     pub fn open(&mut self, name: String, schema: SchemaRef, options: SendOptions) -> StreamId {
+        self.begin(|stream| Outbound::new(name, schema, stream, options))
+    }
+
+    /// Opens a stream of this side whose buffers are in a store with this number, which no other store has. The store
+    /// is asked for them: see [`Session::wants`].
+    pub fn open_stored(&mut self, name: String, schema: SchemaRef, store: u64) -> StreamId {
+        self.begin(|stream| Outbound::stored(name, schema, stream, store))
+    }
+
+    fn begin(&mut self, outbound: impl FnOnce(StreamId) -> Outbound) -> StreamId {
         let stream = self.next;
         self.next += 1;
-        self.outbound.insert(stream, Outbound::new(name, schema, stream, options));
+        self.outbound.insert(stream, outbound(stream));
         self.say_open(stream);
         stream
+    }
+
+    /// The streams of which buffers are wanted from their stores, each with the number of the first one; 0 if the store
+    /// decides.
+    pub fn wants(&self) -> Vec<(StreamId, u64)> {
+        let wants = |(stream, outbound): (&StreamId, &Outbound)| Some((*stream, outbound.wants()?));
+        self.outbound.iter().filter_map(wants).collect()
+    }
+
+    /// Hands over a buffer with its number from the store of a stream, if it is still wanted. Returns whether the one
+    /// after it is.
+    pub fn supply(&mut self, stream: StreamId, number: u64, packed: Packed<'_>) -> bool {
+        self.outbound.get_mut(&stream).is_some_and(|outbound| outbound.supply(number, packed))
     }
 
     /// Ends a stream of this side. What it has not sent is lost.
@@ -159,12 +181,6 @@ impl Session {
         self.outbound.get_mut(&stream).into_iter().for_each(Outbound::seal);
     }
 
-    /// Forgets what was pushed to a stream of this side and not taken, which is pushed again after the mark of
-    /// [`Event::Accepted`].
-    pub fn forget(&mut self, stream: StreamId) {
-        self.outbound.get_mut(&stream).into_iter().for_each(Outbound::forget);
-    }
-
     /// What the other side has said since the last call.
     pub fn event(&mut self) -> Option<Event> {
         self.events.pop_front()
@@ -178,18 +194,22 @@ impl Session {
     /// The streams that the other side wants to send and nobody takes: each is to be accepted, or refused for now.
     pub fn asked(&self) -> Vec<Asked> {
         let asked = self.inbound.iter().filter(|(_, inbound)| inbound.id.is_some() && inbound.taker.is_err());
-        let asked = asked.map(|(stream, Inbound { name, schema, .. })| Asked {
+        let asked = asked.map(|(stream, Inbound { name, schema, incarnation: (_, number), .. })| Asked {
             stream: *stream,
             name: name.clone(),
             schema: schema.clone(),
+            store: (number & STORED != 0).then_some(number & !STORED),
         });
         asked.collect()
     }
 
-    /// Takes a stream that the other side wants to send. This side has all up to this mark already.
-    pub fn accept(&mut self, stream: Received, mark: u64, options: ReceiveOptions) {
+    /// Takes a stream that the other side wants to send; one that is stored after this buffer, if it was taken before.
+    pub fn accept(&mut self, stream: Received, after: Option<u64>, options: ReceiveOptions) {
         if let Some(inbound) = self.inbound.get_mut(&stream) {
-            (inbound.taker, inbound.mark) = (Ok(options), mark);
+            inbound.taker = Ok(options);
+            if inbound.incarnation.1 & STORED != 0 {
+                inbound.go_on_at(after.map(|number| number.saturating_add(1)));
+            }
             self.say_accept(stream);
         }
     }
@@ -205,10 +225,10 @@ impl Session {
         }
     }
 
-    /// Says that all of a stream of the other side is durable up to a mark.
-    pub fn confirm(&mut self, stream: Received, mark: u64) {
-        if let Some(id) = self.inbound.get(&stream).and_then(|inbound| inbound.id) {
-            self.say(Kind::Durable, id, mark, &[]);
+    /// Says that a stream of the other side is durable up to this buffer.
+    pub fn confirm(&mut self, stream: Received, number: u64) {
+        if let Some(inbound) = self.inbound.get_mut(&stream) {
+            inbound.durable = number;
         }
     }
 
@@ -282,19 +302,20 @@ impl Session {
                 }
             }
             Kind::Data => {
-                let inbound = self.by_id.get(&stream).and_then(|received| self.inbound.get_mut(received));
-                inbound.ok_or(WireError::Broken("rows of a stream that is not open"))?.receive(frame)?;
+                let received = self.by_id.get(&stream).ok_or(WireError::Broken("rows of a stream that is not open"))?;
+                // One that was abandoned is refused, which the other side may not know yet.
+                self.inbound.get_mut(received).map_or(Ok(()), |inbound| inbound.receive(frame))?;
             }
             Kind::Accept | Kind::Grant => {
                 // It may have been closed meanwhile.
                 let Some(outbound) = self.outbound.get_mut(&stream) else { return Ok(()) };
-                let payload = frame.payload.as_slice().try_into();
-                let value = u64::from_le_bytes(payload.map_err(|_| WireError::Broken("a number that is cut"))?);
-                if kind == Kind::Grant {
-                    return outbound.grant(number, value);
+                if kind == Kind::Accept {
+                    outbound.accept(run, number)?;
+                    return self.say_event(Event::Accepted { stream });
                 }
-                let is_anew = outbound.accept(run, number)?;
-                self.say_event(Event::Accepted { stream, mark: value, is_anew })?;
+                let payload = frame.payload.as_slice().try_into();
+                let bytes = payload.map_err(|_| WireError::Broken("a number that is cut"))?;
+                outbound.grant(number, u64::from_le_bytes(bytes))?;
             }
             Kind::Refuse => {
                 if let Some(outbound) = self.outbound.get_mut(&stream) {
@@ -302,7 +323,7 @@ impl Session {
                     self.say_event(Event::Refused { stream, why: frame.text() })?;
                 }
             }
-            Kind::Durable => self.say_event(Event::Durable { stream, mark: number })?,
+            Kind::Durable => self.say_event(Event::Durable { stream, number })?,
         }
         Ok(())
     }
@@ -356,16 +377,16 @@ impl Session {
         let mut payload = (outbound.name.len() as u32).to_le_bytes().to_vec();
         payload.extend_from_slice(outbound.name.as_bytes());
         payload.extend_from_slice(&bytes_of(&outbound.schema));
-        // The numbers of streams of this side are never used again.
-        self.say(Kind::Open, stream, u64::from(stream), &payload);
+        let incarnation = outbound.incarnation();
+        self.say(Kind::Open, stream, incarnation, &payload);
     }
 
     fn say_accept(&mut self, stream: Received) {
         let Some(inbound) = self.inbound.get_mut(&stream) else { return };
         if let Some(id) = inbound.id {
             inbound.open(id);
-            let (next, mark) = (inbound.next(), inbound.mark);
-            self.say(Kind::Accept, id, next, &mark.to_le_bytes());
+            let next = inbound.next();
+            self.say(Kind::Accept, id, next, &[]);
         }
     }
 
@@ -385,8 +406,12 @@ impl Session {
         let Some(connection) = &mut self.connection else { return Ok(()) };
         let streams = self.by_id.len();
         for (id, received) in &self.by_id {
-            if let Some((untaken, bytes)) = self.inbound.get_mut(received).and_then(|inbound| inbound.grant(streams)) {
+            let Some(inbound) = self.inbound.get_mut(received) else { continue };
+            if let Some((untaken, bytes)) = inbound.grant(streams) {
                 frame::write_small(&mut connection.out, Kind::Grant, *id, untaken, &bytes.to_le_bytes());
+            }
+            if let Some(number) = inbound.tell_durable() {
+                frame::write_small(&mut connection.out, Kind::Durable, *id, number, &[]);
             }
         }
         // One buffer of each stream after the other.

@@ -7,7 +7,7 @@ use arrow::array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, StringArray}
 use arrow::buffer::Buffer;
 use arrow::datatypes::SchemaRef;
 use rivulet_dataflow::{Batch, Element};
-use rivulet_wire::{Connection, Decoder, Encoder, Hello, ReceiveOptions, SendOptions, Session};
+use rivulet_wire::{Connection, Decoder, Encoder, Hello, Packed, ReceiveOptions, SendOptions, Session};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::Target;
@@ -87,6 +87,7 @@ fn send_frames(input: &mut Input<'_>) {
     session.attach(connection);
     let schema = batch(0).columns.schema();
     let ours = session.open("ours".into(), schema, SendOptions { buffer_bytes: 1_000, ..SendOptions::default() });
+    session.open_stored("stored".into(), batch(0).columns.schema(), 7);
     let mut taken = Vec::new();
     for now_us in 0..200 {
         if input.is_empty() || session.receive(&frame(input), now_us).is_err() {
@@ -94,8 +95,12 @@ fn send_frames(input: &mut Input<'_>) {
         }
         while session.event().is_some() {}
         for asked in session.asked() {
-            session.accept(asked.stream, 0, ReceiveOptions { high_bytes: HIGH_BYTES, low_bytes: HIGH_BYTES / 2 });
+            let after = asked.store.map(|store| store % 8);
+            session.accept(asked.stream, after, ReceiveOptions { high_bytes: HIGH_BYTES, low_bytes: HIGH_BYTES / 2 });
             taken.push(asked.stream);
+        }
+        for (stream, number) in session.wants() {
+            session.supply(stream, number.max(1), Packed::EMPTY);
         }
         if session.has_room(ours) {
             session.push(ours, &Element::Batch(batch(3)), now_us).expect("it can be written");
@@ -118,7 +123,9 @@ fn send_frames(input: &mut Input<'_>) {
 
 /// A frame, as `rivulet-wire` writes them. It is written here once more, so that its form cannot change unnoticed.
 fn frame(input: &mut Input<'_>) -> Vec<u8> {
-    let (kind, codec, stream, number) = (input.byte() % 13, input.byte() % 4, input.byte() % 4, input.byte() % 8);
+    let (kind, codec, stream) = (input.byte() % 13, input.byte() % 4, input.byte() % 4);
+    // That of a store has the highest bit.
+    let number = u64::from(input.byte() % 8) | u64::from(input.byte() % 2) << 63;
     let mut payload = match input.byte() % 4 {
         // The name and the columns of a stream.
         0 => {
@@ -154,7 +161,7 @@ fn frame(input: &mut Input<'_>) -> Vec<u8> {
     frame.extend_from_slice(&[kind, codec, 0, 0]);
     frame.extend_from_slice(&u32::from(stream).to_le_bytes());
     frame.extend_from_slice(&raw_bytes.to_le_bytes());
-    frame.extend_from_slice(&u64::from(number).to_le_bytes());
+    frame.extend_from_slice(&number.to_le_bytes());
     let checksum = xxh3_64(&[&frame[..], &payload].concat());
     frame.extend_from_slice(&checksum.to_le_bytes());
     frame.extend_from_slice(&payload);

@@ -8,7 +8,8 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use proptest::prelude::*;
 use rivulet_dataflow::{Batch, Element};
 use rivulet_wire::{
-    Compression, Connection, Event, Hello, ReceiveOptions, Received, SendOptions, Session, StreamId, WireError,
+    Compression, Connection, Event, Hello, Packed, Packer, ReceiveOptions, Received, SendOptions, Session, StreamId,
+    WireError,
 };
 
 const STREAMS: usize = 3;
@@ -28,14 +29,33 @@ fn rows(from: u64, rows: u64) -> Element {
     Element::Batch(Batch::new(slots.into(), times.0, times.1, columns))
 }
 
+/// The buffers of a stream, those that are durable on the other side without their bytes, and the next number that goes
+/// into one.
+struct Store {
+    packer: Packer,
+    buffers: Vec<Option<Vec<u8>>>,
+    next: u64,
+}
+
+fn options(compression: Compression) -> SendOptions {
+    SendOptions { buffer_bytes: 2_000, flush_us: 500, compression }
+}
+
+const COMPRESSIONS: [Compression; STREAMS] = [Compression::None, Compression::Lz4, Compression::Auto];
+
 /// A process with its streams: it sends numbers, and keeps those that it gets.
 struct Process {
     me: Hello,
     session: Session,
-    /// Its streams, the next number of each, and whether more may be pushed.
+    /// Its streams, and the next number of each.
     sends: Vec<(StreamId, u64)>,
-    /// What it has got of each stream of the other side, by the names of these: it survives the process.
+    /// The buffers of its streams, if they are stored: they survive the process.
+    stores: Option<Vec<Store>>,
+    /// What it has got of each stream of the other side, by the names of these, and the last buffer; and the same as of
+    /// its last checkpoint, which survives the process.
     got: Vec<u64>,
+    last: Vec<u64>,
+    saved: Vec<(u64, u64)>,
     /// The streams of the other side.
     takes: Vec<Option<Received>>,
     /// What came and was not looked at.
@@ -45,13 +65,17 @@ struct Process {
 }
 
 impl Process {
-    fn new(name: &str) -> Self {
+    fn new(name: &str, is_stored: bool) -> Self {
         let me = Hello { name: name.into(), run: 0, token: None };
+        let store = |compression| Store { packer: Packer::new(options(compression)), buffers: Vec::new(), next: 1 };
         let mut process = Self {
             me,
             session: Session::default(),
             sends: Vec::new(),
+            stores: is_stored.then(|| COMPRESSIONS.map(store).into_iter().collect()),
             got: vec![0; STREAMS],
+            last: vec![0; STREAMS],
+            saved: vec![(0, 0); STREAMS],
             takes: vec![None; STREAMS],
             unread: VecDeque::new(),
             greeting: None,
@@ -65,12 +89,23 @@ impl Process {
         self.me.run += 1;
         self.session = Session::default();
         self.takes = vec![None; STREAMS];
-        let compressions = [Compression::None, Compression::Lz4, Compression::Auto];
-        let options = |compression| SendOptions { buffer_bytes: 2_000, flush_us: 500, compression };
-        let open =
-            |stream: usize| (self.session.open(format!("stream {stream}"), schema(), options(compressions[stream])), 0);
-        self.sends = (0..STREAMS).map(open).collect();
+        (self.got, self.last) = self.saved.iter().copied().unzip();
+        self.sends = (0..STREAMS).map(|stream| (self.open(stream), 1)).collect();
         self.end_connection();
+    }
+
+    fn open(&mut self, stream: usize) -> StreamId {
+        let name = format!("stream {stream}");
+        match &self.stores {
+            Some(_) => self.session.open_stored(name, schema(), 100 + stream as u64),
+            None => self.session.open(name, schema(), options(COMPRESSIONS[stream])),
+        }
+    }
+
+    /// A stream ends, and its store is opened once more.
+    fn reopen(&mut self, stream: usize) {
+        self.session.close(self.sends[stream].0);
+        self.sends[stream].0 = self.open(stream);
     }
 
     fn connect(&mut self, now_us: i64) {
@@ -98,34 +133,64 @@ impl Process {
         self.session.receive(bytes, now_us)?;
         for asked in self.session.asked() {
             let place: usize = asked.name.trim_start_matches("stream ").parse().unwrap();
-            // That of an earlier process: this one begins after the mark.
+            // That of an earlier process.
             self.takes[place].replace(asked.stream).into_iter().for_each(|old| self.session.abandon(old));
             let options = ReceiveOptions { high_bytes: 6_000, low_bytes: 3_000 };
-            self.session.accept(asked.stream, self.got[place], options);
+            assert_eq!(asked.store, self.stores.as_ref().map(|_| 100 + place as u64));
+            let after = asked.store.and(Some(self.last[place])).filter(|last| *last > 0);
+            self.session.accept(asked.stream, after, options);
         }
         while let Some(event) = self.session.event() {
             match event {
-                Event::Accepted { stream, mark, is_anew } => {
-                    let (_, next) = self.sends.iter_mut().find(|(id, _)| *id == stream).unwrap();
-                    if is_anew {
-                        self.session.forget(stream);
-                        *next = mark + 1;
+                Event::Accepted { .. } => {}
+                Event::Durable { stream, number } => {
+                    let place = self.sends.iter().position(|(id, _)| *id == stream);
+                    if let (Some(place), Some(stores)) = (place, &mut self.stores) {
+                        stores[place].buffers[..number as usize].fill(None);
                     }
                 }
-                other => panic!("{other:?}"),
+                // It was opened while its end was under way.
+                Event::Refused { .. } => assert!(self.stores.is_some()),
             }
         }
         for (stream, next) in &mut self.sends {
-            while self.session.has_room(*stream) && *next <= until {
+            while self.stores.is_none() && self.session.has_room(*stream) && *next <= until {
                 let many = 1 + *next % 40;
                 self.session.push(*stream, &rows(*next, many), now_us)?;
                 *next += many;
+            }
+        }
+        for Store { packer, buffers, next } in self.stores.iter_mut().flatten() {
+            let mut take = |packed: Packed<'_>| {
+                let mut buffer = Vec::new();
+                packed.write(&mut buffer);
+                buffers.push(Some(buffer));
+            };
+            let many = 1 + *next % 40;
+            if *next <= until {
+                packer.push(&rows(*next, many), now_us, &mut take)?;
+                *next += many;
+            }
+            packer.tick(now_us, &mut take);
+        }
+        for (stream, number) in self.session.wants() {
+            let place = self.sends.iter().position(|(id, _)| *id == stream).unwrap();
+            let buffers = &self.stores.as_ref().unwrap()[place].buffers;
+            let first = buffers.iter().take_while(|buffer| buffer.is_none()).count() as u64 + 1;
+            let mut number = if number == 0 { first } else { number };
+            while let Some(buffer) = buffers.get(number as usize - 1) {
+                let buffer = buffer.as_ref().expect("what is not durable is there");
+                if !self.session.supply(stream, number, Packed::read(buffer)?) {
+                    break;
+                }
+                number += 1;
             }
         }
         for place in open {
             for _ in 0..takes {
                 let Some(stream) = self.takes[*place] else { continue };
                 let Some(buffer) = self.session.take(stream) else { break };
+                let number = buffer.number();
                 let mut elements = buffer.elements()?;
                 while let Some(element) = elements.next_element()? {
                     let Element::Batch(batch) = element else { panic!("{element:?}") };
@@ -134,6 +199,12 @@ impl Process {
                         assert_eq!(number.cast_unsigned(), self.got[*place] + 1, "stream {place} of {}", self.me.name);
                         self.got[*place] += 1;
                     }
+                }
+                self.last[*place] = number;
+                // A checkpoint now and then.
+                if number.is_multiple_of(3) {
+                    self.saved[*place] = (self.got[*place], number);
+                    self.session.confirm(stream, number);
                 }
             }
         }
@@ -158,6 +229,8 @@ enum Step {
     Break,
     /// A process begins anew.
     Restart { first: bool },
+    /// A stream of the first process ends and begins.
+    Reopen { stream: usize },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -166,12 +239,13 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(bytes_max, takes, for_us)| Step::Work { bytes_max, takes, for_us }),
         2 => Just(Step::Break),
         1 => any::<bool>().prop_map(|first| Step::Restart { first }),
+        1 => (0..STREAMS).prop_map(|stream| Step::Reopen { stream }),
     ]
 }
 
 /// Runs steps, and then until all has come.
-fn run(steps: &[Step], until: u64) {
-    let mut processes = [Process::new("gateway"), Process::new("cloud")];
+fn run(steps: &[Step], until: u64, is_stored: bool) {
+    let mut processes = [Process::new("gateway", is_stored), Process::new("cloud", is_stored)];
     let mut wires: [VecDeque<u8>; 2] = Default::default();
     let (mut now_us, mut is_connected) = (0, false);
     let to_the_end = Step::Work { bytes_max: 100_000, takes: 100, for_us: 600 };
@@ -191,8 +265,10 @@ fn run(steps: &[Step], until: u64) {
                     process.send(bytes_max, now_us, &mut wires[place]);
                 }
             }
+            Step::Reopen { stream } if is_stored => processes[0].reopen(stream),
+            Step::Reopen { .. } => {}
             Step::Break | Step::Restart { .. } => {
-                if let Step::Restart { first } = step {
+                if let (Step::Restart { first }, true) = (step, is_stored) {
                     processes[usize::from(!first)].begin();
                 }
                 processes.iter_mut().for_each(Process::end_connection);
@@ -211,16 +287,16 @@ fn run(steps: &[Step], until: u64) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Each row comes once and in order, however the connection breaks and the processes begin anew.
+    /// Each row comes once and in order, however the connection breaks; where it is stored, also if processes begin anew.
     #[test]
-    fn every_row_comes_once_and_in_order(steps in prop::collection::vec(step(), 0..120)) {
-        run(&steps, 800);
+    fn every_row_comes_once_and_in_order(steps in prop::collection::vec(step(), 0..120), is_stored in any::<bool>()) {
+        run(&steps, 800, is_stored);
     }
 }
 
 #[test]
 fn a_stream_that_nobody_takes_from_holds_up_no_other_and_stays_within_its_bounds() {
-    let mut processes = [Process::new("gateway"), Process::new("cloud")];
+    let mut processes = [Process::new("gateway", false), Process::new("cloud", false)];
     processes.iter_mut().for_each(|process| process.connect(0));
     let mut wires: [VecDeque<u8>; 2] = Default::default();
     for turn in 0..2_000 {
@@ -240,7 +316,7 @@ fn a_stream_that_nobody_takes_from_holds_up_no_other_and_stays_within_its_bounds
 
 /// Attaches two sessions to each other.
 fn attached() -> [Process; 2] {
-    let mut processes = [Process::new("gateway"), Process::new("cloud")];
+    let mut processes = [Process::new("gateway", false), Process::new("cloud", false)];
     processes.iter_mut().for_each(|process| process.connect(0));
     let mut wires: [VecDeque<u8>; 2] = Default::default();
     for _ in 0..6 {
@@ -337,7 +413,7 @@ fn a_stream_that_was_dropped_and_made_again_goes_on_and_the_last_buffer_is_ackno
                 process.session.receive(&unread, now_us).unwrap();
             }
             for asked in cloud.session.asked() {
-                cloud.session.accept(asked.stream, 0, ReceiveOptions::default());
+                cloud.session.accept(asked.stream, None, ReceiveOptions::default());
                 got.push(asked.stream);
             }
             while gateway.session.event().is_some() {}
