@@ -11,11 +11,11 @@ use crate::root;
 const LAYERS: &[(&str, u32)] = &[
     ("rivulet-dataflow", 0),
     ("rivulet-wire", 1),
+    ("rivulet-storage", 1),
     ("rivulet-operators", 2),
     ("rivulet-relational", 2),
     ("rivulet-runtime", 2),
     ("rivulet-connectors", 2),
-    ("rivulet-storage", 2),
     ("rivulet-sql", 3),
     ("rivulet-bench", 3),
     ("rivulet", 4),

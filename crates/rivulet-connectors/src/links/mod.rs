@@ -1,7 +1,7 @@
 //! Links: streams of rows to and from other servers, over connections of `rivulet-wire`.
 //!
 //! - [`rights`]: who may link; [`peer`]: another process, the streams in both directions, and what works a connection
-//!   to it;
+//!   to it; [`spool`]: what is on disk of a stream until the other side has made it durable;
 //! - [`dial`]: connections that this process makes; [`listen`]: those that others make.
 //!
 //! One thread does all input and output; the tasks of queries push and take elements under the lock of a peer.
@@ -11,11 +11,13 @@
 
 mod rights;
 mod peer;
+mod spool;
 mod dial;
 mod listen;
 
 use std::collections::HashMap;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 use std::time::Instant;
 
@@ -23,14 +25,16 @@ use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+use xxhash_rust::xxh3::xxh3_64;
 
 pub use dial::Target;
 use listen::Known;
 pub use listen::{Listener, Listening};
 use peer::{Common, random};
-pub use peer::{Outgoing, Peer, Receive};
+pub use peer::{Keep, Outgoing, Peer, Receive, Store};
 pub use rights::{LinkAuthorizer, LinkLogin, LinkRights};
-pub use rivulet_wire::{Compression, Received, SendOptions};
+pub use rivulet_wire::{Asked, Compression, Received, SendOptions};
+pub use spool::{Delivery, Prepared, Spool, SpoolOptions, Spooled};
 
 /// The links of this process. Its thread begins with the first of them.
 pub struct Links {
@@ -38,22 +42,53 @@ pub struct Links {
     /// Processes that this one dials.
     dialled: Mutex<HashMap<Target, Weak<Peer>>>,
     known: Arc<Known>,
+    /// Where spools are; `None` if this process has no folder for them.
+    spools: Option<PathBuf>,
     /// The thread, which ends when this is dropped.
     thread: OnceLock<(Handle, oneshot::Sender<()>)>,
 }
 
 impl Links {
-    /// The links of a process with this name, which no other process has that links to the same ones.
-    pub fn new(name: &str) -> Self {
-        let common =
-            Common { name: name.to_owned(), run: random(), start: Instant::now(), receivers: Mutex::default() };
+    /// The links of a process with this name, which no other process has that links to the same ones, and a folder for
+    /// what waits to be sent. `on_room` is called when a stream may have room again.
+    pub fn new(name: &str, spools: Option<PathBuf>, on_room: Option<Arc<dyn Fn() + Send + Sync>>) -> Self {
+        let common = Common {
+            name: name.to_owned(),
+            run: random(),
+            start: Instant::now(),
+            receivers: Mutex::default(),
+            on_room,
+        };
         let (dialled, known, thread) = (Mutex::default(), Arc::default(), OnceLock::new());
-        Self { common: Arc::new(common), dialled, known, thread }
+        Self { common: Arc::new(common), dialled, known, spools, thread }
+    }
+
+    /// The folder for what waits to be sent of a query of a server; `None` if this process has none. A query's sinks of
+    /// refused rows have names that begin with its own and a slash.
+    pub fn spool_of(&self, server: &str, query: &str) -> Option<PathBuf> {
+        let of_query = self.spools_of(server, query.split('/').next().unwrap_or_default())?;
+        Some(of_query.join(format!("{:016x}", xxh3_64(query.as_bytes()))))
+    }
+
+    fn spools_of(&self, server: &str, query: &str) -> Option<PathBuf> {
+        // A name may have any characters.
+        Some(self.spools.as_ref()?.join(format!("{:016x}", xxh3_64(format!("{server}\0{query}").as_bytes()))))
+    }
+
+    /// Forgets what waits to be sent of a query that is gone.
+    pub fn forget(&self, server: &str, query: &str) {
+        if let Some(folder) = self.spools_of(server, query)
+            && let Err(error) = std::fs::remove_dir_all(&folder)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!("what waited to be sent of the query {query} is left in {}: {error}", folder.display());
+        }
     }
 
     /// The links of this process where there is no server.
     pub fn of_process() -> &'static Arc<Self> {
-        static LINKS: LazyLock<Arc<Links>> = LazyLock::new(|| Arc::new(Links::new(&format!("run {:016x}", random()))));
+        static LINKS: LazyLock<Arc<Links>> =
+            LazyLock::new(|| Arc::new(Links::new(&format!("run {:016x}", random()), None, None)));
         &LINKS
     }
 
@@ -72,7 +107,7 @@ impl Links {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub fn send(&self, target: Target, name: String, schema: SchemaRef, options: SendOptions) -> io::Result<Outgoing> {
+    pub fn send(&self, target: Target, name: String, schema: SchemaRef, keep: Keep) -> io::Result<Outgoing> {
         let runtime = self.runtime()?;
         let mut dialled = self.dialled.lock();
         dialled.retain(|_, peer| peer.strong_count() > 0);
@@ -82,7 +117,22 @@ impl Links {
             runtime.spawn(dial::dial(self.common.clone(), target, Arc::downgrade(&peer)));
             peer
         });
-        Ok(Outgoing::open(peer, self.common.start, name, schema, options))
+        Ok(Outgoing::open(peer, self.common.start, name, schema, keep))
+    }
+
+    /// Opens a stream, as [`Links::send`] does, whose rows are in a spool until the other side has made them durable.
+    ///
+    /// # Errors
+    /// As with [`Links::send`].
+    pub fn send_spooled(
+        &self,
+        target: Target,
+        name: String,
+        schema: SchemaRef,
+        spool: Arc<Spool>,
+    ) -> io::Result<Spooled> {
+        let outgoing = self.send(target, name, schema, Keep::InStore(spool.number(), spool.clone()))?;
+        Ok(Spooled::new(self.runtime()?, spool, outgoing))
     }
 
     /// Takes the streams with this name in a scope, for as long as the receiver exists.

@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
 use rivulet_dataflow::Element;
 use rivulet_wire::{
-    Buffer, Connection, Event, ReceiveOptions, Received, SendOptions, Session, StreamId, Taken, WireError,
+    Asked, Buffer, Connection, Event, Packed, ReceiveOptions, Received, SendOptions, Session, StreamId, Taken,
+    WireError,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
@@ -30,11 +31,22 @@ const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// What takes the streams of a name.
 pub trait Receive: Send + Sync {
-    /// A process sends such a stream, with these columns.
+    /// A process sends such a stream. Returns the number of the buffer after which one that is stored goes on, if some
+    /// of it was taken before.
     ///
     /// # Errors
     /// Why the stream cannot be taken.
-    fn accept(&self, peer: &Arc<Peer>, stream: Received, schema: &SchemaRef) -> Result<(), String>;
+    fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<u64>, String>;
+}
+
+/// Keeps the buffers of a stream until they are durable on the other side, also when this process ends.
+pub trait Store: Send + Sync {
+    /// Hands over the buffers from this number on, one after the other, while `take` returns true; from the first that
+    /// it keeps, if the number is 0. Called on the thread of all links.
+    fn read(&self, from: u64, take: &mut dyn FnMut(u64, Packed<'_>) -> bool);
+
+    /// The other side has made all durable up to this buffer.
+    fn forget(&self, number: u64);
 }
 
 /// A number that no other process has.
@@ -52,6 +64,8 @@ pub(super) struct Common {
     pub(super) start: Instant,
     /// What takes streams, by scope and name.
     pub(super) receivers: Mutex<HashMap<(String, String), Weak<dyn Receive>>>,
+    /// Called when a stream that is sent may have room again.
+    pub(super) on_room: Option<Arc<dyn Fn() + Send + Sync>>,
 }
 
 impl Common {
@@ -71,6 +85,8 @@ pub struct Peer {
     pub(super) rights: Mutex<Option<Arc<dyn LinkRights>>>,
     session: Mutex<Session>,
     woken: Notify,
+    /// The stores of streams that are stored.
+    stores: Mutex<HashMap<StreamId, Arc<dyn Store>>>,
     /// Whether streams may have found somebody who takes them.
     has_news: AtomicBool,
     state: Mutex<State>,
@@ -94,6 +110,7 @@ impl Peer {
             rights: Mutex::new(rights),
             session: Mutex::default(),
             woken: Notify::new(),
+            stores: Mutex::default(),
             has_news: AtomicBool::new(false),
             state: Mutex::default(),
         }
@@ -102,6 +119,16 @@ impl Peer {
     /// Whether it is connected, or rows that it sent wait to be taken.
     pub(super) fn is_needed(&self) -> bool {
         self.state.lock().is_connected || !self.session.lock().is_idle()
+    }
+
+    /// Whether it is connected.
+    pub(super) fn is_linked(&self) -> bool {
+        self.state.lock().is_connected
+    }
+
+    /// Stores may have more.
+    pub(super) fn wake(&self) {
+        self.woken.notify_one();
     }
 
     /// There may be somebody who takes streams that nobody took.
@@ -126,6 +153,20 @@ impl Peer {
             self.woken.notify_one();
         }
         buffer
+    }
+
+    /// Tells this peer that what it sends of a stream is durable here up to this buffer.
+    pub fn confirm(&self, stream: Received, number: u64) {
+        self.session.lock().confirm(stream, number);
+        self.woken.notify_one();
+    }
+
+    /// Another process goes on with a stream that this peer sends: what waits of it here is not needed.
+    pub fn replace(&self, stream: Received) {
+        let mut session = self.session.lock();
+        session.refuse(stream, "another process with the same identity sends this stream");
+        session.abandon(stream);
+        self.woken.notify_one();
     }
 
     /// Whether a stream that this peer sends goes on, or something of it waits.
@@ -202,13 +243,16 @@ impl Peer {
                 return "nobody needs it any more".into();
             }
             let now_us = common.now_us();
+            self.refill();
+            // These may be dropped here, which needs the session.
+            let mut asked = Vec::new();
             let due_us = {
                 let mut session = match self.session_of(number) {
                     Ok(session) => session,
                     Err(error) => return error.to_string(),
                 };
                 if self.has_news.swap(false, Ordering::AcqRel) {
-                    self.settle(common, &mut session);
+                    asked = self.settle(common, &mut session);
                 }
                 if let Err(error) = session.tick(now_us) {
                     return error.to_string();
@@ -220,6 +264,7 @@ impl Peer {
                 }
                 session.due_us()
             };
+            drop(asked);
             let write = async {
                 match written < out.len() {
                     true => writer.write(&out[written..]).await.map(|bytes| (bytes, false)),
@@ -246,6 +291,21 @@ impl Peer {
         }
     }
 
+    /// Takes buffers from the stores of streams that want some. They are read without the lock of the session, which
+    /// tasks wait for.
+    fn refill(&self) {
+        if self.stores.lock().is_empty() {
+            return;
+        }
+        let wanted = self.session.lock().wants();
+        for (stream, number) in wanted {
+            let store = self.stores.lock().get(&stream).cloned();
+            store.into_iter().for_each(|store| {
+                store.read(number, &mut |number, packed| self.session.lock().supply(stream, number, packed));
+            });
+        }
+    }
+
     /// Tells the other side what is wrong with what it sent.
     async fn take_leave(&self, writer: &mut (impl AsyncWrite + Unpin), error: &WireError) {
         if matches!(error, WireError::Refused(_)) {
@@ -269,37 +329,51 @@ impl Peer {
     fn received(self: &Arc<Self>, common: &Common, number: u64, bytes: &[u8]) -> Result<(), WireError> {
         let mut session = self.session_of(number)?;
         session.receive(bytes, common.now_us())?;
+        let mut durable = Vec::new();
         while let Some(event) = session.event() {
             let mut state = self.state.lock();
             match event {
-                Event::Accepted { stream, .. } => _ = state.refused.remove(&stream),
+                Event::Accepted { stream } => _ = state.refused.remove(&stream),
                 Event::Refused { stream, why } => _ = state.refused.insert(stream, why),
-                Event::Durable { .. } => {}
+                Event::Durable { stream, number } => durable.push((stream, number)),
             }
         }
-        if session.has_asked() {
-            self.settle(common, &mut session);
+        let asked = if session.has_asked() { self.settle(common, &mut session) } else { Vec::new() };
+        drop(session);
+        drop(asked);
+        for (stream, number) in durable {
+            let store = self.stores.lock().get(&stream).cloned();
+            store.into_iter().for_each(|store| store.forget(number));
         }
+        // Mostly, the other side has said how much more it takes.
+        common.on_room.iter().for_each(|on_room| on_room());
         Ok(())
     }
 
-    /// Accepts streams that the other side wants to send, or says why not.
-    fn settle(self: &Arc<Self>, common: &Common, session: &mut Session) {
+    /// Accepts streams that the other side wants to send, or says why not. Returns who was asked: without the lock of
+    /// the session they may be dropped.
+    fn settle(self: &Arc<Self>, common: &Common, session: &mut Session) -> Vec<Arc<dyn Receive>> {
         let rights = self.rights.lock().clone();
+        let mut receivers = Vec::new();
         for asked in session.asked() {
             let name = base(&asked.name);
             let accepted = match &rights {
                 None => Err("this server takes no streams from a server that it dials".into()),
                 Some(rights) => rights.may_send(name).and_then(|()| match common.receiver(rights.scope(), name) {
-                    Some(receiver) => receiver.accept(self, asked.stream, &asked.schema),
+                    Some(receiver) => {
+                        let accepted = receiver.accept(self, &asked);
+                        receivers.push(receiver);
+                        accepted
+                    }
                     None => Err(format!("no source reads the stream '{name}'")),
                 }),
             };
             match accepted {
-                Ok(()) => session.accept(asked.stream, 0, ReceiveOptions::default()),
+                Ok(after) => session.accept(asked.stream, after, ReceiveOptions::default()),
                 Err(why) => session.refuse(asked.stream, &why),
             }
         }
+        receivers
     }
 }
 
@@ -369,11 +443,32 @@ pub struct Outgoing {
     stream: StreamId,
 }
 
+/// How a stream is kept until the other side has it.
+pub enum Keep {
+    /// In memory: it ends with this process.
+    InMemory(SendOptions),
+    /// In a store with this number, which no other store has.
+    InStore(u64, Arc<dyn Store>),
+}
+
 impl Outgoing {
-    pub(super) fn open(peer: Arc<Peer>, start: Instant, name: String, schema: SchemaRef, options: SendOptions) -> Self {
-        let stream = peer.session.lock().open(name, schema, options);
+    pub(super) fn open(peer: Arc<Peer>, start: Instant, name: String, schema: SchemaRef, keep: Keep) -> Self {
+        let stream = match keep {
+            Keep::InMemory(options) => peer.session.lock().open(name, schema, options),
+            Keep::InStore(number, store) => {
+                let mut stores = peer.stores.lock();
+                let stream = peer.session.lock().open_stored(name, schema, number);
+                stores.insert(stream, store);
+                stream
+            }
+        };
         peer.woken.notify_one();
         Self { peer, start, stream }
+    }
+
+    /// The process that it is sent to.
+    pub(super) fn peer(&self) -> Weak<Peer> {
+        Arc::downgrade(&self.peer)
     }
 
     /// Whether there is room for another element. There is none before the other side has taken the stream.
@@ -416,6 +511,7 @@ impl Outgoing {
 impl Drop for Outgoing {
     fn drop(&mut self) {
         self.peer.session.lock().close(self.stream);
+        self.peer.stores.lock().remove(&self.stream);
         // The connection ends with the last of its streams.
         self.peer.woken.notify_one();
     }

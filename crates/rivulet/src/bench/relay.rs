@@ -15,7 +15,8 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use parking_lot::Mutex;
 use rivulet_bench::{Circumstances, LatencyHistogram};
 use rivulet_connectors::links::{
-    Compression, LinkAuthorizer, LinkLogin, LinkRights, Links, Listening, Peer, Receive, Received, SendOptions, Target,
+    Asked, Compression, Keep, LinkAuthorizer, LinkLogin, LinkRights, Links, Listening, Peer, Receive, Received,
+    SendOptions, Target,
 };
 use rivulet_connectors::reach::AllowedHosts;
 use rivulet_connectors::tls::{Certificates, Prepared};
@@ -127,9 +128,9 @@ struct Returned {
 }
 
 impl Receive for Returned {
-    fn accept(&self, peer: &Arc<Peer>, stream: Received, _schema: &SchemaRef) -> Result<(), String> {
-        self.streams.lock().push((peer.clone(), stream));
-        Ok(())
+    fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<u64>, String> {
+        self.streams.lock().push((peer.clone(), asked.stream));
+        Ok(None)
     }
 }
 
@@ -214,7 +215,7 @@ fn measure(message_bytes: usize, buffer_kib: usize, duration: Duration, ceiling:
         problem: Mutex::default(),
         is_over: AtomicBool::new(false),
     });
-    let links = Links::new("bench");
+    let links = Links::new("bench", None, None);
     let receiver: Arc<dyn Receive> = returned.clone();
     links.receive("bench", "down", &receiver)?;
     let door = links.listen(Listening {
@@ -229,7 +230,7 @@ fn measure(message_bytes: usize, buffer_kib: usize, duration: Duration, ceiling:
     let mut relay = ServerProcess::start(&["serve"], None, &settings)?;
     let script = format!(
         "CREATE SOURCE up (at BIGINT NOT NULL, number BIGINT NOT NULL, filling TEXT NOT NULL) FROM 'link:up';
-         CREATE SINK down TO 'link:{}/down' WITH (compression => 'none', buffer_bytes => {buffer_bytes});
+         CREATE SINK down TO 'link:{}/down' WITH (delivery => 'none', compression => 'none', buffer_bytes => {buffer_bytes});
          CREATE QUERY relay AS SELECT at, number, filling FROM up INTO down",
         door.address()
     );
@@ -243,7 +244,7 @@ fn measure(message_bytes: usize, buffer_kib: usize, duration: Duration, ceiling:
         reach: AllowedHosts::everything(),
     };
     let options = SendOptions { buffer_bytes, flush_us: 10_000, compression: Compression::None };
-    let outgoing = links.send(target, "up".into(), schema(), options).map_err(failed)?;
+    let outgoing = links.send(target, "up".into(), schema(), Keep::InMemory(options)).map_err(failed)?;
     let taking = returned.clone();
     let taker = thread::spawn(move || taking.take_all());
     let waits = Instant::now();
