@@ -50,8 +50,8 @@ pub trait Source: Send {
         None
     }
 
-    /// Everything that polls have brought so far is where it outlives a crash: senders that wait for that may be told.
-    /// Called by a host that has promised it when the source was opened, between two polls.
+    /// Everything before the last [`Source::position`] is where it outlives a crash, or everything so far if the host
+    /// asks for no positions: senders that wait for that may be told. Called between two polls.
     fn confirm(&mut self) {}
 
     /// How much is read and how much there is, in bytes, rows or another unit; `None` if that is unknown.

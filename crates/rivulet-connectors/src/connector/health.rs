@@ -86,6 +86,8 @@ pub struct HealthReport {
     pub left_out: u64,
     /// Rows that a sink was given and its receiver has not acknowledged.
     pub waiting_rows: u64,
+    /// The bytes on disk of rows that wait, if the sink keeps them there.
+    pub waiting_bytes: Option<u64>,
     /// How long the oldest of these has been waiting.
     pub oldest: Option<Duration>,
     /// The number of queries of an application whose own receiver accepts no rows, as far as they are remembered.
@@ -104,6 +106,8 @@ pub struct Health {
     bytes: AtomicU64,
     left_out: AtomicU64,
     failures: AtomicU64,
+    /// Bytes on disk of rows that wait; 0 if the sink keeps none there.
+    kept_bytes: AtomicU64,
     /// Whether the condition is not [`Condition::Ok`]; asked for each message, without the lock.
     is_troubled: AtomicBool,
     course: Mutex<Course>,
@@ -165,6 +169,12 @@ impl Health {
     pub fn take_some(&self, rows: usize, bytes: usize) {
         self.rows.fetch_add(rows as u64, Ordering::Relaxed);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Notes how many bytes of rows that wait an instance had on disk, and has now.
+    pub fn keep(&self, before: u64, bytes: u64) {
+        self.kept_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.kept_bytes.fetch_sub(before, Ordering::Relaxed);
     }
 
     /// Notes that a query's own receiver accepts no rows, and how many requests wait for it.
@@ -297,6 +307,7 @@ impl Health {
             bytes: self.bytes.load(Ordering::Relaxed),
             left_out: self.left_out.load(Ordering::Relaxed),
             waiting_rows: handed.saturating_sub(self.settled()),
+            waiting_bytes: Some(self.kept_bytes.load(Ordering::Relaxed)).filter(|bytes| *bytes > 0),
             oldest,
             failing_queries,
             failing_query,

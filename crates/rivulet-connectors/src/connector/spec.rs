@@ -44,6 +44,9 @@ pub struct ConnectorContext {
     pub query: String,
     /// Whether everything since the last checkpoint is read and written once more after a crash.
     pub comes_again: bool,
+    /// Set once it is known that the query makes checkpoints: each calls [`rivulet_dataflow::Source::position`], and
+    /// then, when it is durable, [`rivulet_dataflow::Source::confirm`].
+    pub makes_checkpoints: Arc<AtomicBool>,
     /// Set while a source of the query is so full that others behind its connection wait.
     pub holds_up: Arc<AtomicBool>,
     /// Whether the source is only inspected, so that nothing may be taken from other readers of the same source.

@@ -118,6 +118,10 @@ impl Source for ComputedSource {
         self.source.position()
     }
 
+    fn confirm(&mut self) {
+        self.source.confirm();
+    }
+
     fn progress(&self) -> Option<(u64, u64)> {
         self.source.progress()
     }

@@ -352,6 +352,11 @@ impl Reader {
         .collect()
     }
 
+    /// The checkpoint that has these positions is durable.
+    pub(super) fn confirm(&mut self) {
+        self.partitions.iter_mut().flatten().for_each(|open| open.partition.source.confirm());
+    }
+
     /// Whether all open partitions are idle.
     pub(super) fn is_idle(&self) -> bool {
         self.waited_for.is_empty() && !self.aside.is_empty()

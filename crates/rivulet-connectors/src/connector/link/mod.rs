@@ -1,9 +1,14 @@
 //! `link:` rows to and from other servers of Rivulet.
 //!
-//! [`sink`]: a stream to another server, which this one dials; [`source`]: the streams that others send.
+//! [`sink`]: a stream to another server, which this one dials; [`spooled`]: the same with its rows on disk until they
+//! are durable there; [`source`]: the streams that others send.
 
 mod sink;
+mod spooled;
 mod source;
+
+use std::io;
+use std::path::Path;
 
 use rivulet_dataflow::Sink;
 use rivulet_wire::{Compression, SendOptions};
@@ -15,7 +20,7 @@ use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
     SinkSpec, SourceSpec,
 };
-use crate::links::{Links, Target};
+use crate::links::{Delivery, Keep, Links, Prepared, Spool, SpoolOptions, Target};
 use source::NAME;
 
 /// The least and the most bytes of a buffer. 1: each row by itself.
@@ -29,19 +34,47 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     source: Some(DirectionDescription {
         help: "Receives the streams of this name of all servers that send one, at the address `link.address` of the \
                configuration. Columns are found by their names. While rows wait to be processed, the senders are \
-               pushed back, each by itself.",
+               pushed back, each by itself. A sender keeps rows until a checkpoint of the query covers them, and sends \
+               them again after a crash, unless its sink has `delivery => 'none'`.",
         formats: &[],
-        guarantees: &[("", Guarantee::AtMostOnce)],
+        guarantees: &[("", Guarantee::ExactlyOnce), ("senders with `delivery => 'none'`", Guarantee::AtMostOnce)],
         options: &[],
     }),
     sink: Some(DirectionDescription {
         help: "Sends rows to another server, which reads them as `CREATE SOURCE ... FROM 'link:STREAM'`. This server \
                makes the connection, one for all its streams to the same server, and makes it again when it breaks: \
-               rows that the other server has not received are sent again, once and in order. While the other server is \
-               away, or takes no more, the query waits. Rows that wait are lost if this server ends.",
+               rows that the other server has not received are sent again, once and in order. Rows wait on disk until \
+               the other server has made them durable, for hours if it is away; the query goes on meanwhile. A query \
+               that has come to its end waits for that too. One that is dropped leaves them five seconds.",
         formats: &[],
-        guarantees: &[("", Guarantee::None)],
+        guarantees: &[
+            ("`delivery => 'exactly_once'`", Guarantee::ExactlyOnce),
+            ("", Guarantee::AtLeastOnce),
+            ("`delivery => 'none'`", Guarantee::None),
+        ],
         options: &[
+            OptionDescription {
+                name: "delivery",
+                kind: OptionKind::Choice(&["at_least_once", "exactly_once", "none"]),
+                default: Some("at_least_once"),
+                help: "With `at_least_once` rows are sent at once, and those after the last checkpoint come again after \
+                       a crash of this server. With `exactly_once` rows are sent with the checkpoint that covers them, \
+                       so they come later by up to `checkpoint.interval`. With `none` rows wait in memory: they are \
+                       lost if this server ends, and while the other one is away the query waits.",
+            },
+            OptionDescription {
+                name: "spool_bytes_max",
+                kind: OptionKind::Bytes,
+                default: Some("1 GiB"),
+                help: "The most bytes of rows that wait on disk, at least 1 MiB, for each instance of the sink.",
+            },
+            OptionDescription {
+                name: "when_full",
+                kind: OptionKind::Choice(&["block", "drop_oldest"]),
+                default: Some("block"),
+                help: "What happens when so many bytes wait: the query waits, or the oldest rows are dropped and counted \
+                       as left out.",
+            },
             OptionDescription {
                 name: "token",
                 kind: OptionKind::Secret,
@@ -61,8 +94,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                 name: "buffer_bytes",
                 kind: OptionKind::Integer { min: BUFFER_BYTES.0, max: BUFFER_BYTES.1 },
                 default: Some("1048576"),
-                help: "Rows are sent when so many bytes of them have gathered, and no more than that wait to be sent. \
-                       With 1, each row is sent by itself.",
+                help: "Rows are sent when so many bytes of them have gathered. With 1, each row is sent by itself.",
             },
             OptionDescription {
                 name: "flush",
@@ -78,7 +110,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
             },
         ],
     }),
-    example: "CREATE SINK up TO 'link:cloud.example:7117/readings' WITH (tls => true, token => 'secret:cloud');",
+    example: "CREATE SINK up TO 'link:cloud.example:7117/readings' WITH (tls => true, token => SECRET cloud);",
     open: Opening {
         source: Some(source::open),
         sink: Some(open_sink),
@@ -146,10 +178,8 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         reach: spec.host.reach.brokers.clone(),
     };
     let send = SendOptions {
-        buffer_bytes: options.count("buffer_bytes").unwrap_or(1 << 20),
-        flush_us: options
-            .duration("flush")
-            .map_or(10_000, |flush| i64::try_from(flush.as_micros()).unwrap_or(i64::MAX)),
+        buffer_bytes: options.count("buffer_bytes").unwrap_or_default(),
+        flush_us: i64::try_from(options.duration("flush").unwrap_or_default().as_micros()).unwrap_or(i64::MAX),
         compression: match options.text("compression") {
             Some("none") => Compression::None,
             Some("lz4") => Compression::Lz4,
@@ -158,11 +188,52 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         },
     };
     // Parallel instances send streams of their own, which the other side knows by the same name.
-    let name = format!("{stream}#{}/{}/{}", spec.host.server, spec.host.query, instance.number);
-    let outgoing = links.send(target, name, spec.schema.clone(), send).map_err(|error| {
-        ConnectorError::open(NAME, &spec.address, error.to_string(), "look at the limits of the system")
-    })?;
-    Ok(Box::new(sink::LinkSink::new(outgoing, spec.host.health.clone())))
+    let name = |instance: usize| format!("{stream}#{}/{}/{instance}", spec.host.server, spec.host.query);
+    let failed =
+        |error: &dyn std::fmt::Display, hint: &str| ConnectorError::open(NAME, &spec.address, error.to_string(), hint);
+    let delivery = match (options.text("delivery"), &spec.checkpoints) {
+        (Some("none"), _) => {
+            let outgoing = links.send(target, name(instance.number), spec.schema.clone(), Keep::InMemory(send));
+            let outgoing = outgoing.map_err(|error| failed(&error, "look at the limits of the system"))?;
+            return Ok(Box::new(sink::LinkSink::new(outgoing, spec.host.health.clone())));
+        }
+        (Some("exactly_once"), Some(_)) => Delivery::ExactlyOnce,
+        (Some("exactly_once"), None) => {
+            let problem = "is exactly_once, and no checkpoints are made";
+            return Err(options.wrong("delivery", problem, "set checkpoint.enabled, or write 'at_least_once'"));
+        }
+        _ => Delivery::AtLeastOnce,
+    };
+    let Some(folder) = links.spool_of(&spec.host.server, &spec.host.query) else {
+        let problem = "needs a data folder, which only a server has";
+        return Err(options.wrong("delivery", problem, "write delivery => 'none', or create the sink on a server"));
+    };
+    let bytes_max = options.integer("spool_bytes_max").map_or(u64::MAX, i64::unsigned_abs).max(1 << 20);
+    let drops_oldest = options.text("when_full") == Some("drop_oldest");
+    let spooling = SpoolOptions { send, delivery, bytes_max, drops_oldest };
+    let hint = "look at the limits of the system, and at the disk";
+    let prepared = spec.checkpoints.iter().flatten().filter(|text| !text.is_empty());
+    let prepared = prepared.map(|text| serde_json::from_str::<Vec<Prepared>>(text)).collect::<Result<Vec<_>, _>>();
+    let prepared =
+        prepared.map_err(|error| failed(&error, "drop the query and create it again to begin anew"))?.concat();
+    // Spools of instances that an earlier start had.
+    let older = older(&folder).map_err(|error| failed(&error, hint))?;
+    let older = older.filter(|number| *number >= instance.of && number % instance.of == instance.number);
+    let mut spooled = Vec::new();
+    for number in std::iter::once(instance.number).chain(older) {
+        let spool = Spool::open(&folder.join(number.to_string()), &spec.schema, spooling, &prepared);
+        let opened =
+            spool.and_then(|spool| links.send_spooled(target.clone(), name(number), spec.schema.clone(), spool));
+        spooled.push(opened.map_err(|error| failed(&error, hint))?);
+    }
+    Ok(Box::new(spooled::SpooledSink::new(spooled, delivery, spec.host.health.clone())))
+}
+
+/// The numbers of the instances that have spools in a folder.
+fn older(folder: &Path) -> io::Result<impl Iterator<Item = usize>> {
+    std::fs::create_dir_all(folder)?;
+    let entries = std::fs::read_dir(folder)?;
+    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
 }
 
 #[cfg(test)]

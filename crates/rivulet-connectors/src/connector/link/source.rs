@@ -1,24 +1,35 @@
 //! Rows from other servers.
+//!
+//! What must hold: of a stream that its sender stores, each buffer counts once, whichever connections and processes
+//! brought it; the sender keeps it until a checkpoint covers it.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arrow::datatypes::{FieldRef, SchemaRef};
 use parking_lot::Mutex;
 use rivulet_dataflow::{Batch, Element, Polled, Reason, Refusals, Source, SourceError};
 use rivulet_wire::{Buffer, Received, WireError};
+use serde::{Deserialize, Serialize};
 
 use crate::connector::convert::{Converted, is_readable};
 use crate::connector::intake::refuse;
 use crate::connector::{ConnectorError, Options, SourceSpec};
-use crate::links::{Peer, Receive};
+use crate::links::{Asked, Peer, Receive};
 
 /// The name of the connector.
 pub(super) const NAME: &str = "link";
 
 /// The wait when there are no rows.
-const IDLE: Duration = Duration::from_millis(2);
+const IDLE: Duration = Duration::from_millis(1);
+
+/// The most stores of which accounts are kept; beyond that, those are forgotten whose senders are away.
+const ACCOUNTS_MAX: usize = 65_536;
+
+/// How many buffers without rows are taken at once.
+const EMPTY_MAX: usize = 64;
 
 /// The streams that other servers send.
 struct Incoming {
@@ -26,19 +37,48 @@ struct Incoming {
     name: String,
     /// The columns that are read, as they are declared.
     declared: SchemaRef,
-    streams: Mutex<Vec<Stream>>,
+    state: Mutex<State>,
+}
+
+struct State {
+    streams: Arc<Vec<Stream>>,
+    accounts: Accounts,
+}
+
+/// What was taken of stored streams, by their stores.
+type Accounts = BTreeMap<u64, Account>;
+
+/// What was taken of a stored stream.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Account {
+    /// Its name, which says who sends it.
+    stream: String,
+    /// All rows of the buffers up to this one were given.
+    done: u64,
+    /// Of the buffer after it, so many batches were given.
+    given: usize,
 }
 
 #[derive(Clone)]
 struct Stream {
     peer: Arc<Peer>,
     id: Received,
+    name: Arc<str>,
+    /// The number of the store that keeps it, if one does.
+    store: Option<u64>,
     /// Where each column that is read stands in its rows.
     places: Arc<[usize]>,
 }
 
+impl Stream {
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.peer, &other.peer) && self.id == other.id
+    }
+}
+
 impl Receive for Incoming {
-    fn accept(&self, peer: &Arc<Peer>, stream: Received, schema: &SchemaRef) -> Result<(), String> {
+    fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<u64>, String> {
+        let schema = &asked.schema;
         let place = |field: &FieldRef| {
             let found = schema.fields().iter().position(|one| one.name() == field.name())?;
             is_readable(schema.field(found).data_type(), field).then_some(found)
@@ -51,15 +91,31 @@ impl Receive for Incoming {
             };
             format!("the stream has the columns ({}), and its source reads ({})", told(schema), told(&self.declared))
         })?;
-        self.streams.lock().push(Stream { peer: peer.clone(), id: stream, places });
-        Ok(())
+        let store = asked.store;
+        let (before, after) = {
+            let state = &mut *self.state.lock();
+            let streams = Arc::make_mut(&mut state.streams);
+            // The same store over another connection: its process has begun anew.
+            let before = streams.iter().position(|one| store.is_some() && one.store == store);
+            let before = before.map(|place| streams.remove(place));
+            let name = asked.name.as_str().into();
+            streams.push(Stream { peer: peer.clone(), id: asked.stream, name, store, places });
+            // Of stores that are gone nothing comes any more.
+            let is_there = |store: &u64| state.streams.iter().any(|stream| stream.store == Some(*store));
+            let is_full = state.accounts.len() >= ACCOUNTS_MAX;
+            state.accounts.retain(|store, one| is_there(store) || !(is_full || one.stream == asked.name));
+            (before, store.and_then(|store| state.accounts.get(&store)).map(|account| account.done))
+        };
+        // On this connection, the session itself tells one stream from another.
+        before.iter().filter(|before| !Arc::ptr_eq(&before.peer, peer)).for_each(|old| old.peer.replace(old.id));
+        Ok(after)
     }
 }
 
 impl Drop for Incoming {
     fn drop(&mut self) {
         let why = format!("no source reads the stream '{}'", self.name);
-        self.streams.get_mut().iter().for_each(|stream| stream.peer.let_go(stream.id, &why));
+        self.state.get_mut().streams.iter().for_each(|stream| stream.peer.let_go(stream.id, &why));
     }
 }
 
@@ -78,12 +134,23 @@ pub(super) fn open(
         return Err(failed("is received by a server", hint));
     };
     let declared = spec.schema.project(&spec.columns).expect("columns that are read are declared");
-    let (name, streams) = (spec.address.clone(), Mutex::default());
-    let incoming = Arc::new(Incoming { name, declared: Arc::new(declared), streams });
+    let accounts = spec.resumed::<Accounts>(NAME)?.and_then(|resumed| resumed.into_iter().next()).unwrap_or_default();
+    let incoming = Arc::new(Incoming {
+        name: spec.address.clone(),
+        declared: Arc::new(declared),
+        state: Mutex::new(State { streams: Arc::default(), accounts }),
+    });
     let receiver: Arc<dyn Receive> = incoming.clone();
     links.receive(scope, &spec.address, &receiver).map_err(|problem| failed(&problem, "drop the other query"))?;
-    let (schema, taken) = (spec.read_schema(), VecDeque::new());
-    Ok(vec![Box::new(LinkSource { incoming, schema, next: 0, taken })])
+    Ok(vec![Box::new(LinkSource {
+        incoming,
+        schema: spec.read_schema(),
+        next: 0,
+        taken: VecDeque::new(),
+        under_way: None,
+        makes_checkpoints: spec.host.makes_checkpoints.clone(),
+        stated: BTreeMap::new(),
+    })])
 }
 
 struct LinkSource {
@@ -92,28 +159,71 @@ struct LinkSource {
     schema: SchemaRef,
     /// The stream that is asked first.
     next: usize,
-    /// The batches of the buffer that was taken last, and where the columns stand.
-    taken: VecDeque<(Batch, Arc<[usize]>)>,
+    /// The batches of the buffer that was taken last, and which stream and buffer that is.
+    taken: VecDeque<Batch>,
+    under_way: Option<(Stream, u64)>,
+    makes_checkpoints: Arc<AtomicBool>,
+    /// What was taken of each store when the position was last stated.
+    stated: BTreeMap<u64, u64>,
 }
 
 impl LinkSource {
-    /// Takes the next buffer, if one waits.
+    /// Takes the next buffer that has rows, if one waits.
     fn take(&mut self) {
-        let streams = self.incoming.streams.lock().clone();
+        let streams = self.incoming.state.lock().streams.clone();
+        let (first, mut empty) = (self.next, 0);
         for turn in 0..streams.len() {
-            let Stream { peer, id, places } = &streams[(self.next + turn) % streams.len()];
-            let Some(buffer) = peer.take(*id) else {
-                if !peer.has(*id) {
-                    self.incoming.streams.lock().retain(|stream| stream.peer.has(stream.id));
+            let stream = &streams[(first + turn) % streams.len()];
+            while let Some(buffer) = stream.peer.take(stream.id) {
+                self.next = (first + turn + 1) % streams.len();
+                let number = buffer.number();
+                match batches(buffer) {
+                    Ok(batches) => self.begin(stream, number, batches),
+                    Err(error) => stream.peer.give_up(stream.id, &error),
                 }
-                continue;
-            };
-            self.next = (self.next + turn + 1) % streams.len();
-            match batches(buffer) {
-                Ok(batches) => self.taken.extend(batches.into_iter().map(|batch| (batch, places.clone()))),
-                Err(error) => peer.give_up(*id, &error),
+                empty += 1;
+                if !self.taken.is_empty() || empty >= EMPTY_MAX {
+                    return;
+                }
             }
-            return;
+            // Peers are locked before this state, never after it.
+            if !stream.peer.has(stream.id) {
+                let state = &mut *self.incoming.state.lock();
+                Arc::make_mut(&mut state.streams).retain(|one| !one.is(stream));
+            }
+        }
+    }
+
+    /// Begins with a buffer, if it is the next one of its stream.
+    fn begin(&mut self, stream: &Stream, number: u64, batches: Vec<Batch>) {
+        let mut given = 0;
+        if let Some(store) = stream.store {
+            let accounts = &mut self.incoming.state.lock().accounts;
+            let fresh = || Account { stream: stream.name.to_string(), done: number.saturating_sub(1), given: 0 };
+            let account = accounts.entry(store).or_insert_with(fresh);
+            if number <= account.done {
+                // An earlier connection has brought it.
+                return;
+            }
+            given = account.given;
+        }
+        self.taken.extend(batches.into_iter().skip(given));
+        self.under_way = Some((stream.clone(), number));
+        self.note_given(0);
+    }
+
+    /// Notes that batches of the buffer under way were given, and whether those were all.
+    fn note_given(&mut self, batches: usize) {
+        let Some((Stream { peer, id, store: Some(store), .. }, number)) = &self.under_way else { return };
+        let is_done = self.taken.is_empty();
+        if let Some(account) = self.incoming.state.lock().accounts.get_mut(store) {
+            account.given += batches;
+            if is_done {
+                (account.done, account.given) = (*number, 0);
+            }
+        }
+        if is_done && !self.makes_checkpoints.load(Ordering::Relaxed) {
+            peer.confirm(*id, *number);
         }
     }
 
@@ -160,10 +270,10 @@ impl Source for LinkSource {
         if self.taken.is_empty() {
             self.take();
         }
-        match self.taken.pop_front() {
-            Some((batch, places)) => self.rows(&batch, &places, now_us, refusals),
-            None => Ok(Polled::Nothing(IDLE)),
-        }
+        let Some(batch) = self.taken.pop_front() else { return Ok(Polled::Nothing(IDLE)) };
+        self.note_given(1);
+        let places = self.under_way.as_ref().map(|(stream, _)| stream.places.clone()).unwrap_or_default();
+        self.rows(&batch, &places, now_us, refusals)
     }
 
     fn is_live(&self) -> bool {
@@ -171,7 +281,21 @@ impl Source for LinkSource {
     }
 
     fn holds_rows(&self) -> bool {
-        // Others are still with their sender.
-        !self.taken.is_empty()
+        // Those of a store come again. Others are still with their sender.
+        self.under_way.as_ref().is_some_and(|(stream, _)| stream.store.is_none()) && !self.taken.is_empty()
+    }
+
+    fn position(&mut self) -> Option<String> {
+        let accounts = &self.incoming.state.lock().accounts;
+        self.stated = accounts.iter().map(|(store, account)| (*store, account.done)).collect();
+        serde_json::to_string(accounts).ok()
+    }
+
+    fn confirm(&mut self) {
+        let streams = self.incoming.state.lock().streams.clone();
+        for stream in streams.iter() {
+            let done = stream.store.and_then(|store| self.stated.get(&store));
+            done.into_iter().for_each(|done| stream.peer.confirm(stream.id, *done));
+        }
     }
 }

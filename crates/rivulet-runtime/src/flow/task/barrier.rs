@@ -26,7 +26,7 @@ impl FlowTask {
         is_new
     }
 
-    /// Lets the sink go on committing; returns whether it is done.
+    /// Lets the sink go on committing; returns whether it is done. Sources are told that the checkpoint is durable.
     pub(super) fn commit(&self, core: &mut Core) -> Result<bool, String> {
         let Some(epoch) = core.checkpoints.committing else { return Ok(true) };
         // Where the query goes on after a crash is up to the sink of its results. What else it writes is final behind
@@ -37,6 +37,7 @@ impl FlowTask {
         let is_done = transactional(&mut core.sink).map_or(Ok(true), |sink| sink.commit(epoch));
         let is_done = is_done.map_err(|error| error.0)?;
         if is_done {
+            core.reader.iter_mut().for_each(Reader::confirm);
             core.checkpoints.committing = None;
             self.final_to.store(core.checkpoints.committed, Ordering::Release);
         }
