@@ -9,6 +9,7 @@
 //! starts          big queries that have been started and have yet to show that they can run
 //! crashed         whether the last process has crashed
 //! restored        a text for the identities of results, if the folder was restored
+//! links/          what waits to be sent to other servers, in a folder for each query
 //! mqtt/           sessions and retained messages of the embedded broker
 //! backup.partial/ what a backup needs, while one is written of a running server
 //! files/          what statements read and write, unless files.allow names other folders
@@ -36,6 +37,9 @@ pub const SECRETS: &str = "secrets";
 
 /// The folder of the log of events in a data folder.
 pub const LOG: &str = "log";
+
+/// The folder of what waits to be sent to other servers in a data folder.
+pub const SPOOLS: &str = "links";
 
 /// The folder of the embedded broker's data in a data folder.
 pub const MQTT: &str = "mqtt";

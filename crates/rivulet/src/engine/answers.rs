@@ -333,6 +333,8 @@ fn describe_big_query(one: BigQueryInfo) -> StatementResult {
         }
         if end.direction == Direction::Sink {
             add(&format!("sink {}: rows waiting", end.name), json!(end.waiting_rows));
+            end.waiting_bytes.iter().for_each(|bytes| add(&format!("sink {}: bytes on disk", end.name), json!(bytes)));
+            end.oldest_ms.iter().for_each(|ms| add(&format!("sink {}: oldest waits for (ms)", end.name), json!(ms)));
         }
     }
     add("rows refused", json!(one.refused.values().sum::<u64>()));

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use rivulet_connectors::links::{Links, Listener, Listening};
 use rivulet_connectors::tls::{Certificates, Prepared};
+use rivulet_runtime::Workers;
 
 use crate::config::Config;
+use crate::data_folder::SPOOLS;
 use crate::service::{Access, ErrorKind, LinkAccess, ServiceError, Tenant};
 
 /// The links of a server.
@@ -20,8 +22,15 @@ impl ServerLinks {
     ///
     /// # Errors
     /// A certificate cannot be used, or the port is in use.
-    pub(super) fn start(config: &Config, access: &Arc<Access>, server: &str) -> Result<Self, ServiceError> {
-        let links = Arc::new(Links::new(server));
+    pub(super) fn start(
+        config: &Config,
+        access: &Arc<Access>,
+        server: &str,
+        workers: &Arc<Workers>,
+    ) -> Result<Self, ServiceError> {
+        let blocked = Arc::downgrade(workers);
+        let on_room = move || blocked.upgrade().iter().for_each(|workers| workers.retry_blocked());
+        let links = Arc::new(Links::new(server, Some(config.data_dir.join(SPOOLS)), Some(Arc::new(on_room))));
         let door = config.link.as_ref().map(|link| {
             let prepared = Prepared::read(link.tls.as_ref())
                 .map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
@@ -37,6 +46,11 @@ impl ServerLinks {
             })
         });
         Ok(Self { _door: door.transpose()?, links })
+    }
+
+    /// Forgets what waits to be sent of a query that is gone.
+    pub(super) fn forget(&self, server: &str, query: &str) {
+        self.links.forget(server, query);
     }
 
     /// The links as statements of a tenant use them, and the scope of its streams.

@@ -346,9 +346,9 @@ impl Engine {
         let server_id = format!("{:016x}", catalog.server_id()?);
         let config = Arc::new(config);
         let secrets = Arc::new(Secrets::open(&config.data_dir)?);
-        let links = ServerLinks::start(&config, &access, &server_id)?;
-        let permitted = Arc::new(Permitted::new(&config, &access, &secrets, links)?);
         let (workers, messaging, event_log) = (Arc::new(workers), Arc::new(messaging), Arc::new(event_log));
+        let links = ServerLinks::start(&config, &access, &server_id, &workers)?;
+        let permitted = Arc::new(Permitted::new(&config, &access, &secrets, links)?);
         let blocked = Arc::downgrade(&workers);
         messaging.publisher().on_room(Arc::new(move || {
             blocked.upgrade().iter().for_each(|workers| workers.retry_blocked());

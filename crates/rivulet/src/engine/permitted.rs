@@ -90,6 +90,11 @@ impl Permitted {
         }
     }
 
+    /// The links to other servers.
+    pub(super) fn links(&self) -> &ServerLinks {
+        &self.links
+    }
+
     /// Checks that an application of a tenant reads and writes topics of the tenant. Statements are checked before; but
     /// an earlier version may have registered it, with topics that its queries name.
     pub(super) fn check_topics(&self, tenant: &Tenant, topics: &Topics) -> Result<(), ServiceError> {

@@ -165,8 +165,13 @@ impl Opened {
         checkpoints: Option<Checkpointed>,
     ) -> Result<Self, ServiceError> {
         let parallelism = options.parallelism;
-        let holds_up = Arc::<AtomicBool>::default();
-        let host = &ConnectorContext { query: name.to_owned(), holds_up: holds_up.clone(), ..host.clone() };
+        let (holds_up, makes_checkpoints) = (Arc::<AtomicBool>::default(), Arc::<AtomicBool>::default());
+        let host = &ConnectorContext {
+            query: name.to_owned(),
+            holds_up: holds_up.clone(),
+            makes_checkpoints: makes_checkpoints.clone(),
+            ..host.clone()
+        };
         let snapshot = checkpoints.as_ref().and_then(Option::as_ref);
         let was_at = |place: usize| {
             let snapshot = snapshot.filter(|snapshot| !snapshot.begins.contains(&place))?;
@@ -212,6 +217,7 @@ impl Opened {
             })
             .collect::<Result<Vec<Vec<Box<dyn Sink>>>, _>>()?;
         let has_checkpoints = checkpoints.is_some() && sinks.iter().flatten().all(|sink| sink.can_resume());
+        makes_checkpoints.store(has_checkpoints, Ordering::Release);
         let parts = FlowParts {
             name: name.to_owned(),
             dataflow: plan.dataflow.clone(),

@@ -313,6 +313,9 @@ pub struct EndHealth {
     pub rejected_rows: u64,
     /// Of a sink, rows that it has and the receiver has not acknowledged.
     pub waiting_rows: u64,
+    /// Of a sink that keeps these on disk, their size there in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waiting_bytes: Option<u64>,
     /// For how long the oldest of these waits, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest_ms: Option<u64>,

@@ -349,6 +349,7 @@ impl Service for MemoryService {
                     bytes: 6_800,
                     rejected_rows: 0,
                     waiting_rows: 12,
+                    waiting_bytes: None,
                     oldest_ms: Some(250),
                     stands_still_since_ms: None,
                 }],

@@ -52,6 +52,7 @@ impl EndHealth {
             bytes: report.bytes,
             rejected_rows: report.left_out,
             waiting_rows: report.waiting_rows,
+            waiting_bytes: report.waiting_bytes,
             oldest_ms: report.oldest.map(ms),
             stands_still_since_ms: None,
         }

@@ -278,6 +278,8 @@ impl BigQueries {
     fn start_new(&self, name: &FullName, create: CreateBigQuery) -> Result<(), ServiceError> {
         let (tenant, query) = (&name.tenant, &create.query);
         self.memory.admit(1, 0)?;
+        // One of that name may have been dropped by a process that was killed.
+        self.opener.forget_links(name);
         let mut plans = 0;
         let (plan, running, changing) = loop {
             let changes = self.declarations(tenant);
@@ -482,6 +484,7 @@ impl BigQueries {
             }
             close(running);
         }
+        self.opener.forget_links(name);
         if let (Some(saved), Some((store, _))) = (&one.saved, self.store()) {
             let _saves_no_more = saved.lock();
             if let Err(error) = saved::forget(store, one.number) {

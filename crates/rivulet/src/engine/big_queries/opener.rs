@@ -104,6 +104,12 @@ impl Opener {
         ConnectorContext { mqtt, server, query: name.clone(), ..self.permitted.host(tenant) }
     }
 
+    /// Forgets what waits to be sent to other servers of a query that is gone, or that is about to be created.
+    pub(super) fn forget_links(&self, name: &FullName) {
+        let ConnectorContext { server, query, .. } = self.host_of(name);
+        self.permitted.links().forget(&server, &query);
+    }
+
     /// Opens the sources and sinks of a query and starts it, from a snapshot or from the start. `tap` gets its results.
     pub(super) fn start(
         &self,

@@ -138,6 +138,9 @@ impl Snapshot {
                 ("sink_waiting_rows", "Rows that the receiver behind a sink has not acknowledged", |end| {
                     end.waiting_rows
                 }),
+                ("sink_waiting_bytes", "Bytes of these on disk, of a sink that keeps them there", |end| {
+                    end.waiting_bytes.unwrap_or(0)
+                }),
                 ("sink_oldest_ms", help, |end| end.oldest_ms.unwrap_or(0)),
             ],
         )
