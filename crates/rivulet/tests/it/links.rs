@@ -172,6 +172,101 @@ fn a_server_that_is_away_is_waited_for_and_what_is_wrong_is_told() {
     assert_eq!(cloud.wait_for_end(), Some(0));
 }
 
+/// The numbers in the files of a folder, as far as they are final.
+fn numbers(folder: &Path) -> Vec<u64> {
+    let Ok(files) = std::fs::read_dir(folder) else { return Vec::new() };
+    let files = files.map(|entry| entry.unwrap().path());
+    let whole = files.filter(|file| !file.file_name().unwrap().to_string_lossy().starts_with('.'));
+    // A file may have been renamed since.
+    let texts: Vec<String> = whole.filter_map(|file| std::fs::read_to_string(file).ok()).collect();
+    let number = |line: &str| serde_json::from_str::<Value>(line).unwrap()["n"].as_u64().unwrap();
+    let mut numbers: Vec<u64> = texts.iter().flat_map(|text| text.lines()).map(number).collect();
+    numbers.sort_unstable();
+    numbers
+}
+
+/// `RIVULET_KILLS` says how often each side is killed. The way breaks meanwhile.
+#[test]
+fn every_row_comes_once_although_both_sides_are_killed_and_the_way_breaks() {
+    let kills: u64 = std::env::var("RIVULET_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(2);
+    let (cloud_folder, gateway_folder, link) = (TempDir::new().unwrap(), TempDir::new().unwrap(), free_port());
+    let interval = ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned());
+    let start_cloud = || start(cloud_folder.path(), &[("RIVULET_LINK_ADDRESS", link.to_string()), interval.clone()]);
+    let start_gateway = || start(gateway_folder.path(), std::slice::from_ref(&interval));
+    let mut cloud = start_cloud();
+    cloud.sql_ok("CREATE SOURCE up (n BIGINT) FROM 'link:numbers'");
+    cloud.sql_ok("CREATE SINK there TO 'file:out/' FORMAT JSON");
+    cloud.sql_ok("CREATE QUERY q AS SELECT n FROM up INTO there");
+    let way = Way::to(link, 200_000);
+    let input = gateway_folder.path().join("in.jsonl");
+    std::fs::write(&input, "").unwrap();
+    let mut gateway = start_gateway();
+    gateway.sql_ok("CREATE SOURCE numbers (n BIGINT) FROM 'file:in.jsonl' FORMAT JSON WITH (follow => true)");
+    gateway.sql_ok(&format!(
+        "CREATE SINK up TO 'link:{}/numbers' WITH (delivery => 'exactly_once', flush => '1 ms')",
+        way.address
+    ));
+    gateway.sql_ok("CREATE QUERY q AS SELECT n FROM numbers INTO up");
+    let mut next = 0;
+    let mut write = |many: u64| {
+        let lines: String = (next..next + many).map(|n| format!("{{\"n\":{n}}}\n")).collect();
+        std::fs::OpenOptions::new().append(true).open(&input).unwrap().write_all(lines.as_bytes()).unwrap();
+        next += many;
+        next
+    };
+    for kill in 0..kills {
+        for step in 0..10 {
+            write(1_000);
+            // At another moment each time, between checkpoints and within them.
+            thread::sleep(Duration::from_millis(50 + (kill * 10 + step) * 577 % 130));
+        }
+        if kill % 3 != 1 {
+            gateway.kill_9();
+            gateway = start_gateway();
+        }
+        if kill % 3 != 0 {
+            cloud.kill_9();
+            cloud = start_cloud();
+        }
+    }
+    let all = write(1_000);
+    let out = cloud_folder.path().join("out");
+    wait("all rows to come", || numbers(&out).len() as u64 >= all);
+    wait("all to be acknowledged", || sink(&gateway)["waiting_rows"] == 0);
+    let came = numbers(&out);
+    let expected: Vec<u64> = (0..all).collect();
+    assert!(came == expected, "{} rows of {all} came", came.len());
+}
+
+#[test]
+fn rows_wait_on_disk_for_a_server_that_is_away_and_a_killed_gateway_loses_none() {
+    let (cloud_folder, gateway_folder, link) = (TempDir::new().unwrap(), TempDir::new().unwrap(), free_port());
+    let gateway = start_gateway(gateway_folder.path(), link, "");
+    publish(&gateway, 0..5_000);
+    wait("the rows to wait on disk", || {
+        let sink = sink(&gateway);
+        sink["waiting_rows"] == 5_000 && sink["waiting_bytes"].as_u64() > Some(0)
+    });
+    gateway.sql_ok("CHECKPOINT");
+    drop(gateway);
+    let gateway = start(gateway_folder.path(), &[]);
+    assert_eq!(sink(&gateway)["waiting_rows"], 5_000);
+    publish(&gateway, 5_000..5_010);
+    let cloud = start(cloud_folder.path(), &[("RIVULET_LINK_ADDRESS", link.to_string())]);
+    cloud.sql_ok("CREATE SINK there TO 'mqtt:there' FORMAT JSON");
+    let mut there = Publisher::connect(cloud.mqtt);
+    there.subscribe("there");
+    cloud.sql_ok("CREATE SOURCE up (n BIGINT, name TEXT) FROM 'link:readings'");
+    cloud.sql_ok("CREATE QUERY q AS SELECT n, name FROM up INTO there");
+    expect(&mut there, 0..5_010);
+    cloud.sql_ok("CHECKPOINT");
+    wait("all to be acknowledged", || sink(&gateway)["waiting_rows"] == 0);
+    // What waits of a query that is dropped goes with it.
+    gateway.sql_ok("DROP QUERY q");
+    let left = std::fs::read_dir(gateway_folder.path().join("data/links")).map_or(0, Iterator::count);
+    assert_eq!(left, 0, "folders of spools");
+}
+
 #[test]
 fn a_stranger_at_the_door_harms_nobody() {
     let (cloud_folder, gateway_folder, link) = (TempDir::new().unwrap(), TempDir::new().unwrap(), free_port());
