@@ -57,6 +57,16 @@ impl CliError {
         Self { source: Some(source.to_owned()), ..self }
     }
 
+    /// The error where its line comes from, if that is known: `place` says for a line the name of its place, the text
+    /// there, and the line in this text.
+    #[must_use]
+    pub fn in_place<'t>(self, place: impl FnOnce(u32) -> Option<(&'t str, &'t str, u32)>) -> Self {
+        let Some((line, column)) = self.position else { return self };
+        let Some((name, text, line)) = place(line) else { return self };
+        let message = format!("{}, at {name}", self.message);
+        Self { message, position: Some((line, column)), ..self.in_source(text) }
+    }
+
     /// Whether the server is not there, or not any more.
     pub fn is_unavailable(&self) -> bool {
         self.kind.as_deref() == Some("unavailable")

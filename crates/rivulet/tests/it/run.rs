@@ -429,3 +429,95 @@ fn a_second_query_of_a_name_is_refused_and_replaces_nothing() {
     assert!(again.status.success(), "{}", text(&again.stderr));
     assert_eq!((rows("one").as_str(), rows("two").as_str()), ("{\"device\":\"b\"}\n", ""));
 }
+
+/// A job in JSON over readings and places, with results in a folder.
+fn job(folder: &TempDir, select: &str) -> String {
+    let place = folder.path().display();
+    let sources = format!(
+        r#"{{"name": "readings", "address": "file:{place}/readings.csv", "format": "CSV (header => true)",
+             "columns": ["ts TIMESTAMP EVENT TIME", "device TEXT", "value DOUBLE"],
+             "with": ["lateness => INTERVAL '1 second'"]}},
+           {{"name": "places", "address": "file:{place}/places.csv", "format": "CSV (header => true)",
+             "columns": ["device TEXT NOT NULL", "place TEXT"]}}"#
+    );
+    let high = "SELECT device, max(value) AS highest FROM rated GROUP BY device, tumble(ts, INTERVAL '10 seconds')";
+    let low = "SELECT place, value FROM rated JOIN places ON places.device = rated.device";
+    let operators = format!(
+        r#"{{"name": "high", "select": "{high}"}}, {{"name": "low", "select": "{low}"}},
+           {{"name": "rated", "select": "{select}"}}"#
+    );
+    let sink = |name: &str| format!(r#"{{"name": "{name}", "address": "file:{place}/{name}.json", "format": "JSON"}}"#);
+    let links = r#"{"from": "readings", "to": "rated", "partitioning": "round_robin"},
+        {"from": "rated", "to": "high", "partitioning": {"route": "kind"}},
+        {"from": "rated", "to": "low", "partitioning": {"route": "kind"}},
+        {"from": "places", "to": "low", "partitioning": "broadcast"},
+        {"from": "high", "to": "highest", "partitioning": {"hash": ["device"]}},
+        {"from": "low", "to": "lowest", "partitioning": "forward"}"#;
+    let (highest, lowest) = (sink("highest"), sink("lowest"));
+    format!(
+        r#"{{"sources": [{sources}], "operators": [{operators}], "sinks": [{highest}, {lowest}], "links": [{links}]}}"#
+    )
+}
+
+const RATED: &str = "SELECT *, CASE WHEN value > 10 THEN 'high' ELSE 'low' END AS kind FROM readings";
+
+#[test]
+fn a_job_in_json_gives_what_its_statements_give() {
+    let folder = TempDir::new().unwrap();
+    let source = readings(&folder);
+    fs::write(folder.path().join("places.csv"), "device,place\na,attic\nb,cellar\n").unwrap();
+    let file = folder.path().join("job.json");
+    fs::write(&file, job(&folder, RATED)).unwrap();
+    let place = folder.path().display();
+    let script = format!(
+        "{source}
+         CREATE SOURCE places (device TEXT NOT NULL, place TEXT) FROM 'file:{place}/places.csv'
+           FORMAT CSV (header => true);
+         CREATE SINK highest TO 'file:{place}/highest.json' FORMAT JSON;
+         CREATE SINK lowest TO 'file:{place}/lowest.json' FORMAT JSON;
+         CREATE VIEW rated AS {RATED};
+         INSERT INTO highest SELECT device, max(value) AS highest FROM rated WHERE kind = 'high'
+           GROUP BY device, tumble(ts, INTERVAL '10 seconds');
+         INSERT INTO lowest SELECT place, value FROM rated JOIN places ON places.device = rated.device
+           WHERE kind = 'low';"
+    );
+    let results = |arguments: &[&str]| {
+        let done = rivulet(arguments);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        ["highest", "lowest"].map(|name| {
+            let file = folder.path().join(format!("{name}.json"));
+            let text = fs::read_to_string(&file).unwrap();
+            fs::remove_file(file).unwrap();
+            let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        })
+    };
+    let expected = results(&["-q", "-c", &script]);
+    assert_eq!(expected.each_ref().map(Vec::len), [2, 1], "{expected:?}");
+    for parallelism in ["1", "3"] {
+        assert_eq!(results(&["-q", "-p", parallelism, file.to_str().unwrap()]), expected);
+    }
+}
+
+#[test]
+fn what_is_wrong_in_a_job_has_its_pointer() {
+    let folder = TempDir::new().unwrap();
+    readings(&folder);
+    fs::write(folder.path().join("places.csv"), "device,place\n").unwrap();
+    let file = folder.path().join("job.json");
+    let said = |job: &str| {
+        fs::write(&file, job).unwrap();
+        let out = rivulet(&[file.to_str().unwrap()]);
+        assert_eq!(out.status.code(), Some(1), "{job}");
+        text(&out.stderr)
+    };
+    let wrong = said(&job(&folder, "SELECT *, 'low' AS kind\\nFROM readings WHERE devize = 'a'"));
+    assert!(wrong.contains(", at /operators/2/select") && wrong.contains("line 2, column 21"), "{wrong}");
+    assert!(wrong.contains("FROM readings WHERE devize = 'a'\n") && wrong.contains("did you mean 'device'"), "{wrong}");
+    let back = r#""links": [{"from": "high", "to": "rated"}, "#;
+    let circle = said(&job(&folder, RATED).replace(r#""links": ["#, back));
+    assert!(circle.contains("a circle: ") && circle.contains(", at /links/") && circle.contains("hint: "), "{circle}");
+    let broken = said("{\"sources\": [],\n]");
+    assert!(broken.contains("not JSON: ") && broken.contains("line 2, column 1\n2 | ]\n"), "{broken}");
+}

@@ -29,7 +29,7 @@ FROM 'file:...'. Their clock follows the events. Results go to standard output, 
 /// Arguments of `rivulet run`.
 #[derive(Debug, clap::Args)]
 pub(in crate::cli) struct RunArguments {
-    /// Script to run; `-` is standard input
+    /// Script to run, or a job if the name ends in .json; `-` is standard input
     #[arg(value_name = "FILE", required_unless_present = "command", conflicts_with = "command")]
     pub(super) file: Option<PathBuf>,
     /// SQL to run

@@ -1,8 +1,9 @@
-//! `rivulet run`: scripts of big queries and applications, here and now.
+//! `rivulet run`: scripts of big queries and applications, and jobs in JSON, here and now.
 
 mod analyze;
 mod applications;
 mod arguments;
+mod graph;
 mod progress;
 mod writer;
 
@@ -25,6 +26,7 @@ use super::signals::stop_on_signal;
 use super::sql::read_source;
 use arguments::LOOK_PERIOD;
 pub(super) use arguments::{EXAMPLES, RunArguments};
+use graph::{Statements, statements};
 use progress::Progress;
 use writer::{Layout, Writer};
 
@@ -33,9 +35,16 @@ pub(super) fn run(global: Global, arguments: &RunArguments) -> Result<(), CliErr
         (Some(command), _) => command.clone(),
         (None, file) => read_source(file.as_deref().unwrap_or(Path::new("-")))?,
     };
+    let is_job = arguments.file.as_deref().and_then(Path::extension).is_some_and(|end| end == "json");
+    let job = is_job.then(|| statements(&text)).transpose();
+    let job = job.map_err(|error| CliError::from(error).in_source(&text))?;
+    let script = job.as_ref().map_or(text, Statements::sql);
     let mut console = Console { global, arguments, stop: Arc::default(), beside: Vec::new() };
     stop_on_signal(console.stop.clone())?;
-    console.run(&text).map_err(|error| error.in_source(&text))
+    console.run(&script).map_err(|error| match &job {
+        Some(job) => error.in_place(|line| job.place(line)),
+        None => error.in_source(&script),
+    })
 }
 
 struct Console<'a> {
