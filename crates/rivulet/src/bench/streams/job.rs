@@ -19,7 +19,7 @@ use crate::service::ServiceError;
 /// What is to be run.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    /// The script; its last query is measured.
+    /// The script; its last query is measured, and with it those that `CREATE QUERY` starts before.
     pub script: String,
     /// The same with less input, run before so that memory, tables and branches are as they are in the midst of a long
     /// run.
@@ -109,28 +109,37 @@ fn stay_on(cores: usize) -> Result<(), ServiceError> {
     }
 }
 
-/// Runs a script; the outcome is that of its last query.
+/// Runs a script; the outcome is that of its last query, and of those that run beside it.
 fn run_script(text: &str, options: RunOptions, watch: Option<&Watch>) -> Result<Outcome, ServiceError> {
     let runner = Runner::new(options)?;
     let mut script = Script::parse(text)?;
-    let mut outcome = None;
+    let (mut beside, mut outcome) = (Vec::new(), None);
     while let Some(step) = script.next_step()? {
-        if let Step::Run(planned) = step {
-            outcome = Some(run_query(&runner, &planned, watch)?);
+        match step {
+            Step::Run(planned) if planned.goes_on && script.has_more() => beside.push(planned),
+            Step::Run(planned) => outcome = Some(run_query(&runner, &planned, &beside, watch)?),
+            _ => {}
         }
     }
     outcome.ok_or_else(|| ServiceError::invalid("the script has no query"))
 }
 
-fn run_query(runner: &Runner, planned: &Planned, watch: Option<&Watch>) -> Result<Outcome, ServiceError> {
+fn run_query(
+    runner: &Runner,
+    planned: &Planned,
+    beside: &[Planned],
+    watch: Option<&Watch>,
+) -> Result<Outcome, ServiceError> {
     /// How long one wait is; whoever started this process ends it if it takes too long.
     const WAIT: Duration = Duration::from_secs(3_600);
     /// How often a query that is watched is looked at.
     const LOOK: Duration = Duration::from_millis(100);
     let mut pending = Vec::new();
     let (begun, cpu_before_s) = (Instant::now(), cpu_s());
-    let running = runner.start(&planned.host, &planned.plan, &planned.name, None)?;
-    let flow = loop {
+    let start = |one: &Planned| runner.start(&one.host, &one.plan, &one.name, None);
+    let others = beside.iter().map(start).collect::<Result<Vec<_>, _>>()?;
+    let running = start(planned)?;
+    let mut flow = loop {
         if let Some(ended) = running.wait(if watch.is_some() { LOOK } else { WAIT }) {
             break ended?.flow;
         }
@@ -142,6 +151,15 @@ fn run_query(runner: &Runner, planned: &Planned, watch: Option<&Watch>) -> Resul
             running.flow().stop(false);
         }
     };
+    for other in others {
+        let ended = loop {
+            if let Some(ended) = other.wait(WAIT) {
+                break ended?.flow;
+            }
+        };
+        flow.rows_in += ended.rows_in;
+        flow.rows_out += ended.rows_out;
+    }
     let elapsed_s = begun.elapsed().as_secs_f64();
     let reasons = Reason::ALL.iter().zip(flow.refused).filter(|(_, rows)| *rows > 0);
     let latency = &flow.latency_us;
