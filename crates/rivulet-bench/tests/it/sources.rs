@@ -307,6 +307,35 @@ fn the_trace_of_city_sensors_is_read_round_and_round() {
 }
 
 #[test]
+fn valves_of_the_equipment_answer_their_sensors_by_the_schedule() {
+    let options = [("events", "400000"), ("event_rate", "100"), ("base_time", "1970-01-01"), ("partitions", "1")];
+    let spec = spec("debs", "", &[], &options);
+    let mut sources = GENERATORS.open_source(&spec, 1).unwrap();
+    let batches: Vec<_> = sources.iter_mut().flat_map(|source| drain(source.as_mut())).collect();
+    let all = concat_batches(&batches[0].schema(), &batches).unwrap();
+    assert!(times(&all, "ts").iter().copied().eq((0..400_000).map(|reading| reading * 10_000)));
+    assert!(numbers(&all, "index").iter().copied().eq(2_556_001..2_956_001));
+    assert_eq!(["mf01", "mf02", "mf03"].map(|name| numbers(&all, name)[2_000]), [13_056, 14_406, 8_119]);
+    let edges = |name: &str| -> Vec<i64> {
+        let column = all.column_by_name(name).unwrap().as_boolean();
+        let differs = |row: &i64| column.value(*row as usize) != column.value(*row as usize - 1);
+        (1..400_000).filter(differs).map(|row| row * 10).collect()
+    };
+    // All in milliseconds: 200; 300 (1 + k / 30,000) to the nearest 10; 500, from the fiftieth on 520.
+    let schedule: [(&str, &str, i64, fn(i64) -> i64); 3] = [
+        ("bm05", "bm08", 5_000, |_| 200),
+        ("bm06", "bm09", 7_000, |k| (300 * (30_000 + k) + 150_000) / 300_000 * 10),
+        ("bm07", "bm10", 11_000, |k| 500 + 20 * i64::from(k >= 50)),
+    ];
+    for (sensor, valve, period_ms, delay_ms) in schedule {
+        let changes: Vec<i64> = (1..).map(|n| n * period_ms).take_while(|at_ms| *at_ms < 4_000_000).collect();
+        assert_eq!(edges(sensor), changes, "{sensor}");
+        let answers = changes.iter().zip(0..).map(|(at_ms, k)| at_ms + delay_ms(k));
+        assert_eq!(edges(valve), answers.collect::<Vec<_>>(), "{valve}");
+    }
+}
+
+#[test]
 fn what_cannot_be_generated_is_refused_with_a_hint() {
     let problem = |spec: SourceSpec| match GENERATORS.open_source(&spec, 1) {
         Ok(_) => panic!("opened"),
