@@ -8,6 +8,7 @@ pub mod bulk;
 pub mod nexmark;
 pub mod hibench;
 pub mod riot;
+pub mod debs;
 pub mod recovery;
 pub mod relay;
 pub mod streams;

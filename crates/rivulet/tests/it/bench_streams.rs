@@ -1,9 +1,11 @@
-//! `rivulet bench nexmark`, `hibench` and `riot`: that what is measured is the whole input, that files and generators
-//! are the same input, and that a query that fails is a row of the report.
+//! `rivulet bench nexmark`, `hibench`, `riot` and `debs`: that what is measured is the whole input, that files and
+//! generators are the same input, that results are those that are known, and that a query that fails is a row of the
+//! report.
 
 use serde_json::Value;
 
 use super::server::{rivulet, said};
+use super::sql_answers::{answer, files, rows};
 
 /// The report of a run; whether it succeeded.
 fn bench(arguments: &[&str]) -> (bool, Value) {
@@ -123,5 +125,62 @@ fn an_unknown_topology_or_curve_is_refused_with_those_that_there_are() {
     ] {
         let output = rivulet().args(["bench", "riot"]).args(options).output().unwrap();
         assert!(!output.status.success() && said(&output).contains(said_so), "{}", said(&output));
+    }
+}
+
+/// In pair A four answers, one of them an alarm, and the line through all of them. In pair B a change of the sensor
+/// takes the place of one that has no answer yet.
+#[test]
+fn the_job_of_the_challenge_has_its_alarm_and_its_line() {
+    let changes: [(u64, usize); 12] = [
+        (1_000, 0),
+        (1_200, 3),
+        (2_000, 1),
+        (3_000, 1),
+        (3_100, 4),
+        (3_300, 4),
+        (6_000, 0),
+        (6_200, 3),
+        (11_000, 0),
+        (11_210, 3),
+        (16_000, 0),
+        (16_200, 3),
+    ];
+    let (mut bits, mut lines) = ([0; 6], vec!["0,0,0,0,0,0,0".to_owned()]);
+    for (at_ms, bit) in changes {
+        bits[bit] = 1 - bits[bit];
+        lines.push(format!("{at_ms},{}", bits.map(|bit| bit.to_string()).join(",")));
+    }
+    let columns = (5..=10).map(|bit| format!("bm{bit:02} BOOLEAN")).collect::<Vec<_>>().join(", ");
+    let columns = format!("ts TIMESTAMP EVENT TIME, {columns}");
+    let (_folder, source) = files(&[("readings", &columns, &lines.join(" "))]);
+    let script = format!("{source} {} SELECT * FROM monitored", rivulet_bench::debs::MONITOR);
+    for parallelism in [1, 2] {
+        let answered = answer(&script, parallelism).unwrap_or_else(|error| panic!("{error}\n{script}"));
+        let rows: Vec<Vec<String>> =
+            rows(&answered).iter().map(|row| row.split('|').map(str::to_owned).collect()).collect();
+        let answers: Vec<String> = rows.iter().map(|row| row[..4].join("|")).collect();
+        let expected =
+            ["A|1000|200|false", "A|11000|210|true", "A|16000|200|false", "A|6000|200|false", "B|3000|300|false"];
+        assert_eq!(answers, expected, "at parallelism {parallelism}");
+        let number = |cell: &str| cell.parse::<f64>().unwrap();
+        let [slope, intercept, n] = [4, 5, 6].map(|cell| number(&rows[2][cell]));
+        assert!((slope - 0.0002).abs() < 1e-9 && (intercept - 200.8).abs() < 1e-6 && n == 4.0, "{rows:?}");
+        assert_eq!(answered.refused, 0);
+    }
+}
+
+#[test]
+fn jobs_of_the_challenge_run_side_by_side_and_every_answer_is_right() {
+    let (succeeded, report) = bench(&["debs", "--jobs", "1,3", "--duration", "100ms", "--parallelism", "2"]);
+    assert!(succeeded && report["is_golden"] == true, "{report}");
+    let runs = report["runs"].as_array().unwrap();
+    assert_eq!(runs.iter().map(|run| run["jobs"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(3)]);
+    for run in runs {
+        assert_eq!((&run["is_equal"], &run["alarms"]), (&true.into(), &run["alarms_expected"]), "{run}");
+        assert!(run["alarms"].as_u64() >= Some(40), "{run}");
+        for figure in ["readings_per_s", "readings_per_s_per_core", "readings_per_s_per_job", "cpu_us_per_reading"] {
+            assert!(run[figure].as_f64() > Some(0.0), "{figure} in {run}");
+        }
     }
 }

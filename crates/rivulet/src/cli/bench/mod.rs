@@ -1,6 +1,7 @@
 //! `rivulet bench`: how much this machine carries.
 
 mod bulk;
+mod debs;
 mod hibench;
 mod nexmark;
 mod recovery;
@@ -36,6 +37,7 @@ use crate::cli::error::CliError;
 use crate::cli::options::{Global, duration};
 use crate::cli::serve::{self, Start};
 
+use debs::DebsArguments;
 use hibench::HibenchArguments;
 use nexmark::NexmarkArguments;
 use relay::{ForwardArguments, RelayArguments};
@@ -57,6 +59,9 @@ pub(in crate::cli) enum BenchCommand {
     /// The dataflows of RIoTBench, fused and operator by operator, and the most that each way carries
     #[command(after_help = riot::COLUMNS)]
     Riot(RiotArguments),
+    /// The job of the DEBS 2012 challenge, many at once, with every answer checked
+    #[command(after_help = debs::COLUMNS)]
+    Debs(DebsArguments),
     /// How long a server that was killed takes until it works again
     #[command(after_help = recovery::COLUMNS)]
     Recovery(RecoveryOptions),
@@ -242,6 +247,7 @@ pub(in crate::cli) fn run(global: Global, command: BenchCommand, start: Start) -
         BenchCommand::Nexmark(arguments) => nexmark::run(global, arguments),
         BenchCommand::Hibench(arguments) => hibench::run(global, arguments),
         BenchCommand::Riot(arguments) => riot::run(global, arguments),
+        BenchCommand::Debs(arguments) => debs::run(global, arguments),
         BenchCommand::Recovery(arguments) => recovery::run(global, arguments),
         BenchCommand::Bulk(arguments) => bulk::run(global, arguments),
         BenchCommand::Webhooks(arguments) => webhooks::run(global, arguments),
