@@ -1,6 +1,8 @@
-//! Plots as SVG that needs nothing else: bars, and curves over axes.
+//! Pages that need nothing else: what was measured and where, tables, and plots as SVG: bars, and curves over axes.
 
 use std::fmt::Write;
+
+use crate::Circumstances;
 
 /// Size of a plot, in pixels, and of its margins: left and below for labels.
 const WIDTH: f64 = 720.0;
@@ -14,6 +16,36 @@ const COLOURS: [&str; 9] =
 
 /// Names in a row of a legend.
 const LEGEND_PER_ROW: usize = 4;
+
+/// The beginning of a page about what a command has measured. What it says about that is HTML.
+pub fn begin_page(command: &str, title: &str, about: &str, circumstances: &Circumstances) -> String {
+    let Circumstances { began, version, command: line, cores, processor, kernel } = circumstances;
+    let (line, processor, kernel) = (escaped(line), escaped(processor), escaped(kernel));
+    format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>{command}</title>\
+         <style>body{{font:15px/1.5 system-ui,sans-serif;max-width:66em;margin:2em auto;padding:0 1em}}\
+         table{{border-collapse:collapse;font-variant-numeric:tabular-nums}}td,th{{padding:.2em .7em;text-align:right;\
+         border-bottom:1px solid #ddd}}th{{vertical-align:bottom}}td{{white-space:nowrap}}\
+         td:first-child,th:first-child,td.text{{text-align:left}}td.text{{white-space:normal;min-width:24em}}\
+         code,td.text{{overflow-wrap:anywhere}}svg{{max-width:100%}}\
+         text{{font:12px system-ui,sans-serif}}</style><h1>{title}</h1><p>{about}</p>\
+         <p>{began} UTC, Rivulet {version}, {cores} cores ({processor}), kernel {kernel}<br><code>{line}</code></p>"
+    )
+}
+
+/// A table.
+pub fn write_table<const COLUMNS: usize>(
+    headers: [&str; COLUMNS],
+    rows: impl Iterator<Item = [String; COLUMNS]>,
+    page: &mut String,
+) {
+    let heads = headers.map(|head| format!("<th>{}", escaped(head))).concat();
+    let _ = write!(page, "<div style=\"overflow-x:auto\"><table><tr>{heads}</tr>");
+    for row in rows {
+        let _ = write!(page, "<tr>{}</tr>", row.map(|cell| format!("<td>{}", escaped(&cell))).concat());
+    }
+    page.push_str("</table></div>");
+}
 
 /// A bar: what it is, its parts from left to right, and what is written behind it. A part has the colour of its place;
 /// a bar of one part has the colour of the bar's own place.

@@ -3,45 +3,25 @@
 use std::fmt::Write;
 
 use super::report::{Curve, RiotReport};
-use crate::plots::{self, Axis, Bar, escaped, write_bars, write_curves};
+use crate::plots::{self, Axis, Bar, begin_page, escaped, write_bars, write_curves, write_table};
 
 /// Tasks in a plot of what waits; those with the most are taken.
 const TASKS_SHOWN: usize = 6;
 
 /// The page.
 pub fn html(report: &RiotReport) -> String {
-    let about = &report.circumstances;
-    let mut page = format!(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>rivulet bench riot</title>\
-         <style>body{{font:15px/1.5 system-ui,sans-serif;max-width:66em;margin:2em auto;padding:0 1em}}\
-         table{{border-collapse:collapse;font-variant-numeric:tabular-nums}}td,th{{padding:.2em .7em;text-align:right;\
-         border-bottom:1px solid #ddd}}td:nth-child(-n+2),th:nth-child(-n+2){{text-align:left}}svg{{max-width:100%}}\
-         text{{font:12px system-ui,sans-serif}}</style><h1>RIoTBench</h1>\
-         <p>Latency is from the time of an event in the schedule to its result. The most events a second are those at which its \
-         99th percentile keeps the bound: {}. Results are {}golden.</p><p>{} UTC, Rivulet {}, {} cores of {}, kernel {}: \
-         <code>{}</code></p>",
+    let about = format!(
+        "Latency is from the time of an event in the schedule to its result. The most events a second are those at which its \
+         99th percentile keeps the bound: {}. Results are {}golden.",
         report.bound_ms.iter().map(|(topology, bound)| format!("{topology} {bound} ms")).collect::<Vec<_>>().join(", "),
         if report.is_golden { "" } else { "not " },
-        escaped(&about.began),
-        escaped(&about.version),
-        about.cores,
-        escaped(&about.processor),
-        escaped(&about.kernel),
-        escaped(&about.command),
     );
+    let mut page = begin_page("rivulet bench riot", "RIoTBench", &about, &report.circumstances);
     for failure in report.failures() {
         let _ = write!(page, "<p>{}</p>", escaped(&failure));
     }
-    page.push_str("<table><tr>");
-    for head in ["topology", "operators", "cores", "events/s", "results/s", "p50 ms", "p99 ms", "us/event", "CV"] {
-        let _ = write!(page, "<th>{head}</th>");
-    }
-    page.push_str("</tr>");
-    for row in report.rows() {
-        let cells: String = row.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();
-        let _ = write!(page, "<tr>{cells}</tr>");
-    }
-    page.push_str("</table>");
+    let headers = ["topology", "operators", "cores", "events/s", "results/s", "p50 ms", "p99 ms", "us/event", "CV"];
+    write_table(headers, report.rows(), &mut page);
     let mut kinds: Vec<(&str, usize)> = report.curves.iter().map(|curve| (curve.topology, curve.cpus)).collect();
     kinds.dedup();
     for (topology, cpus) in kinds {

@@ -3,28 +3,17 @@
 
 use std::fmt::Write;
 
-use rivulet_bench::Circumstances;
-use rivulet_bench::plots::{Axis, Bar, Curve, escaped, write_bars, write_curves};
+use rivulet_bench::plots::{Axis, Bar, Curve, begin_page, escaped, write_bars, write_curves};
 
 use super::report::{ManyReport, RunReport, StepReport};
 use crate::bench::Usage;
 
 /// The page.
 pub fn html(report: &ManyReport) -> String {
-    let mut page = String::from(
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>rivulet bench many</title>\
-         <style>body{font:15px/1.5 system-ui,sans-serif;max-width:66em;margin:2em auto;padding:0 1em}\
-         table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.2em .7em;text-align:right;\
-         border-bottom:1px solid #ddd}th{vertical-align:bottom}td{white-space:nowrap}\
-         td:first-child,th:first-child,td.text{text-align:left}td.text{white-space:normal;min-width:24em}\
-         code,td.text{overflow-wrap:anywhere}svg{max-width:100%}\
-         text{font:12px system-ui,sans-serif}</style>\
-         <h1>Very many small queries</h1>\
-         <p>Latency is from the creation of an event in the generator to the end of its processing. A step is sustained if \
-         its median is at most 100 ms, its 99th percentile at most 1 s, and every event is accounted for. Engine and \
-         generator share the machine.</p>",
-    );
-    write_circumstances(&report.circumstances, &mut page);
+    let about = "Latency is from the creation of an event in the generator to the end of its processing. A step is \
+                 sustained if its median is at most 100 ms, its 99th percentile at most 1 s, and every event is \
+                 accounted for. Engine and generator share the machine.";
+    let mut page = begin_page("rivulet bench many", "Very many small queries", about, &report.circumstances);
     write_table(report, &mut page);
     page.push_str("<h2>Events a second, largest sustained step</h2>");
     write_capacities(report, &mut page);
@@ -56,15 +45,6 @@ pub fn html(report: &ManyReport) -> String {
     }
     page.push_str("</html>\n");
     page
-}
-
-fn write_circumstances(circumstances: &Circumstances, page: &mut String) {
-    let Circumstances { began, version, command, cores, processor, kernel } = circumstances;
-    let (command, processor, kernel) = (escaped(command), escaped(processor), escaped(kernel));
-    let _ = write!(
-        page,
-        "<p>{began} UTC, Rivulet {version}, {cores} cores ({processor}), kernel {kernel}<br><code>{command}</code></p>"
-    );
 }
 
 fn write_table(report: &ManyReport, page: &mut String) {
@@ -232,6 +212,7 @@ fn count(number: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use rivulet_bench::Circumstances;
     use rivulet_bench::workload::Distribution;
 
     use super::*;
