@@ -14,6 +14,7 @@
 //! - [`trial`]: applications over files in this process, without a server;
 //! - [`script`]: scripts of big queries and applications in this process, without a server;
 //! - [`http_client`]: the other end of it, for the command line;
+//! - [`allocations`]: how often memory was allocated;
 //! - [`mod@bench`]: everything together, to measure;
 //! - [`cli`]: the command line, one command a file.
 
@@ -30,6 +31,7 @@ pub mod run;
 pub mod trial;
 pub mod script;
 pub mod http_client;
+pub mod allocations;
 pub mod bench;
 pub mod cli;
 mod counted;

@@ -1,16 +1,51 @@
 //! The `rivulet` program.
 
+use std::alloc::{GlobalAlloc, Layout};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use mimalloc::MiMalloc;
+use rivulet::allocations::count_allocation;
 use rivulet::config::Config;
 use rivulet::engine::{Engine, Extensions};
 use rivulet::service::{Service, ServiceError};
 
-/// Many small allocations of many threads is what it is made for, and what a million queries are.
+/// Many small allocations of many threads is what mimalloc is made for, and what a million queries are.
+struct Allocator;
+
+// SAFETY: everything is left to mimalloc; counting does not allocate.
+unsafe impl GlobalAlloc for Allocator {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count_allocation();
+        // SAFETY: the caller's promise is passed on.
+        unsafe { MiMalloc.alloc(layout) }
+    }
+
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        count_allocation();
+        // SAFETY: the caller's promise is passed on.
+        unsafe { MiMalloc.alloc_zeroed(layout) }
+    }
+
+    #[inline]
+    unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is passed on.
+        unsafe { MiMalloc.dealloc(place, layout) }
+    }
+
+    #[inline]
+    unsafe fn realloc(&self, place: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
+        count_allocation();
+        // SAFETY: the caller's promise is passed on.
+        unsafe { MiMalloc.realloc(place, layout, bytes) }
+    }
+}
+
 #[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+static ALLOCATOR: Allocator = Allocator;
 
 fn start(config: &Config, extensions: Extensions) -> Result<Arc<dyn Service>, ServiceError> {
     let engine = Engine::open_with(config.clone(), extensions)?;

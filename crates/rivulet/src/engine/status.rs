@@ -10,6 +10,7 @@ use super::Engine;
 use super::exposition::{ApplicationSnapshot, Snapshot};
 use super::memory::memory_rss_bytes;
 use super::running::of_metrics;
+use crate::allocations::allocations;
 use crate::service::{ApplicationStatus, ErrorKind, ServiceError, Status, Tenant, WorkerInfo};
 
 impl Engine {
@@ -140,7 +141,7 @@ impl Engine {
         let last = checkpoints.last.unwrap_or_default();
         let recovered = checkpoints.recovered.unwrap_or_default();
         let tls = tls::counts();
-        let numbers = vec![
+        let mut numbers = vec![
             ("checkpoints", "Checkpoints made", true, checkpoints.made),
             ("checkpoint_failures", "Checkpoints that failed", true, checkpoints.failed),
             (
@@ -209,6 +210,8 @@ impl Engine {
                 self.workers.spill().map_or(0, Spill::file_bytes),
             ),
         ];
+        let help = "Allocations of memory, in a program that was built with the feature baselines";
+        numbers.extend(allocations().map(|count| ("memory_allocations", help, true, count)));
         Snapshot {
             applications,
             big_queries,
