@@ -26,6 +26,8 @@ pub struct Usage {
     pub timer_cpu_s: f64,
     /// Context switches of the threads that live.
     pub context_switches: u64,
+    /// Those of them that the kernel forced.
+    pub involuntary_switches: u64,
     /// Page faults, those that waited for a disk included.
     pub page_faults: u64,
     /// Misses of the last cache, in user space; `None` where the kernel offers no counter.
@@ -45,6 +47,7 @@ impl Sub for Usage {
             workers_cpu_s: self.workers_cpu_s - earlier.workers_cpu_s,
             timer_cpu_s: self.timer_cpu_s - earlier.timer_cpu_s,
             context_switches: self.context_switches.saturating_sub(earlier.context_switches),
+            involuntary_switches: self.involuntary_switches.saturating_sub(earlier.involuntary_switches),
             page_faults: self.page_faults.saturating_sub(earlier.page_faults),
             cache_misses: counted(self.cache_misses, earlier.cache_misses),
             instructions: counted(self.instructions, earlier.instructions),
@@ -100,9 +103,13 @@ impl Meter {
                 *cpu_s += on_cpu_s(&read("schedstat"));
             }
             let status = read("status");
-            let switches = status.lines().filter(|line| line.contains("ctxt_switches"));
-            usage.context_switches +=
-                switches.filter_map(|line| line.rsplit('\t').next()?.trim().parse::<u64>().ok()).sum::<u64>();
+            let count = |name: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name));
+                line.and_then(|count| count.trim().parse::<u64>().ok()).unwrap_or(0)
+            };
+            let involuntary = count("nonvoluntary_ctxt_switches:");
+            usage.involuntary_switches += involuntary;
+            usage.context_switches += involuntary + count("voluntary_ctxt_switches:");
         }
         usage
     }

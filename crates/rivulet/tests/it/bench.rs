@@ -183,3 +183,46 @@ fn a_tenant_that_goes_wild_costs_another_one_no_event() {
         assert!(wild[deed].as_u64() > Some(0), "{report}");
     }
 }
+
+#[test]
+fn every_experiment_of_the_relay_has_its_figures_and_loses_no_message() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("relay.html");
+    let small = ["--message-bytes", "100", "--buffer-kib", "4", "--duration", "200ms", "--jobs", "1,3"];
+    let arguments = ["bench", "relay", "--json", "--experiment", "n1,n2,n4,n5,n6", "--html", page.to_str().unwrap()];
+    let output = rivulet().args(arguments).args(small).output().unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let runs = report["runs"].as_array().unwrap();
+    let experiments: Vec<&str> = runs.iter().map(|run| run["experiment"].as_str().unwrap()).collect();
+    assert_eq!(experiments, ["n1", "n2", "n2", "n4", "n5", "n5", "n5", "n5", "n6", "n6"]);
+    for run in runs {
+        assert_eq!((&run["message_bytes"], &run["buffer_kib"], &run["lost"]), (&100.into(), &4.into(), &0.into()));
+        for figure in [
+            "messages_per_s",
+            "ceiling_messages_per_s",
+            "latency_us_p50",
+            "latency_us_p99",
+            "allocations_per_message",
+            "context_switches_per_million",
+            "voluntary_switches_per_million",
+            "nonvoluntary_switches_per_million",
+            "relay_ns_per_message",
+            "relay_rss_bytes_max",
+        ] {
+            assert!(run[figure].is_number(), "{figure} in {run}");
+        }
+    }
+    let of = |name: &str| runs.iter().map(|run| run[name].clone()).collect::<Vec<_>>();
+    assert_eq!(of("is_individual").iter().filter(|one| **one == true).count(), 1);
+    assert_eq!((&of("jobs")[8..], &of("rate_mbit")[3..5]), (&[1.into(), 3.into()][..], &[Value::Null, 100.into()][..]));
+    let costs: Vec<u64> =
+        runs[3]["steps"].as_array().unwrap().iter().map(|step| step["cost_ms"].as_u64().unwrap()).collect();
+    assert_eq!(costs, [0, 1, 2, 3, 2, 1, 0]);
+    let samples = runs[3]["samples"].as_array().unwrap();
+    assert!(samples.len() >= 7 && samples.iter().all(|one| one["relay_rss_bytes"].as_u64() > Some(1 << 20)));
+    let page = std::fs::read_to_string(page).unwrap();
+    for part in ["<h2>n1</h2>", "99th percentile", "<h2>n4</h2>", "resident memory", "100 B, 4 KiB, debs, auto"] {
+        assert!(page.contains(part), "{part} in {page}");
+    }
+}
