@@ -61,7 +61,7 @@ impl CreateSource {
             event_time_column = Some(watermarked_column(&schema, event_time_column, &watermark.column)?);
             lateness_us = watermark.lateness_us;
         }
-        let (mut late, mut dead_letter, mut is_small) = (None, None, false);
+        let (mut late, mut dead_letter, mut is_small, mut is_partial) = (None, None, false, false);
         let mut options = Vec::new();
         for (name, literal, position) in &self.options {
             match name.text.as_str() {
@@ -85,6 +85,7 @@ impl CreateSource {
                         "leave it out where all rows of the source may not fit the memory once for each instance",
                     ));
                 }
+                PARTIAL => is_partial = partial(&self.address, literal, *position)?,
                 _ => options.push((name.clone(), literal.clone(), *position)),
             }
         }
@@ -108,6 +109,7 @@ impl CreateSource {
             idle_timeout_us,
             future_limit_us,
             is_small,
+            is_partial,
             late,
             dead_letter,
             address: self.address.clone(),
@@ -171,15 +173,43 @@ impl CreateSink {
             let fields = columns.iter().map(ColumnDeclaration::field);
             Arc::new(Schema::new(fields.collect::<Vec<_>>()))
         });
+        let (mut options, mut is_partial) = (self.options.clone(), false);
+        if let Some(place) = options.iter().position(|(name, ..)| name.text == PARTIAL) {
+            let (name, literal, position) = options.remove(place);
+            is_partial = partial(&self.address, &literal, position)?;
+            if is_partial && schema.is_some() {
+                return Err(SqlError::new(name.position, "a sink with `partial` has the columns of states")
+                    .hint("leave its columns out"));
+            }
+            // A state that came twice would count twice, and nobody could see that.
+            if is_partial && options.iter().all(|(name, ..)| name.text != "delivery") {
+                let name = Name { text: "delivery".into(), ..name };
+                options.push((name, Literal::Text("exactly_once".into()), position));
+            }
+        }
         Ok(SinkDeclaration {
             name: self.name.clone(),
             schema,
             address: self.address.clone(),
             address_position: self.address_position,
             format: self.format.clone(),
-            options: self.options.clone(),
+            is_partial,
+            options,
             text: self.text.clone(),
         })
+    }
+}
+
+/// The option of a source or sink of states.
+const PARTIAL: &str = "partial";
+
+/// Reads its value.
+fn partial(address: &str, literal: &Literal, position: Position) -> Result<bool, SqlError> {
+    match literal {
+        Literal::Boolean(value) if connector_of(address) == "link" => Ok(*value),
+        Literal::Boolean(_) => Err(SqlError::new(position, "`partial` goes with 'link:', from one server to another")
+            .hint("leave it out: within a server the planner decides by itself")),
+        _ => Err(SqlError::new(position, "`partial` is true or false").hint("write partial => true")),
     }
 }
 

@@ -39,6 +39,8 @@ pub struct SourceDeclaration {
     pub future_limit_us: Option<i64>,
     /// Whether its rows are so few that every instance of a join may have all of them.
     pub is_small: bool,
+    /// Whether it gives states of the window of a query that runs in two parts, the first of them in another server.
+    pub is_partial: bool,
     /// The sink of rows that come too late. Without one, they are dead letters as other refused rows are.
     pub late: Option<Name>,
     /// The sink of rows that cannot be processed. Without one, they are only counted.
@@ -68,7 +70,9 @@ pub struct SinkDeclaration {
     pub address_position: Position,
     /// The format of the results; `None` leaves it to the connector.
     pub format: Option<FormatSpec>,
-    /// The options, all for the connector.
+    /// Whether it takes states of the window of a query, which another server makes results of.
+    pub is_partial: bool,
+    /// The options that remain for the connector.
     pub options: Vec<(Name, Literal, Position)>,
     /// The statement's text as written.
     pub text: String,
@@ -89,6 +93,7 @@ impl SourceDeclaration {
             idle_timeout_us: None,
             future_limit_us: None,
             is_small: false,
+            is_partial: false,
             late: None,
             dead_letter: None,
             address,

@@ -16,6 +16,7 @@ use rivulet_operators::{AggregateFunction, AggregateSpec, LAST_VALUES_MAX};
 
 use super::PlannedSource;
 use super::aggregates::PlannedAggregate;
+use super::apart::{Divided, Part};
 use super::builder::{has_fixed_width, window_bounds};
 use super::columns::{place_in, unaliased, used_columns, uses_windows};
 use super::error::{not_yet, place_of, refused};
@@ -226,10 +227,19 @@ impl Lowering {
         // however few states there are.
         let is_cheap = |key: &usize| !stream.schema.field(*key).data_type().is_string();
         // If a sink takes refused rows, each late row must arrive by itself.
-        let is_reduced_first = edge != EdgeKind::Forward
-            && !letters::are_kept(&self.sources)
-            && whole.can_be_split()
-            && (keys.is_empty() || !is_attached && !spec.aggregates.is_empty() && keys.iter().all(is_cheap));
+        let is_worthwhile = || {
+            let is_less = !is_attached && !spec.aggregates.is_empty() && keys.iter().all(is_cheap);
+            edge != EdgeKind::Forward && (keys.is_empty() || is_less)
+        };
+        let is_apart = self.part != Part::Whole;
+        let is_reduced_first =
+            !letters::are_kept(&self.sources) && whole.can_be_split() && (is_apart || is_worthwhile());
+        // States are divided by all of the key.
+        let partition = match is_reduced_first && edge == EdgeKind::Forward {
+            true if apart.is_empty() => Partition::One,
+            true => Partition::Keys(apart.clone()),
+            false => partition,
+        };
         let node = if is_reduced_first {
             let (partial, last) = (part(Phase::Partial)?, part(Phase::Final)?);
             let partial_schema = partial.partial_schema();
@@ -241,7 +251,11 @@ impl Lowering {
                 (0, true) => EdgeKind::Hash(vec![end]),
                 (keys, _) => EdgeKind::Hash((0..keys).collect()),
             };
-            self.builder.operator("window", &what(Phase::Final), last, schema.clone(), &[(node, 0, edge)])
+            let inputs = [(node, 0, edge)];
+            let states = self.builder.operator("window", &what(Phase::Final), last, schema.clone(), &inputs);
+            let is_of_end = matches!(kind, KeyedWindowKind::Attached { start, end } if start == end);
+            self.divided.push(Divided { rows: node, states, keys: keys.len(), is_of_end });
+            states
         } else {
             self.builder.operator("window", &what(Phase::Whole), whole, schema.clone(), &[(stream.node, 0, edge)])
         };

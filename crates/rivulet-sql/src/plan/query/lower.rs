@@ -15,6 +15,7 @@ use rivulet_operators::parallel::KeyedWindowKind;
 use rivulet_relational::{Elements, Matches, Versions, WindowKind, WindowTable};
 use sha2::{Digest, Sha256};
 
+use super::apart::{Divided, Part};
 use super::builder::Builder;
 use super::columns::{is_of_bounds, over_bounds, place_in, unaliased, used_columns, uses_windows};
 use super::error::{defect, not_yet, place_of, refused, versions_alone};
@@ -37,6 +38,9 @@ pub(super) struct Lowering {
     /// Whether an aggregate without keys gives its row before rows have come: on a side of a join, which would wait for
     /// it, for ever if no row comes. By itself such a row comes with the first row, or at the end.
     pub(super) gives_at_once: bool,
+    /// The part of the query that runs here, and the windows that were divided for that.
+    pub(super) part: Part,
+    pub(super) divided: Vec<Divided>,
 }
 
 impl Lowering {
@@ -75,7 +79,8 @@ impl Lowering {
             let node = builder.dataflow.add(Work::Source(place), Arc::new(schema));
             builder.changes.insert(node, source.declaration.changes());
         }
-        Ok(Self { builder, sources, tables: Vec::new(), state_ttl_us, gives_at_once: false })
+        let (part, divided) = (Part::Whole, Vec::new());
+        Ok(Self { builder, sources, tables: Vec::new(), state_ttl_us, gives_at_once: false, part, divided })
     }
 
     pub(super) fn position(&self) -> Position {

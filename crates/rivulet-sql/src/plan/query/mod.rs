@@ -7,12 +7,14 @@
 //!
 //! In reading order: `planned`: what comes of it; `stream`: what is known of the rows that leave a step; `lower`: the
 //! plan node by node; `union`, `aggregate`, `join`, `broadcast`, `bounds`, `lookup`, `versions`, `over`, `unnest`,
-//! `matches`: other nodes; `output`: the last step; `builder`: operators and edges, each once; `columns`: what
-//! expressions use; `chosen`: what is chosen of a relation; `computed`: columns that a source computes; `relations`,
+//! `matches`: other nodes; `output`: the last step; `apart`: the part of a query that runs in one of two servers;
+//! `builder`: operators and edges, each once; `columns`: what expressions use; `chosen`: what is chosen of a relation;
+//! `computed`: columns that a source computes; `relations`,
 //! `aggregates`, `calls`: what names mean; `error`: errors in our words; `culprit`: which expression has the error.
 
 mod aggregate;
 mod aggregates;
+mod apart;
 mod bounds;
 mod broadcast;
 mod builder;
@@ -51,6 +53,7 @@ use super::with_room;
 use crate::scope::{Relation, Scope};
 use crate::statement::{BigQuery, PREDICT};
 use crate::{Position, SqlError};
+use apart::Part;
 use builder::Builder;
 use lower::Lowering;
 use matches::PatternOf;
@@ -89,10 +92,17 @@ fn plan_here(query: &BigQuery, scope: &Scope, has_letters: bool) -> Result<Query
     let planned = rivulet_relational::plan(query.query()?, &catalog, sink.is_some())
         .map_err(|error| failed(error, query, &catalog, scope))?;
     let mut lowering = Lowering::new(&planned.plan, query.position, query.state_ttl_us)?;
+    lowering.part = match &sink {
+        _ if lowering.sources.iter().any(|source| source.declaration.is_partial) => Part::States,
+        Some((_, sink)) if sink.is_partial => Part::Rows,
+        _ => Part::Whole,
+    };
     let stream = lowering.lower(&planned.plan, &Lowering::all(&planned.plan));
     let stream = stream.map_err(|error| at_its_join(error, query))?;
     let written = rivulet_relational::written(query.query()?, planned.selected);
-    let output = lowering.finish(stream, &planned, &written, sink)?;
+    let mut output = lowering.finish(stream, &planned, &written, sink)?;
+    let Lowering { part, divided, builder, sources, .. } = &mut lowering;
+    apart::cut(*part, divided, builder, sources, &mut output)?;
     let Builder { mut dataflow, identities, changes, .. } = lowering.builder;
     let letters = match has_letters {
         true => letters::add(&mut dataflow, &lowering.sources, query.sink.as_ref(), scope)?,
