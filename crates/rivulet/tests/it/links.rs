@@ -195,7 +195,7 @@ fn every_row_comes_once_although_both_sides_are_killed_and_the_way_breaks() {
     let start_gateway = || start(gateway_folder.path(), std::slice::from_ref(&interval));
     let mut cloud = start_cloud();
     cloud.sql_ok("CREATE SOURCE up (n BIGINT) FROM 'link:numbers'");
-    cloud.sql_ok("CREATE SINK there TO 'file:out/' FORMAT JSON");
+    cloud.sql_ok("CREATE SINK there TO 'file:out/' FORMAT JSON WITH (commit_interval => '300 ms')");
     cloud.sql_ok("CREATE QUERY q AS SELECT n FROM up INTO there");
     let way = Way::to(link, 200_000);
     let input = gateway_folder.path().join("in.jsonl");
@@ -265,6 +265,97 @@ fn rows_wait_on_disk_for_a_server_that_is_away_and_a_killed_gateway_loses_none()
     gateway.sql_ok("DROP QUERY q");
     let left = std::fs::read_dir(gateway_folder.path().join("data/links")).map_or(0, Iterator::count);
     assert_eq!(left, 0, "folders of spools");
+}
+
+#[test]
+fn windows_of_two_gateways_are_put_together_and_others_do_not_fit() {
+    const DAY_MS: u64 = 86_400_000;
+    let (cloud_folder, link) = (TempDir::new().unwrap(), free_port());
+    let cloud = start(cloud_folder.path(), &[("RIVULET_LINK_ADDRESS", link.to_string())]);
+    let columns = "device TEXT, ts TIMESTAMP EVENT TIME, value BIGINT";
+    let query = |aggregate: &str, sink: &str| {
+        format!(
+            "CREATE QUERY q AS SELECT device, count(*) AS n, {aggregate} AS x, window_end
+             FROM TABLE(TUMBLE(TABLE readings, DESCRIPTOR(ts), INTERVAL '10 SECONDS'))
+             GROUP BY device, window_end HAVING count(*) > 1 INTO {sink}"
+        )
+    };
+    cloud.sql_ok(&format!(
+        "CREATE SOURCE readings ({columns}) FROM 'link:states' WITH (partial => true, lateness => INTERVAL '9 days')"
+    ));
+    cloud.sql_ok("CREATE SINK there TO 'mqtt:there' FORMAT JSON");
+    cloud.sql_ok(&query("avg(value)", "there"));
+    let mut there = Publisher::connect(cloud.mqtt);
+    there.subscribe("there");
+    let mut expected = std::collections::BTreeMap::<(u64, u64), (u64, u64)>::new();
+    let mut gateways = Vec::new();
+    for gateway in 0..2 {
+        let folder = TempDir::new().unwrap();
+        let mut event = |n: u64, ts: u64| {
+            let (device, value) = (n % 3, 7 * n + gateway);
+            let sum = expected.entry((device, ts / 10_000)).or_default();
+            *sum = (sum.0 + 1, sum.1 + value);
+            format!("{{\"device\":\"{device}\",\"ts\":{ts},\"value\":{value}}}\n")
+        };
+        let lines: String = (0..2_000).map(|n| event(n, n * 50 + gateway)).collect();
+        std::fs::write(folder.path().join("in.jsonl"), lines).unwrap();
+        // Only those that are asked for.
+        let server = start(folder.path(), &[("RIVULET_CHECKPOINT_INTERVAL_S", "0".to_owned())]);
+        server.sql_ok(&format!(
+            "CREATE SOURCE readings ({columns}) FROM 'file:in.jsonl' FORMAT JSON WITH (follow => true)"
+        ));
+        server.sql_ok(&format!("CREATE SINK up TO 'link:{link}/states' WITH (partial => true)"));
+        server.sql_ok(&query("avg(value)", "up"));
+        gateways.push((server, folder));
+    }
+    // With a checkpoint come the states of windows that are open.
+    let bring = |rows: u64, (server, _): &(Server, TempDir)| {
+        wait("all rows to be read", || server.status()["big_queries"][0]["rows_in"] == rows);
+        let given = || {
+            let sink = sink(server);
+            sink["rows"].as_u64().unwrap_or(0) + sink["waiting_rows"].as_u64().unwrap_or(0)
+        };
+        let before = given();
+        server.sql_ok("CHECKPOINT");
+        wait("states of open windows", || given() > before);
+        wait("states to be acknowledged", || {
+            cloud.sql_ok("CHECKPOINT");
+            sink(server)["waiting_rows"] == 0
+        });
+    };
+    gateways.iter().for_each(|gateway| bring(2_000, gateway));
+    // A window of a month later closes all others.
+    let later = format!("{{\"device\":\"0\",\"ts\":{},\"value\":0}}\n", 30 * DAY_MS);
+    let file = gateways[0].1.path().join("in.jsonl");
+    std::fs::OpenOptions::new().append(true).open(file).unwrap().write_all(later.as_bytes()).unwrap();
+    bring(2_001, &gateways[0]);
+    for _ in 0..expected.len() {
+        let (_, row) = there.next_json();
+        let device = row["device"].as_str().unwrap().parse().unwrap();
+        let end = row["window_end"]
+            .as_str()
+            .map(|end| end[17..19].parse::<u64>().unwrap() + 60 * end[14..16].parse::<u64>().unwrap());
+        let (n, sum) = expected.remove(&(device, end.unwrap() / 10 - 1)).unwrap_or_else(|| panic!("{row}"));
+        assert_eq!((row["n"].as_u64(), row["x"].as_f64()), (Some(n), Some(sum as f64 / n as f64)), "{row}");
+    }
+    assert!(expected.is_empty(), "{expected:?}");
+    let states = |server: &Server| server.status()["big_queries"][0]["rows_out"].as_u64().unwrap();
+    assert!(gateways.iter().all(|(server, _)| states(server) < 500), "of 2,001 rows");
+
+    // States of another aggregate.
+    let (other, _folder) = &gateways[0];
+    other.sql_ok("DROP QUERY q");
+    other.sql_ok(&query("sum(value)", "up"));
+    wait("that other states do not fit", || {
+        sink(other)["last_error"].as_str().is_some_and(|error| error.contains("and its source reads (key_0 Utf8, "))
+    });
+    let refused = |statement: &str, why: &str| {
+        let answer = other.sql(statement).to_string();
+        assert!(answer.contains(why), "{answer}");
+    };
+    refused("CREATE QUERY r AS SELECT device FROM readings INTO up", "needs one window");
+    refused("CREATE SINK wrong TO 'mqtt:x' FORMAT JSON WITH (partial => true)", "goes with 'link:'");
+    refused(&format!("CREATE SINK wrong (n BIGINT) TO 'link:{link}/x' WITH (partial => true)"), "columns of states");
 }
 
 #[test]
