@@ -1,5 +1,6 @@
 //! What gathers of a stream until it is a buffer, and a buffer as it is sent and stored.
 
+use arrow::array::{Array, ArrayRef};
 use rivulet_dataflow::Element;
 
 use crate::WireError;
@@ -33,6 +34,9 @@ pub struct Packed<'b> {
     pub rows: u64,
     pub(crate) payload: &'b [u8],
 }
+
+/// The bytes of a row in the side columns that each batch has.
+const SIDE_BYTES: usize = 20;
 
 /// Codec, length before it was compressed, and rows.
 const HEAD_BYTES: usize = 13;
@@ -103,7 +107,9 @@ impl Packer {
     /// Columns of a type that no stream has.
     pub fn push(&mut self, element: &Element, now_us: i64, take: &mut dyn FnMut(Packed<'_>)) -> Result<(), WireError> {
         if let Element::Batch(batch) = element {
-            let bytes: usize = batch.columns.get_array_memory_size() + batch.rows() * 20;
+            // Columns may be parts of larger memory, which does not count.
+            let bytes = |column: &ArrayRef| column.to_data().get_slice_memory_size().unwrap_or_default();
+            let bytes = batch.columns.columns().iter().map(bytes).sum::<usize>() + batch.rows() * SIDE_BYTES;
             let pieces = bytes.div_ceil(self.options.buffer_bytes).min(batch.rows());
             if pieces > 1 {
                 let rows = batch.rows().div_ceil(pieces);
