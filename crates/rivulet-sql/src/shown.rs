@@ -30,20 +30,26 @@ pub(crate) fn shown_application(text: &str, shown: &ShownOption<'_>) -> String {
             false => text.to_owned(),
         };
     };
-    let inputs = create.inputs.iter().filter_map(|input| Some((&input.address.as_ref()?.0, false, &input.options)));
-    let outputs = create.outputs.iter().filter_map(|output| Some((&output.address.as_ref()?.0, true, &output.options)));
+    let inputs =
+        create.inputs.iter().filter_map(|input| Some((input.address.as_ref()?.0.as_str(), false, &input.options)));
+    // Topics that queries name may be those of another broker.
+    let outputs = create.outputs.iter().map(|output| {
+        let address = output.address.as_ref().map_or(DEFAULT_CONNECTOR, |(address, _)| address.as_str());
+        (address, true, &output.options)
+    });
     let values = inputs.chain(outputs).flat_map(|(address, is_sink, options)| {
         options.iter().filter_map(|option| hidden(address, is_sink, option, shown)).collect::<Vec<_>>()
     });
     lexer::with_values(text, values)
 }
 
-/// Whether any quoted text begins like the address of a connector, other than that of topics.
+/// Whether any quoted text begins like the address of a connector, other than that of topics, or of a broker.
 fn names_connector(text: &str) -> bool {
     text.split('\'').skip(1).any(|quoted| {
         let name = quoted.split(|one: char| !one.is_ascii_alphanumeric()).next().unwrap_or_default();
         let is_address = !name.is_empty() && quoted[name.len()..].starts_with(':');
-        is_address && !name.eq_ignore_ascii_case(DEFAULT_CONNECTOR)
+        let is_broker = quoted[name.len()..].starts_with("://");
+        is_address && (is_broker || !name.eq_ignore_ascii_case(DEFAULT_CONNECTOR))
     })
 }
 

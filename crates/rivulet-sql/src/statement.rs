@@ -446,9 +446,11 @@ impl CreateApplication {
         not_topics(self.inputs.iter().filter_map(|input| input.address.as_ref()))
     }
 
-    /// The positions of the addresses of outputs that write to something else than topics.
+    /// The positions of outputs that write to something else than topics of the server's broker.
     pub fn sink_positions(&self) -> impl Iterator<Item = Position> + '_ {
-        not_topics(self.outputs.iter().filter_map(|output| output.address.as_ref()))
+        let has_broker = |output: &&OutputDeclaration| output.options.iter().any(|(name, ..)| name.text == "broker");
+        let elsewhere = self.outputs.iter().filter(has_broker).map(|output| output.position);
+        not_topics(self.outputs.iter().filter_map(|output| output.address.as_ref())).chain(elsewhere)
     }
 }
 

@@ -139,6 +139,7 @@ pub(crate) use checkpoints::applications as saved;
 pub(crate) use prepare::{TrialInput, check_outputs, trial_inputs};
 pub(crate) use tables::{TableBound, read_table};
 pub(crate) use texts::format_error;
+pub(crate) use topics::is_topic;
 
 /// The engine of one server.
 pub struct Engine {

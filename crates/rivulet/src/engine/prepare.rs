@@ -27,7 +27,7 @@ use super::running::{InputShape, Prepared};
 use super::sources;
 use super::taps::Taps;
 use super::texts::format_error;
-use super::topics::{InputTopics, OutputAddress, Topics};
+use super::topics::{InputTopics, OutputAddress, Topics, is_topic};
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::run::{CONNECTORS, format_text, option_text, placed_at};
@@ -314,7 +314,7 @@ fn refuse_replaced(Output { address, .. }: &Output, sink: &SinkAddress) -> Resul
 /// One of them is invalid.
 pub(crate) fn check_outputs(application: &Application, host: &ConnectorContext) -> Result<(), ServiceError> {
     let names: Vec<&str> = application.parameters.iter().map(|parameter| parameter.name.as_str()).collect();
-    let mut sinks = application.outputs.iter().filter(|output| output.address.connector != "mqtt");
+    let mut sinks = application.outputs.iter().filter(|output| !is_topic(output));
     sinks.try_for_each(|output| sink_address(output, &names, host).map(drop))
 }
 

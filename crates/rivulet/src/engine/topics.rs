@@ -21,6 +21,11 @@ pub(super) fn write_topic(template: &Template, slots: &SlotTable, slot: Slot, to
     template.write(topic, |parameter, out| slots.write_text(parameter, slot, out));
 }
 
+/// Whether results are published by the connection that all share. A broker of the output's own is a sink.
+pub(crate) fn is_topic(output: &Output) -> bool {
+    output.address.connector == "mqtt" && output.options.iter().all(|option| option.name != "broker")
+}
+
 /// The topic templates of an application.
 #[derive(Clone, Debug)]
 pub(super) struct Topics {
@@ -33,7 +38,7 @@ pub(super) struct Topics {
 /// The address of an output's rows.
 #[derive(Clone, Debug)]
 pub(super) enum OutputAddress {
-    /// To topics.
+    /// To topics of the server's broker.
     Topic(Template),
     /// To the address of another connector.
     Sink(Box<SinkAddress>),
@@ -150,9 +155,9 @@ impl Topics {
             outputs: application
                 .outputs
                 .iter()
-                .map(|one| match one.address.connector.as_str() {
-                    "mqtt" => output(&one.address).map(OutputAddress::Topic),
-                    _ => sink(one, &names).map(|address| OutputAddress::Sink(Box::new(address))),
+                .map(|one| match is_topic(one) {
+                    true => output(&one.address).map(OutputAddress::Topic),
+                    false => sink(one, &names).map(|address| OutputAddress::Sink(Box::new(address))),
                 })
                 .collect::<Result<_, _>>()?,
         })

@@ -26,7 +26,7 @@ use rivulet_operators::application::{
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use crate::engine::{TrialInput, format_error, trial_inputs};
+use crate::engine::{TrialInput, format_error, is_topic, trial_inputs};
 use crate::run::CONNECTORS;
 use crate::service::ServiceError;
 
@@ -143,10 +143,10 @@ pub(super) fn to_topic(address: &mut Address) {
 
 /// Makes messages from the rows of an output that is not a topic, to topics with its addresses.
 pub(super) fn to_messages(output: &mut Output) {
-    let Output { address, format, options, .. } = output;
-    if address.connector == "mqtt" {
+    if is_topic(output) {
         return;
     }
+    let Output { address, format, options, .. } = output;
     // An address that is just one parameter is a whole topic.
     match address.parts[..] {
         [Part::Parameter(_)] => address.connector = "mqtt".into(),

@@ -40,6 +40,7 @@ mod examples;
 mod features;
 mod file_names;
 mod first_steps;
+mod gateways;
 mod hostile_corpus;
 mod hostile_http;
 mod hostile_statements;

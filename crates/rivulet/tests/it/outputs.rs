@@ -130,6 +130,49 @@ fn an_output_says_how_its_messages_are_published() {
 }
 
 #[test]
+fn results_go_to_a_broker_of_their_own() {
+    let (folder, elsewhere) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (engine, other) = (open(folder.path()), open(elsewhere.path()));
+    let broker = other.embedded_broker_address().unwrap();
+    let to = format!("broker => 'mqtt://{broker}', qos => 1");
+    let application = format!(
+        "CREATE APPLICATION copies (room TEXT)
+         INPUT readings (n BIGINT) FROM 'mqtt:in/{{room}}' FORMAT JSON WITH (durability => 'log')
+         OUTPUT fixed 'mqtt:out/{{room}}/n' FORMAT JSON WITH ({to})
+         OUTPUT named FORMAT CSV WITH ({to}, retain => true) WHEN n > 1
+         AS SELECT n FROM readings"
+    );
+    said(&engine, &application);
+    let query = |named: &str| format!("CREATE QUERY q FROM APPLICATION copies WITH (room => 'a', named => '{named}')");
+    let error = refused(&engine, &query("mqtt:plant/7/#"));
+    assert!(error.message.contains("plant/7/#"), "{error}");
+    said(&engine, &query("mqtt:plant/7/n"));
+    assert_eq!(engine.query("q").unwrap().output_topic, "mqtt:out/a/n, mqtt:plant/7/n");
+    let mut listener = Listener::subscribe(broker, "+/+/n");
+    let mut sender = Publisher::connect(engine.embedded_broker_address().unwrap());
+    sender.publish("in/a", r#"{"n": 1}"#);
+    let first = listener.next();
+    assert_eq!((first.topic.as_str(), first.qos, first.payload.as_str()), ("out/a/n", 1, r#"{"n":1}"#));
+    let is_id = |bytes: &[u8]| bytes == b"rivulet-id";
+    assert!(first.properties.windows(10).any(is_id), "{:?}", first.properties);
+    sender.publish("in/a", r#"{"n": 2}"#);
+    let mut both = [listener.next(), listener.next()].map(|one| (one.topic, one.payload));
+    both.sort();
+    let text = |topic: &str, payload: &str| (topic.to_owned(), payload.to_owned());
+    assert_eq!(both, [text("out/a/n", r#"{"n":2}"#), text("plant/7/n", "2")]);
+    assert!(Listener::subscribe(broker, "plant/7/n").next().retained);
+    let error = refused(&engine, &application.replace("copies", "wrong").replace("out/{room}/n", "out/{room}/#"));
+    assert_eq!((error.line, error.message.contains("wildcard")), (Some(3), true), "{error}");
+    said(
+        &engine,
+        "CREATE APPLICATION hidden INPUT t (n BIGINT) FROM 'mqtt:x' FORMAT JSON
+         OUTPUT FORMAT JSON WITH (broker => 'mqtt://kim:rose@127.0.0.1:1') AS SELECT n FROM t",
+    );
+    let shown = engine.application("hidden").unwrap().sql;
+    assert!(shown.contains("mqtt://kim:***@127.0.0.1:1") && !shown.contains("rose"), "{shown}");
+}
+
+#[test]
 fn options_of_an_output_that_are_none_are_refused_at_their_place() {
     let folder = TempDir::new().unwrap();
     let engine = open(folder.path());
@@ -139,10 +182,11 @@ fn options_of_an_output_that_are_none_are_refused_at_their_place() {
         ("qos => 1, retain => 7", 17, "the option 'retain' of 'mqtt:' cannot be '7'", "it is true or false"),
         ("expiry => 'soon'", 7, "the option 'expiry' of 'mqtt:' cannot be 'soon'", "it is a time span"),
         ("expiry => '1500 ms'", 7, "the option 'expiry' of 'mqtt:' is no number of whole seconds", "for example"),
+        ("broker => 'x'", 7, "the option 'broker' of 'mqtt:' is no address of a broker", "mqtt://"),
         (
-            "broker => 'mqtt://x'",
+            "on_bad_topic => 'skip'",
             7,
-            "the option 'broker' of 'mqtt:' is one of sinks of big queries",
+            "the option 'on_bad_topic' of 'mqtt:' is one of sinks of big queries",
             "retain and expiry",
         ),
     ] {

@@ -17,13 +17,14 @@ use std::sync::Arc;
 use rivulet_dataflow::suggest::nearest;
 use rivulet_dataflow::{Sink, Source};
 
-use super::description::{Check, Instance, Opening};
+use super::description::{ByRow, Check, Instance, Opening};
 use super::given_format::format_of_pieces;
 use super::waiting;
 use super::{
     ConnectorContext, ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription,
     OptionKind, Options, SinkSpec, SourceSpec, certificates,
 };
+use crate::mqtt::template::level_problem;
 use crate::mqtt::{BrokerAddress, ClientOptions, PublishOptions};
 
 pub use connection::MqttConnection;
@@ -162,6 +163,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         source: Some(open_source),
         sink: Some(open_sink),
         check: Check { source: Some(check_source), sink: Some(check_sink) },
+        by_row: Some(BY_ROW),
         ..Opening::NONE
     },
 };
@@ -175,11 +177,27 @@ fn check_source(spec: &SourceSpec, options: &Options) -> Result<(), ConnectorErr
 
 fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
     format_of_pieces(NAME, spec.format.as_ref(), "messages", &spec.host.files)?;
-    let fields = spec.schema.fields();
-    sink::topic(&spec.address, &fields.iter().map(|field| field.name().as_str()).collect::<Vec<_>>())?;
+    // Where parameters make the topic of each row, no column does.
+    let has_addresses = spec.output.is_some_and(|output| output.has_addresses);
+    let columns = spec.schema.fields().iter().map(|field| field.name().as_str()).filter(|_| !has_addresses);
+    sink::topic(&spec.address, &columns.collect::<Vec<_>>())?;
     certificates::check(options, &spec.host.files)?;
     publish_of(options)?;
     check_broker(options, &spec.host)
+}
+
+/// How topics are made from parameters, for a broker of the output's own.
+const BY_ROW: ByRow = ByRow {
+    value: push_value,
+    check: sink::check_address,
+    prepared_rows: |text| waiting::read(&[text.to_owned()], (0, 1)).map_or(0, |messages| messages.len()),
+    waiting_max: None,
+};
+
+/// Appends a value as a part of a level.
+fn push_value(value: &str, topic: &mut String) -> Result<(), &'static str> {
+    topic.push_str(value);
+    level_problem(value).map_or(Ok(()), Err)
 }
 
 /// Fails if the broker has no address, or may not be reached, as far as its name tells.
@@ -260,8 +278,9 @@ fn broker_of(options: &Options) -> Result<Option<BrokerAddress>, ConnectorError>
     }
 }
 
-/// The options of an output of an application. It is published by the connection that all share.
-const OF_OUTPUTS: [&str; 3] = ["qos", "retain", "expiry"];
+/// The options of an output of an application that is published by the connection that all share; and the one that
+/// names another broker, whose output is a sink.
+const OF_OUTPUTS: [&str; 4] = ["qos", "retain", "expiry", "broker"];
 
 /// How messages of an output of an application with these options are published. Options that are not given are as in
 /// `default`.
@@ -276,7 +295,7 @@ pub fn publish_options(given: &[(String, String)], default: PublishOptions) -> R
         let problem = if is_of_sinks { "is one of sinks of big queries" } else { "is unknown" };
         let hint = match nearest(name, OF_OUTPUTS).filter(|_| !is_of_sinks) {
             Some(near) => format!("did you mean '{near}'?"),
-            None => "outputs of applications have qos, retain and expiry".to_owned(),
+            None => "outputs of applications have qos, retain and expiry; with broker, the options of sinks".to_owned(),
         };
         let (option, problem) = (name.clone(), problem.to_owned());
         return Err(ConnectorError::Option { connector: NAME, option, problem, hint });
@@ -311,10 +330,10 @@ mod tests {
             publish_options(&given, PublishOptions::default()).unwrap_err().to_string()
         };
         assert_eq!(problem("retian"), "the option 'retian' of 'mqtt:' is unknown\nhint: did you mean 'retain'?");
-        let hint = "outputs of applications have qos, retain and expiry";
+        let hint = "outputs of applications have qos, retain and expiry; with broker, the options of sinks";
         assert_eq!(problem("colour"), format!("the option 'colour' of 'mqtt:' is unknown\nhint: {hint}"));
-        let of_sinks = format!("the option 'broker' of 'mqtt:' is one of sinks of big queries\nhint: {hint}");
-        assert_eq!(problem("broker"), of_sinks);
+        let of_sinks = format!("the option 'on_bad_topic' of 'mqtt:' is one of sinks of big queries\nhint: {hint}");
+        assert_eq!(problem("on_bad_topic"), of_sinks);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use arrow::array::{Array, RecordBatch};
+use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use rivulet_dataflow::{Batch, Sink, SinkError, TransactionalSink};
@@ -16,7 +16,7 @@ use super::connection::MqttConnection;
 use super::topic::no_topic;
 use crate::connector::outgoing::Outgoing;
 use crate::connector::waiting::{self, WaitingMessage};
-use crate::connector::{ConnectorError, Health, Options, SinkSpec};
+use crate::connector::{ConnectorError, Health, Options, OutputRows, SinkSpec};
 use crate::formats::RowFormat;
 use crate::mqtt::template::level_problem;
 use crate::mqtt::{Direction, PublishBatch, PublishError, PublishOptions, Publisher, Qos, Template};
@@ -43,6 +43,13 @@ pub(super) fn topic(address: &str, columns: &[&str]) -> Result<Template, Connect
         .map_err(|error| no_topic(address, &error.to_string().replace("parameter", "column")))
 }
 
+/// Fails if the address of a row of an application's output is no topic.
+pub(super) fn check_address(spec: &SinkSpec) -> Result<(), ConnectorError> {
+    let whole = Template::parse("{topic}", &["topic"], Direction::Output);
+    let topic = whole.and_then(|whole| whole.bind(|_| spec.address.as_str()));
+    topic.map(drop).map_err(|error| no_topic(&spec.address, &error.to_string()))
+}
+
 /// Turns rows into messages.
 pub(super) struct Rows {
     topic: Template,
@@ -51,6 +58,8 @@ pub(super) struct Rows {
     /// The columns of the payload, and their schema.
     payload: Vec<usize>,
     payload_schema: SchemaRef,
+    /// The column with the identities of rows, if they have any.
+    ids: Option<usize>,
     outgoing: Outgoing,
     publish: PublishOptions,
     skips: bool,
@@ -76,7 +85,13 @@ impl Rows {
     pub(super) fn new(spec: &SinkSpec, options: &Options, format: &RowFormat) -> Result<Self, ConnectorError> {
         let fields = spec.schema.fields();
         let names: Vec<&str> = fields.iter().map(|field| field.name().as_str()).collect();
-        let topic = topic(&spec.address, &names)?;
+        let topic = match spec.output {
+            // It stands behind the columns of the sink, the query and the identity.
+            Some(OutputRows { has_addresses: true }) => {
+                topic("{address}", &[vec![""; names.len() + 2], vec!["address"]].concat())?
+            }
+            _ => topic(&spec.address, &names)?,
+        };
         let mut topic_columns: Vec<usize> = topic.parameters().collect();
         topic_columns.sort_unstable();
         topic_columns.dedup();
@@ -91,11 +106,13 @@ impl Rows {
         Ok(Self {
             topic,
             topic_columns,
+            ids: spec.output.map(|_| names.len() + 1),
             outgoing: Outgoing::new(format, &payload_schema, spec.changes)?,
             payload,
             payload_schema,
             publish: publish_of(options)?,
-            skips: options.text("on_bad_topic") == Some("skip"),
+            // A sink that never ends cannot end with an error.
+            skips: options.text("on_bad_topic") == Some("skip") || spec.output.is_some(),
             skipped: 0,
             bytes: 0,
             text: String::new(),
@@ -116,6 +133,7 @@ impl Rows {
         let columns = RecordBatch::try_new(self.payload_schema.clone(), columns).map_err(failed)?;
         let encoded = self.outgoing.encode(&batch.clone().with_columns(columns))?;
         self.bytes = encoded.payload_bytes();
+        let ids = self.ids.map(|column| batch.columns.column(column).as_string::<i32>());
         for (row, payload) in encoded.iter().enumerate() {
             self.text.clear();
             let mut problem = None;
@@ -140,7 +158,7 @@ impl Rows {
                     Err(format!("the value of '{name}': {problem}"))
                 }
                 None => loop {
-                    match out.push(&self.text, payload, self.publish) {
+                    match out.push_with_id(&self.text, ids.map_or("", |ids| ids.value(row)), payload, self.publish) {
                         Ok(()) => break Ok(()),
                         Err(PublishError::BatchFull { .. }) if !out.is_empty() => publisher.submit(out),
                         Err(error) => break Err(error.to_string()),
@@ -212,7 +230,8 @@ impl MqttSink {
             Self { hands_over, publisher, host, rows, batch, awaited: None, health, on_their_way, finish_by: None };
         for message in waits.unwrap_or_default() {
             let (topic, payload) = (message.topic.clone().unwrap_or_default(), message.payload().unwrap_or_default());
-            let pushed = sink.batch.push(&topic, &payload, sink.rows.publish);
+            let id = String::from_utf8(message.key().unwrap_or_default()).unwrap_or_default();
+            let pushed = sink.batch.push_with_id(&topic, &id, &payload, sink.rows.publish);
             pushed.map_err(|error| SinkError(error.to_string()))?;
         }
         let (waiting, bytes) = (sink.batch.len(), sink.batch.queued_bytes());
@@ -250,7 +269,11 @@ impl MqttSink {
     fn waiting(&self) -> String {
         let kept = self.on_their_way.iter().filter_map(|one| one.messages.as_ref());
         let messages = kept.flat_map(|batch| (0..batch.len()).filter_map(|index| batch.get(index)));
-        waiting::saved(messages.map(|one| WaitingMessage::new(Some(one.topic), None, Some(one.payload))).collect())
+        let saved = messages.map(|one| {
+            let id = Some(one.id().as_bytes()).filter(|id| !id.is_empty());
+            WaitingMessage::new(Some(one.topic), id, Some(one.payload))
+        });
+        waiting::saved(saved.collect())
     }
 
     /// Counts the rows that have left since the last call, and reports why none do.
