@@ -297,7 +297,7 @@ pub struct Output {
     pub name: Option<String>,
     /// Where results go.
     pub address: Address,
-    /// How results are written.
+    /// How results are written. Without a name, as the connector of the address does by itself.
     pub format: FormatSpec,
     /// Options for the connector of the address. Only the connector knows what they mean.
     pub options: Vec<OutputOption>,

@@ -159,7 +159,11 @@ fn write(
     };
     for output in &application.outputs {
         let name = output.name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
-        writeln!(out, "\noutput{name} to {}, format {}", output.address, format_text(&output.format))?;
+        write!(out, "\noutput{name} to {}", output.address)?;
+        match output.format.name.is_empty() {
+            true => writeln!(out)?,
+            false => writeln!(out, ", format {}", format_text(&output.format))?,
+        }
         if !output.options.is_empty() {
             // Only the names are shown: a value may be a secret of the connector.
             let names: Vec<&str> = output.options.iter().map(|option| option.name.as_str()).collect();

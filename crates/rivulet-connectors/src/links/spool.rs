@@ -7,7 +7,7 @@
 //!   its rows.
 //! - Memory and disk are bounded: without room the sink is given no more.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -72,6 +72,9 @@ struct Saved {
     voids: Vec<(u64, u64)>,
 }
 
+/// The spools of this process by their folders: two would write the same files.
+static OPEN: Mutex<BTreeMap<PathBuf, Weak<Spool>>> = Mutex::new(BTreeMap::new());
+
 /// A buffer: its number, the rows up to its end, and its bytes.
 type Kept = (u64, u64, Vec<u8>);
 
@@ -128,8 +131,13 @@ impl Spool {
     /// `prepared` may be about other spools too, or about none.
     ///
     /// # Errors
-    /// The folder cannot be used, or rows with other columns wait there.
+    /// The folder cannot be used, another spool writes there, or rows with other columns wait there.
     pub fn open(folder: &Path, schema: &Schema, options: SpoolOptions, prepared: &[Prepared]) -> io::Result<Arc<Self>> {
+        let mut open = OPEN.lock();
+        open.retain(|_, spool| spool.strong_count() > 0);
+        if open.get(folder).and_then(Weak::upgrade).is_some_and(|spool| spool.is_in_use()) {
+            return Err(io::Error::other("an earlier version is about to leave what waits to be sent"));
+        }
         let settings = LogSettings {
             bytes_max: options.bytes_max,
             segment_bytes: (options.bytes_max / 8).clamp(SEGMENT_BYTES.0, SEGMENT_BYTES.1),
@@ -183,7 +191,7 @@ impl Spool {
         };
         inner.rows = inner.rows_to(last, &log).unwrap_or(acked_rows).max(acked_rows);
         save(folder, &inner.saved)?;
-        Ok(Arc::new(Self {
+        let spool = Arc::new(Self {
             folder: folder.to_owned(),
             number,
             log,
@@ -192,7 +200,15 @@ impl Spool {
             inner: Mutex::new(inner),
             saving: Mutex::default(),
             stirred: Notify::new(),
-        }))
+        });
+        open.insert(folder.to_owned(), Arc::downgrade(&spool));
+        Ok(spool)
+    }
+
+    /// Whether anything may yet be written, behind what is being saved.
+    fn is_in_use(&self) -> bool {
+        let _saving = self.saving.lock();
+        !self.inner.lock().is_over
     }
 
     fn now_us(&self) -> i64 {

@@ -14,7 +14,7 @@ use super::types::{PARTS_DEPTH_MAX, close_of_row};
 use crate::lexer::{self, token_is_word};
 use crate::statement::{
     ColumnDeclaration, ComputedColumn, CreateApplication, CreateTable, FormatSpec, InputDeclaration, Name,
-    OutputDeclaration, ParameterDeclaration, SealedSelect, StateWish,
+    OutputDeclaration, ParameterDeclaration, SealedSelect, StateWish, topic_of,
 };
 use crate::{Literal, Position, SqlError};
 
@@ -191,8 +191,14 @@ fn outputs(cursor: &mut Cursor<'_>) -> Result<(Vec<OutputDeclaration>, Vec<Optio
             true => None,
             false => Some(cursor.string("an address in single quotes, or FORMAT")?),
         };
-        format_word(cursor)?;
-        let format = format(cursor)?;
+        let is_sink = address.as_ref().is_some_and(|(address, _)| topic_of(address).is_none());
+        let format = match is_sink && !cursor.is_word("format") {
+            true => FormatSpec { name: String::new(), options: Vec::new(), position: position.into() },
+            false => {
+                format_word(cursor)?;
+                format(cursor)?
+            }
+        };
         let options = match cursor.eat_word("with") {
             true => cursor.options()?,
             false => Vec::new(),

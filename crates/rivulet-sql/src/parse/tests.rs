@@ -71,6 +71,14 @@ fn everything_optional_may_be_left_out_or_given() {
     assert_eq!(create.inputs[0].options.len(), 3);
     assert_eq!(create.select.open().alias.as_ref().unwrap().text, "x");
     assert!(!create.select.open().emit_on_change);
+    let Statement::CreateApplication(create) = one("CREATE APPLICATION a INPUT t (v BIGINT) FORMAT JSON
+        OUTPUT up 'link:h:1/s' WITH (tls => true) WHEN v > 1 OUTPUT other 'link:h:1/t' AS SELECT v FROM t")
+    else {
+        panic!("not an application")
+    };
+    assert!(create.outputs.len() == 2 && create.outputs.iter().all(|output| output.format.name.is_empty()));
+    let topic = "CREATE APPLICATION a INPUT t (v BIGINT) FORMAT JSON OUTPUT 'mqtt:x' AS SELECT v FROM t";
+    assert!(parse_script(topic).unwrap_err().to_string().contains("expected FORMAT, found 'AS'"));
 }
 
 #[test]

@@ -8,8 +8,8 @@
 //! state of the application, and given back to it after a restart. A sink that prepares nothing has to be drained; no
 //! rows come meanwhile, for a moment. Rows in front of a sink that cannot be opened are saved as they are.
 //!
-//! What must hold: no method waits for a device, except [`Outlet::capture`] and [`Outlet::finish`], for a bounded time.
-//! While a sink is not open or has no room, the tasks are not scheduled, so only rows that were in flight then wait
+//! What must hold: no method waits for a device, except [`Outlet::capture`] and [`Outlet::finish`], for a bounded time,
+//! and [`Outlet::forget`]. While a sink is not open or has no room, the tasks are not scheduled, so only rows that were in flight then wait
 //! here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -395,6 +395,22 @@ impl Outlet {
     /// Whether its sink takes rows back from a device that is away, to give them to the checkpoint.
     fn hands_over(&self) -> bool {
         matches!(&self.state.lock().stage, Stage::Open(sink) if sink.hands_over())
+    }
+
+    /// Whether rows that its sink keeps on disk have not arrived.
+    pub(super) fn leaves_rows(&self) -> bool {
+        self.hands_over() && self.waiting_rows() > 0
+    }
+
+    /// Whether its sink keeps rows where that of the other one does.
+    pub(super) fn has_disk_of(&self, other: &Self) -> bool {
+        self.spec.connector == other.spec.connector && self.spec.host.query == other.spec.host.query
+    }
+
+    /// Nobody has its place: removes what its sink has kept on disk.
+    pub(super) fn forget(&self) {
+        let host = &self.spec.host;
+        host.links.iter().for_each(|(links, _)| links.forget(&host.server, &host.query));
     }
 
     /// The captured state is saved, with this epoch.

@@ -122,17 +122,24 @@ impl Outlets {
             outlet.tick();
             outlet.look();
         }
-        let now = Instant::now();
-        self.state.lock().retired.retain(|(_, outlet, deadline)| {
-            let is_finished = outlet.is_finished();
-            let is_over = is_finished || deadline.is_some_and(|deadline| deadline <= now);
-            match is_over {
-                true if is_finished => outlet.end(),
-                true => outlet.give_up("its application is dropped"),
-                false => {}
-            }
-            !is_over
-        });
+        let (now, mut gone) = (Instant::now(), Vec::<Arc<Outlet>>::new());
+        {
+            let State { running, retired, .. } = &mut *self.state.lock();
+            retired.retain(|(_, outlet, deadline)| {
+                // What its sink keeps on disk is delivered by the output that has its place.
+                let has_heir = running.values().flatten().any(|running| running.has_disk_of(outlet));
+                let is_finished = outlet.is_finished() && (has_heir || !outlet.leaves_rows());
+                let is_over = is_finished || deadline.is_some_and(|deadline| deadline <= now);
+                match is_over {
+                    true if is_finished => outlet.end(),
+                    true => outlet.give_up("its application is dropped"),
+                    false => {}
+                }
+                gone.extend((is_over && !has_heir).then(|| outlet.clone()));
+                !is_over
+            });
+        }
+        gone.iter().for_each(|outlet| outlet.forget());
         !all.is_empty()
     }
 

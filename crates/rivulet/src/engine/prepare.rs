@@ -15,6 +15,7 @@ use rivulet_connectors::mqtt::PublishOptions;
 use rivulet_dataflow::{Cut, Decoder};
 use rivulet_operators::application::{self, Application, Durability, FormatSpec, Input, Output};
 use rivulet_runtime::{GroupParts, InboxLimits, Overflow, TaskParts};
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::addresses::SinkAddress;
 use super::companion::Companion;
@@ -53,6 +54,10 @@ impl Preparation {
         self.check_durability(&application)?;
         let host = self.host_of(tenant, &application);
         let sink = |output: &Output, names: &[&str]| {
+            // In the eyes of other servers and of what waits for them, an output is a query of its own.
+            let name = output.name.as_deref().unwrap_or_default();
+            let id = xxh3_64(format!("{tenant}\0{}\0{name}", application.name).as_bytes());
+            let host = ConnectorContext { query: format!("output {id:016x}"), ..host.clone() };
             let address = sink_address(output, names, &host)?;
             refuse_replaced(output, &address).map(|()| address)
         };
@@ -276,15 +281,25 @@ fn placed(error: &ConnectorError, output: &Output) -> ServiceError {
     placed_at(error, output.address.position, Some(output.format.position), at)
 }
 
+/// A delivery that no output has: a checkpoint of an application does not cover just the rows that its sinks have.
+const ONCE: &str = "exactly_once";
+
 /// The address of an output that is not a topic, checked by its connector.
 fn sink_address(output: &Output, names: &[&str], host: &ConnectorContext) -> Result<SinkAddress, ServiceError> {
     let Output { address, format, schema, .. } = output;
+    let is_once =
+        |name: &str, value: &str| name.eq_ignore_ascii_case("delivery") && value.trim().eq_ignore_ascii_case(ONCE);
+    if let Some(option) = output.options.iter().find(|one| is_once(&one.name, &option_text(&one.value))) {
+        return Err(ServiceError::invalid(format!("delivery => '{ONCE}' is for sinks of big queries"))
+            .with_hint("leave it out: an output of an application delivers at least once")
+            .at_place(option.position));
+    }
     let by_row = CONNECTORS.by_row(&address.connector);
     let has_addresses = address.parameters().next().is_some();
     let spec = SinkSpec {
         connector: address.connector.clone(),
         address: address.template.clone(),
-        format: Some(format_text(format)),
+        format: (!format.name.is_empty()).then(|| format_text(format)),
         schema: schema.clone(),
         changes: false,
         key: None,

@@ -26,14 +26,19 @@ fn start(folder: &Path, mqtt: SocketAddr, settings: &[(&str, String)]) -> Server
     server
 }
 
-/// An application whose durable events give a result each, and a query of it.
-fn register(gateway: &Server, output: &str) {
-    gateway.sql_ok(&format!(
-        "CREATE APPLICATION copies (room TEXT)
+/// An application whose durable events give a result each.
+fn copies(output: &str) -> String {
+    format!(
+        "APPLICATION copies (room TEXT)
          INPUT readings (n BIGINT) FROM 'mqtt:in/{{room}}' FORMAT JSON WITH (durability => 'log')
-         OUTPUT {output} AS SELECT n, $room AS room FROM readings;
-         CREATE QUERY q FROM APPLICATION copies WITH (room => 'a')"
-    ));
+         OUTPUT {output} AS SELECT n, $room AS room FROM readings"
+    )
+}
+
+/// Registers it, with a query.
+fn register(gateway: &Server, output: &str) {
+    gateway.sql_ok(&format!("CREATE {}", copies(output)));
+    gateway.sql_ok("CREATE QUERY q FROM APPLICATION copies WITH (room => 'a')");
 }
 
 /// Publishes with QoS 1, and waits for all acknowledgements: the events are in the log.
@@ -88,4 +93,36 @@ fn a_broker_that_is_away_gets_what_a_killed_gateway_has_acknowledged() {
     let _gateway = start(gateway_folder.path(), mqtt, &[]);
     let _cloud = start(cloud_folder.path(), at, &[]);
     expect(&file, 1..=500);
+}
+
+#[test]
+fn a_server_that_is_away_gets_what_a_killed_gateway_has_acknowledged_over_a_link() {
+    let (cloud_folder, gateway_folder) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let (link, mqtt) = (free_port(), free_port());
+    let file = cloud_folder.path().join("all.jsonl");
+    let mut gateway = start(gateway_folder.path(), mqtt, &[]);
+    let output = format!("up 'link:{link}/copies'");
+    let refused = gateway.sql(&format!("CREATE {}", copies(&format!("{output} FORMAT JSON"))));
+    assert!(refused["error"]["hint"].to_string().contains("leave it out"), "{refused}");
+    let exactly = format!("{output} WITH (delivery => 'exactly_once')");
+    let refused = gateway.sql(&format!("CREATE {}", copies(&exactly)));
+    assert!(refused["error"]["message"].to_string().contains("is for sinks of big queries"), "{refused}");
+    register(&gateway, &output);
+    publish(mqtt, 1..=250);
+    gateway.kill_9();
+    gateway = start(gateway_folder.path(), mqtt, &[]);
+    publish(mqtt, 251..=500);
+    gateway.kill_9();
+    let gateway = start(gateway_folder.path(), mqtt, &[]);
+    // A new version goes on with what waits on disk.
+    gateway.sql_ok(&format!("CREATE OR REPLACE {} WHERE n > 0", copies(&output)));
+    publish(mqtt, 501..=510);
+    let cloud = start(cloud_folder.path(), free_port(), &[("RIVULET_LINK_ADDRESS", link.to_string())]);
+    cloud.sql_ok("CREATE SOURCE up (n BIGINT, room TEXT) FROM 'link:copies'");
+    cloud.sql_ok(&format!("CREATE SINK there TO 'file:{}' FORMAT JSON WITH (append => true)", file.display()));
+    cloud.sql_ok("CREATE QUERY q AS SELECT n, room FROM up INTO there");
+    expect(&file, 1..=510);
+    gateway.sql_ok("DROP APPLICATION copies CASCADE");
+    let left = || std::fs::read_dir(gateway_folder.path().join("data/links")).map_or(0, Iterator::count);
+    wait_for(WAIT_MAX, "nothing to be left on disk", || left() == 0);
 }

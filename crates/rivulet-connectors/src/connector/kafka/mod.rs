@@ -211,10 +211,6 @@ fn address_of(spec: &SinkSpec) -> Result<(&str, &str), ConnectorError> {
 
 fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> {
     check_reach(address_of(spec)?.0, &spec.address, &spec.host)?;
-    if spec.output.is_some() && options.text("delivery") == Some("exactly_once") {
-        let hint = "leave it out: an output of an application delivers at least once";
-        return Err(options.wrong("delivery", "is for sinks of big queries", hint));
-    }
     properties::check(options, &spec.host.files)?;
     format_of_pieces(CONNECTOR.name, spec.format.as_ref(), "messages", &spec.host.files).map(drop)
 }
