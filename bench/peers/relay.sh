@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# A relay of three stages on Rivulet, Apache Storm and Mosquitto, in turns: messages a second, latency, and what is lost.
+# A relay of three stages on Rivulet, Apache Storm and Mosquitto, in turns: messages a second, latency, what is lost.
 #
-#   mvn -f bench/peers/storm/pom.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=target/storm-lib
+#   mvn -f bench/peers/storm/pom.xml dependency:copy-dependencies -DincludeScope=runtime \
+#     -DoutputDirectory=target/storm-lib
 #   STORM_LIB=target/storm-lib bench/peers/relay.sh [MESSAGE_BYTES ...]
 #
 # A line of JSON for each run. RUNS is 3; SECONDS_EACH 5; WARM_UP 30 is Storm's; FORMS are what Storm is given, as
-# ackers:batch. ENGINES are "rivulet storm mosquitto". Rivulet's relay is a process of its own; Storm's is in the process
-# of its sender and receiver, where no byte crosses a socket; Mosquitto's are a broker and its own clients, of which two
-# make the relay, with QoS 0.
+# ackers:batch. ENGINES are "rivulet storm mosquitto". Rivulet's relay is a process of its own; Storm's is in the
+# process of its sender and receiver, where no byte crosses a socket; Mosquitto's are a broker and its own clients, of
+# which two make the relay, with QoS 0.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 RIVULET=${RIVULET:-target/release/rivulet}
@@ -25,7 +26,7 @@ for run in $(seq "${RUNS:-3}"); do
   for size in "${SIZES[@]}"; do
     case $engines in *" rivulet "*)
       "$RIVULET" bench relay --json --message-bytes "$size" --buffer-kib 16,1024 --duration "${seconds}s" |
-        sed 's/{"experiment"/\n&/g' | sed -n 's/^{"experiment"/{"engine":"rivulet","experiment"/p'
+        sed 's/{"experiment"/\n&/g' | sed -n 's/^{"experiment"/{"engine":"rivulet","experiment"/; T; s/}[],}]*$/}/p'
     esac
     case $engines in *" storm "*)
       for form in ${FORMS:-0:1 0:100 1:1}; do

@@ -1,8 +1,8 @@
 //! Sources and sinks of big queries, by name: the name is the part of an address before the colon.
 //!
 //! A connector is a folder with a [`ConnectorDescription`], and a line in the list below. Checks, errors and the
-//! reference are made from the description; no other code knows the connector. Topics of the server's own broker are the
-//! exception: applications read and write them past this module. A connector is opened for one statement
+//! reference are made from the description; no other code knows the connector. Topics of the server's own broker are
+//! the exception: applications read and write them past this module. A connector is opened for one statement
 //! ([`Connectors::open_source`], [`Connectors::open_sink`]); from then on the host runs its partitions like operators.
 //! The program adds the generators of its benchmarks ([`Connectors::with`]).
 //!

@@ -2,9 +2,9 @@
 //!
 //! What must hold:
 //! - A buffer is sent once it is on disk, so that its number never means another one.
-//! - Where rows are to arrive exactly once, a buffer is sent once a checkpoint covers it. After a crash, what came after
-//!   the last checkpoint is computed again, perhaps in another order; what is on disk of that is void, and goes without
-//!   its rows.
+//! - Where rows are to arrive exactly once, a buffer is sent once a checkpoint covers it. After a crash, what came
+//!   after the last checkpoint is computed again, perhaps in another order; what is on disk of that is void, and goes
+//!   without its rows.
 //! - Memory and disk are bounded: without room the sink is given no more.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -254,8 +254,8 @@ impl Spool {
         }
     }
 
-    /// Makes a buffer of what has gathered for long enough, and returns when to come again. While nothing can be sent it
-    /// gathers for longer: each buffer takes room on disk.
+    /// Makes a buffer of what has gathered for long enough, and returns when to come again. While nothing can be sent
+    /// it gathers for longer: each buffer takes room on disk.
     fn tick(&self, is_linked: bool) -> Duration {
         const LONG: Duration = Duration::from_secs(60);
         let patience_us = if is_linked { 0 } else { 1_000_000 };

@@ -182,7 +182,7 @@ impl Job {
 
     /// Takes messages one by one, and checks that they are the next, as they were sent.
     fn take(&self, columns: &RecordBatch) -> Result<(), String> {
-        let now_us = self.start.elapsed().as_micros() as i64;
+        let mut now_us = self.start.elapsed().as_micros() as i64;
         let [at, numbers] = [0, 1].map(|column| columns.column(column).as_primitive::<Int64Type>().values());
         let texts = columns.column(2).as_string::<i32>();
         let mut latencies = self.latencies.lock();
@@ -199,7 +199,10 @@ impl Job {
             self.came.store(next + 1, Ordering::Release);
             match self.cost_ms.load(Ordering::Relaxed) {
                 0 => {}
-                cost_ms => thread::sleep(Duration::from_millis(cost_ms)),
+                cost_ms => {
+                    thread::sleep(Duration::from_millis(cost_ms));
+                    now_us = self.start.elapsed().as_micros() as i64;
+                }
             }
         }
         Ok(())

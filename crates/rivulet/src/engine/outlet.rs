@@ -9,8 +9,8 @@
 //! rows come meanwhile, for a moment. Rows in front of a sink that cannot be opened are saved as they are.
 //!
 //! What must hold: no method waits for a device, except [`Outlet::capture`] and [`Outlet::finish`], for a bounded time,
-//! and [`Outlet::forget`]. While a sink is not open or has no room, the tasks are not scheduled, so only rows that were in flight then wait
-//! here.
+//! and [`Outlet::forget`]. While a sink is not open or has no room, the tasks are not scheduled, so only rows that were
+//! in flight then wait here.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};

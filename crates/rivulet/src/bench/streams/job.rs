@@ -148,7 +148,7 @@ fn run_query(
         let elapsed = begun.elapsed();
         pending.push((elapsed.as_secs_f64(), tasks.iter().map(|task| task.waiting_rows as u64).collect()));
         if watch.elapsed_max.is_some_and(|most| elapsed >= most) {
-            running.flow().stop(false);
+            [&running].into_iter().chain(&others).for_each(|one| one.flow().stop(false));
         }
     };
     for other in others {
