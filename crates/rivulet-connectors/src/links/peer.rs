@@ -246,6 +246,7 @@ impl Peer {
             self.refill();
             // These may be dropped here, which needs the session.
             let mut asked = Vec::new();
+            let may_take = written == out.len();
             let due_us = {
                 let mut session = match self.session_of(number) {
                     Ok(session) => session,
@@ -257,7 +258,7 @@ impl Peer {
                 if let Err(error) = session.tick(now_us) {
                     return error.to_string();
                 }
-                if written == out.len() {
+                if may_take {
                     out.clear();
                     written = 0;
                     session.connection().expect("it is attached").take_to_send(&mut out, now_us);
@@ -265,6 +266,9 @@ impl Peer {
                 session.due_us()
             };
             drop(asked);
+            if may_take && !out.is_empty() {
+                common.on_room.iter().for_each(|on_room| on_room());
+            }
             let write = async {
                 match written < out.len() {
                     true => writer.write(&out[written..]).await.map(|bytes| (bytes, false)),
@@ -345,8 +349,6 @@ impl Peer {
             let store = self.stores.lock().get(&stream).cloned();
             store.into_iter().for_each(|store| store.forget(number));
         }
-        // Mostly, the other side has said how much more it takes.
-        common.on_room.iter().for_each(|on_room| on_room());
         Ok(())
     }
 
