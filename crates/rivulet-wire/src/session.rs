@@ -42,6 +42,11 @@ pub enum Event {
         /// The stream.
         stream: StreamId,
     },
+    /// A stream of the other side has something to be taken where nothing was, or does not go on.
+    Arrived {
+        /// The stream.
+        stream: Received,
+    },
     /// It does not take a stream of this side, or not at present.
     Refused {
         /// The stream.
@@ -299,12 +304,20 @@ impl Session {
                     if inbound.is_over() {
                         self.inbound.remove(&received);
                     }
+                    self.say_event(Event::Arrived { stream: received })?;
                 }
             }
             Kind::Data => {
                 let received = self.by_id.get(&stream).ok_or(WireError::Broken("rows of a stream that is not open"))?;
+                let stream = *received;
                 // One that was abandoned is refused, which the other side may not know yet.
-                self.inbound.get_mut(received).map_or(Ok(()), |inbound| inbound.receive(frame))?;
+                if let Some(inbound) = self.inbound.get_mut(&stream) {
+                    let was_empty = inbound.bytes() == 0;
+                    inbound.receive(frame)?;
+                    if was_empty {
+                        self.say_event(Event::Arrived { stream })?;
+                    }
+                }
             }
             Kind::Accept | Kind::Grant => {
                 // It may have been closed meanwhile.

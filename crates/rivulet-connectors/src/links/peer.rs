@@ -37,6 +37,9 @@ pub trait Receive: Send + Sync {
     /// # Errors
     /// Why the stream cannot be taken.
     fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<u64>, String>;
+
+    /// Something of a stream that was accepted waits to be taken, or it does not go on.
+    fn arrived(&self, peer: &Arc<Peer>, stream: Received);
 }
 
 /// Keeps the buffers of a stream until they are durable on the other side, also when this process ends.
@@ -85,6 +88,8 @@ pub struct Peer {
     pub(super) rights: Mutex<Option<Arc<dyn LinkRights>>>,
     session: Mutex<Session>,
     woken: Notify,
+    /// Who takes the streams of the other side.
+    takers: Mutex<HashMap<Received, Weak<dyn Receive>>>,
     /// The stores of streams that are stored.
     stores: Mutex<HashMap<StreamId, Arc<dyn Store>>>,
     /// Whether streams may have found somebody who takes them.
@@ -110,6 +115,7 @@ impl Peer {
             rights: Mutex::new(rights),
             session: Mutex::default(),
             woken: Notify::new(),
+            takers: Mutex::default(),
             stores: Mutex::default(),
             has_news: AtomicBool::new(false),
             state: Mutex::default(),
@@ -117,7 +123,7 @@ impl Peer {
     }
 
     /// Whether it is connected, or rows that it sent wait to be taken.
-    pub(super) fn is_needed(&self) -> bool {
+    pub fn is_needed(&self) -> bool {
         self.state.lock().is_connected || !self.session.lock().is_idle()
     }
 
@@ -333,13 +339,14 @@ impl Peer {
     fn received(self: &Arc<Self>, common: &Common, number: u64, bytes: &[u8]) -> Result<(), WireError> {
         let mut session = self.session_of(number)?;
         session.receive(bytes, common.now_us())?;
-        let mut durable = Vec::new();
+        let (mut durable, mut arrived) = (Vec::new(), Vec::new());
         while let Some(event) = session.event() {
             let mut state = self.state.lock();
             match event {
                 Event::Accepted { stream } => _ = state.refused.remove(&stream),
                 Event::Refused { stream, why } => _ = state.refused.insert(stream, why),
                 Event::Durable { stream, number } => durable.push((stream, number)),
+                Event::Arrived { stream } => arrived.push((stream, session.is_there(stream))),
             }
         }
         let asked = if session.has_asked() { self.settle(common, &mut session) } else { Vec::new() };
@@ -348,6 +355,12 @@ impl Peer {
         for (stream, number) in durable {
             let store = self.stores.lock().get(&stream).cloned();
             store.into_iter().for_each(|store| store.forget(number));
+        }
+        for (stream, is_there) in arrived {
+            let mut takers = self.takers.lock();
+            let taker = if is_there { takers.get(&stream).cloned() } else { takers.remove(&stream) };
+            drop(takers);
+            taker.and_then(|taker| taker.upgrade()).iter().for_each(|taker| taker.arrived(self, stream));
         }
         Ok(())
     }
@@ -364,6 +377,7 @@ impl Peer {
                 Some(rights) => rights.may_send(name).and_then(|()| match common.receiver(rights.scope(), name) {
                     Some(receiver) => {
                         let accepted = receiver.accept(self, &asked);
+                        self.takers.lock().insert(asked.stream, Arc::downgrade(&receiver));
                         receivers.push(receiver);
                         accepted
                     }

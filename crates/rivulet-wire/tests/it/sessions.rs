@@ -142,7 +142,7 @@ impl Process {
         }
         while let Some(event) = self.session.event() {
             match event {
-                Event::Accepted { .. } => {}
+                Event::Accepted { .. } | Event::Arrived { .. } => {}
                 Event::Durable { stream, number } => {
                     let place = self.sends.iter().position(|(id, _)| *id == stream);
                     if let (Some(place), Some(stores)) = (place, &mut self.stores) {

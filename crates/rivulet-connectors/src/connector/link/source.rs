@@ -3,7 +3,7 @@
 //! What must hold: of a stream that its sender stores, each buffer counts once, whichever connections and processes
 //! brought it; the sender keeps it until a checkpoint covers it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -28,8 +28,8 @@ const IDLE: Duration = Duration::from_millis(1);
 /// The most stores of which accounts are kept; beyond that, those are forgotten whose senders are away.
 const ACCOUNTS_MAX: usize = 65_536;
 
-/// How many buffers without rows are taken at once.
-const EMPTY_MAX: usize = 64;
+/// How many streams and buffers without rows are passed over at once.
+const LOOKS_MAX: usize = 64;
 
 /// The streams that other servers send.
 struct Incoming {
@@ -41,8 +41,17 @@ struct Incoming {
 }
 
 struct State {
-    streams: Arc<Vec<Stream>>,
+    streams: HashMap<StreamKey, Stream>,
+    /// Those of which something may wait, in the order in which it came.
+    ready: VecDeque<StreamKey>,
     accounts: Accounts,
+}
+
+/// Tells one stream from another: the place of its peer in memory, and its number there.
+type StreamKey = (usize, Received);
+
+fn key(peer: &Arc<Peer>, stream: Received) -> StreamKey {
+    (Arc::as_ptr(peer).addr(), stream)
 }
 
 /// What was taken of stored streams, by their stores.
@@ -70,12 +79,6 @@ struct Stream {
     places: Arc<[usize]>,
 }
 
-impl Stream {
-    fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.peer, &other.peer) && self.id == other.id
-    }
-}
-
 impl Receive for Incoming {
     fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<u64>, String> {
         let schema = &asked.schema;
@@ -92,30 +95,43 @@ impl Receive for Incoming {
             format!("the stream has the columns ({}), and its source reads ({})", told(schema), told(&self.declared))
         })?;
         let store = asked.store;
-        let (before, after) = {
+        let (others, after) = {
             let state = &mut *self.state.lock();
-            let streams = Arc::make_mut(&mut state.streams);
-            // The same store over another connection: its process has begun anew.
-            let before = streams.iter().position(|one| store.is_some() && one.store == store);
-            let before = before.map(|place| streams.remove(place));
+            let is_other = |one: &&Stream| one.name.as_ref() == asked.name || (store.is_some() && one.store == store);
+            let others: Vec<Stream> = state.streams.values().filter(is_other).cloned().collect();
             let name = asked.name.as_str().into();
-            streams.push(Stream { peer: peer.clone(), id: asked.stream, name, store, places });
+            let stream = Stream { peer: peer.clone(), id: asked.stream, name, store, places };
+            state.streams.insert(key(peer, asked.stream), stream);
+            state.ready.push_back(key(peer, asked.stream));
             // Of stores that are gone nothing comes any more.
-            let is_there = |store: &u64| state.streams.iter().any(|stream| stream.store == Some(*store));
+            let there: BTreeSet<u64> = state.streams.values().filter_map(|stream| stream.store).collect();
             let is_full = state.accounts.len() >= ACCOUNTS_MAX;
-            state.accounts.retain(|store, one| is_there(store) || !(is_full || one.stream == asked.name));
-            (before, store.and_then(|store| state.accounts.get(&store)).map(|account| account.done))
+            state.accounts.retain(|store, one| there.contains(store) || !(is_full || one.stream == asked.name));
+            (others, store.and_then(|store| state.accounts.get(&store)).map(|account| account.done))
         };
-        // On this connection, the session itself tells one stream from another.
-        before.iter().filter(|before| !Arc::ptr_eq(&before.peer, peer)).for_each(|old| old.peer.replace(old.id));
+        // The session itself tells one stream from another on its connection.
+        for other in others.iter().filter(|other| !Arc::ptr_eq(&other.peer, peer)) {
+            // The same store over another connection: its process has begun anew.
+            let is_same = store.is_some() && other.store == store;
+            if is_same {
+                other.peer.replace(other.id);
+            }
+            if is_same || !other.peer.is_needed() {
+                self.state.lock().streams.remove(&key(&other.peer, other.id));
+            }
+        }
         Ok(after)
+    }
+
+    fn arrived(&self, peer: &Arc<Peer>, stream: Received) {
+        self.state.lock().ready.push_back(key(peer, stream));
     }
 }
 
 impl Drop for Incoming {
     fn drop(&mut self) {
         let why = format!("no source reads the stream '{}'", self.name);
-        self.state.get_mut().streams.iter().for_each(|stream| stream.peer.let_go(stream.id, &why));
+        self.state.get_mut().streams.values().for_each(|stream| stream.peer.let_go(stream.id, &why));
     }
 }
 
@@ -138,14 +154,13 @@ pub(super) fn open(
     let incoming = Arc::new(Incoming {
         name: spec.address.clone(),
         declared: Arc::new(declared),
-        state: Mutex::new(State { streams: Arc::default(), accounts }),
+        state: Mutex::new(State { streams: HashMap::new(), ready: VecDeque::new(), accounts }),
     });
     let receiver: Arc<dyn Receive> = incoming.clone();
     links.receive(scope, &spec.address, &receiver).map_err(|problem| failed(&problem, "drop the other query"))?;
     Ok(vec![Box::new(LinkSource {
         incoming,
         schema: spec.read_schema(),
-        next: 0,
         taken: VecDeque::new(),
         under_way: None,
         makes_checkpoints: spec.host.makes_checkpoints.clone(),
@@ -157,8 +172,6 @@ struct LinkSource {
     incoming: Arc<Incoming>,
     /// The schema of polled rows.
     schema: SchemaRef,
-    /// The stream that is asked first.
-    next: usize,
     /// The batches of the buffer that was taken last, and which stream and buffer that is.
     taken: VecDeque<Batch>,
     under_way: Option<(Stream, u64)>,
@@ -168,28 +181,31 @@ struct LinkSource {
 }
 
 impl LinkSource {
-    /// Takes the next buffer that has rows, if one waits.
+    /// Takes the next buffer that has rows, if one waits: one of each stream after the other.
     fn take(&mut self) {
-        let streams = self.incoming.state.lock().streams.clone();
-        let (first, mut empty) = (self.next, 0);
-        for turn in 0..streams.len() {
-            let stream = &streams[(first + turn) % streams.len()];
-            while let Some(buffer) = stream.peer.take(stream.id) {
-                self.next = (first + turn + 1) % streams.len();
-                let number = buffer.number();
-                match batches(buffer) {
-                    Ok(batches) => self.begin(stream, number, batches),
-                    Err(error) => stream.peer.give_up(stream.id, &error),
-                }
-                empty += 1;
-                if !self.taken.is_empty() || empty >= EMPTY_MAX {
-                    return;
-                }
-            }
+        for _ in 0..LOOKS_MAX {
             // Peers are locked before this state, never after it.
-            if !stream.peer.has(stream.id) {
+            let (key, stream) = {
                 let state = &mut *self.incoming.state.lock();
-                Arc::make_mut(&mut state.streams).retain(|one| !one.is(stream));
+                let Some(key) = state.ready.pop_front() else { return };
+                (key, state.streams.get(&key).cloned())
+            };
+            let Some(stream) = stream else { continue };
+            let Some(buffer) = stream.peer.take(stream.id) else {
+                if !stream.peer.has(stream.id) {
+                    self.incoming.state.lock().streams.remove(&key);
+                }
+                continue;
+            };
+            // It is asked once more in any case: only then does this buffer count as taken.
+            self.incoming.state.lock().ready.push_back(key);
+            let number = buffer.number();
+            match batches(buffer) {
+                Ok(batches) => self.begin(&stream, number, batches),
+                Err(error) => stream.peer.give_up(stream.id, &error),
+            }
+            if !self.taken.is_empty() {
+                return;
             }
         }
     }
@@ -292,8 +308,8 @@ impl Source for LinkSource {
     }
 
     fn confirm(&mut self) {
-        let streams = self.incoming.state.lock().streams.clone();
-        for stream in streams.iter() {
+        let streams: Vec<Stream> = self.incoming.state.lock().streams.values().cloned().collect();
+        for stream in streams {
             let done = stream.store.and_then(|store| self.stated.get(&store));
             done.into_iter().for_each(|done| stream.peer.confirm(stream.id, *done));
         }
