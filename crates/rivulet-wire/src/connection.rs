@@ -83,7 +83,7 @@ impl Connection {
     /// The next frame at the front of `bytes`.
     pub(crate) fn receive(&mut self, bytes: &mut &[u8], now_us: i64) -> Result<Option<Frame>, WireError> {
         self.heard_us = now_us;
-        match self.reader.read(bytes)? {
+        match self.reader.read(bytes, self.them.is_some())? {
             Some(frame) if frame.kind == Kind::Bye => Err(WireError::Refused(frame.text())),
             frame => Ok(frame),
         }

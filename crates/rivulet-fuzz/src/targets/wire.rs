@@ -157,11 +157,13 @@ fn frame(input: &mut Input<'_>) -> Vec<u8> {
         }
     }
     let raw_bytes = (payload.len() + usize::from(input.byte() % 2)) as u32;
-    let mut frame = (payload.len() as u32).to_le_bytes().to_vec();
-    frame.extend_from_slice(&[kind, codec, 0, 0]);
-    frame.extend_from_slice(&u32::from(stream).to_le_bytes());
-    frame.extend_from_slice(&raw_bytes.to_le_bytes());
-    frame.extend_from_slice(&number.to_le_bytes());
+    let mut begin = (payload.len() as u32).to_le_bytes().to_vec();
+    begin.extend_from_slice(&[kind, codec]);
+    let mut rest = u32::from(stream).to_le_bytes().to_vec();
+    rest.extend_from_slice(&raw_bytes.to_le_bytes());
+    rest.extend_from_slice(&number.to_le_bytes());
+    let guard = (xxh3_64(&begin) ^ xxh3_64(&rest)).to_le_bytes();
+    let mut frame = [&begin[..], &guard[..2], &rest[..]].concat();
     let checksum = xxh3_64(&[&frame[..], &payload].concat());
     frame.extend_from_slice(&checksum.to_le_bytes());
     frame.extend_from_slice(&payload);

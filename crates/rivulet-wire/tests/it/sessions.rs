@@ -287,8 +287,7 @@ fn run(steps: &[Step], until: u64, is_stored: bool) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// Each row comes once and in order, however the connection breaks; where it is stored, also if processes begin
-    /// anew.
+    /// Each row comes once and in order, however the connection breaks; stored ones also if processes begin anew.
     #[test]
     fn every_row_comes_once_and_in_order(steps in prop::collection::vec(step(), 0..120), is_stored in any::<bool>()) {
         run(&steps, 800, is_stored);
