@@ -70,6 +70,9 @@ struct Saved {
     covered: u64,
     /// Void buffers: the first and the last of each run.
     voids: Vec<(u64, u64)>,
+    /// Whether the other side has other rows under its number, so that it is opened with another one.
+    #[serde(default)]
+    is_parted: bool,
 }
 
 /// The spools of this process by their folders: two would write the same files.
@@ -122,7 +125,7 @@ struct Inner {
     saved: Saved,
     is_changed: bool,
     is_over: bool,
-    /// Why nothing is sent, if the other side has more than there is here.
+    /// Why nothing is sent, if the other side has other rows of these numbers.
     problem: Option<String>,
 }
 
@@ -170,8 +173,8 @@ impl Spool {
             saved.covered = u64::MAX;
         }
         // The numbers of buffers that are gone may come again, with other rows: nobody must know them.
-        if saved.number == 0 || has_other_columns || found.next == 1 || !found.problems.is_empty() {
-            saved.number = random() >> 1 | 1;
+        if saved.number == 0 || saved.is_parted || has_other_columns || found.next == 1 || !found.problems.is_empty() {
+            (saved.number, saved.is_parted) = (random() >> 1 | 1, false);
         }
         saved.columns = columns;
         let (number, handed, acked_rows) = (saved.number, saved.acked, saved.acked_rows);
@@ -362,6 +365,15 @@ impl Spool {
         self.log.forget_before(inner.saved.acked + 1);
     }
 
+    /// The other side has other rows under these numbers: more under them would be lost there.
+    fn part(&self, inner: &mut Inner) {
+        let problem = "the other server has other rows of this stream: this server was set back, or a copy of it sends \
+                       too. Its rows wait, and are sent when it is started again";
+        inner.problem = Some(problem.into());
+        (inner.saved.is_parted, inner.is_changed) = (true, true);
+        self.stirred.notify_one();
+    }
+
     /// Writes what is to be written, and nothing after that.
     fn end(&self) {
         self.log.close();
@@ -452,18 +464,12 @@ fn place(kept: &VecDeque<Kept>, number: u64) -> Option<usize> {
 impl Store for Spool {
     fn read(&self, from: u64, take: &mut dyn FnMut(u64, Packed<'_>) -> bool) {
         let inner = &mut *self.inner.lock();
+        if inner.problem.is_some() {
+            return;
+        }
         let from = if from == 0 { inner.saved.acked + 1 } else { from };
         if from > self.log.next() {
-            // The folder is older than what the other side has of it: these numbers mean other rows there.
-            inner.problem = Some(
-                "the other server has more rows of this stream: was this one set back? They are \
-                                  sent anew when the query is paused and resumed"
-                    .into(),
-            );
-            inner.saved.number = 0;
-            inner.is_changed = true;
-            self.stirred.notify_one();
-            return;
+            return self.part(inner);
         }
         // The other side has all before it.
         inner.handed = inner.handed.max(from - 1);
@@ -484,7 +490,7 @@ impl Store for Spool {
         let inner = &mut *self.inner.lock();
         // Nobody can have more than was handed over.
         let number = number.min(inner.handed);
-        if !inner.is_over {
+        if !inner.is_over && inner.problem.is_none() {
             self.forget_to(inner, number);
         }
     }
@@ -680,6 +686,26 @@ mod tests {
         let spool = Spool::open(folder.path(), &columns(), options, &[]).unwrap();
         assert_ne!(spool.number(), number);
         assert_eq!((spool.rows(), read(&spool, 0)), ((0, 0), vec![]));
+    }
+
+    #[test]
+    fn a_spool_that_was_set_back_sends_nothing_under_numbers_that_the_other_side_has() {
+        let folder = TempDir::new().unwrap();
+        let options = SpoolOptions { delivery: Delivery::AtLeastOnce, ..ONCE };
+        let spool = Spool::open(folder.path(), &columns(), options, &[]).unwrap();
+        push(&spool, 0..4);
+        // The other side has eight.
+        assert_eq!(read(&spool, 9), []);
+        assert!(spool.problem().is_some_and(|problem| problem.contains("set back")));
+        push(&spool, 4..10);
+        spool.forget(8);
+        assert_eq!((read(&spool, 9), spool.rows()), (vec![], (10, 0)));
+        let number = spool.number();
+        spool.end();
+        let spool = Spool::open(folder.path(), &columns(), options, &[]).unwrap();
+        assert_ne!(spool.number(), number);
+        let numbers: Vec<_> = read(&spool, 0).into_iter().map(|(_, row)| row).collect();
+        assert_eq!((numbers, spool.problem()), ((0..10).map(Some).collect(), None));
     }
 
     #[test]
