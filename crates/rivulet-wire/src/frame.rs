@@ -35,7 +35,8 @@ pub(crate) enum Kind {
     /// A stream begins, or goes on after another connection. Number: what tells it from others of its name. Payload:
     /// the length of its name, name, and schema.
     Open = 4,
-    /// The receiver takes a stream. Number: the buffer that it wants next; 0 if that may be any.
+    /// The receiver takes a stream. Number: the buffer that it wants next; 0 if that may be any. Payload: the checksum
+    /// of the one before, if the receiver has taken that from an earlier process.
     Accept = 5,
     /// The receiver does not take a stream at present, and why: text.
     Refuse = 6,

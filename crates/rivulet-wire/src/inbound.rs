@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use arrow::datatypes::SchemaRef;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::compression::decompress;
 use crate::element::Decoder;
@@ -42,6 +43,11 @@ impl Buffer {
     /// Its place in the stream: 1, 2, 3, ...
     pub fn number(&self) -> u64 {
         self.frame.number
+    }
+
+    /// What tells it from another one with its number: that of the sender is [`crate::Packed::checksum`].
+    pub fn checksum(&self) -> u64 {
+        xxh3_64(&self.frame.payload)
     }
 
     /// Reads its elements.

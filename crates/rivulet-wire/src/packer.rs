@@ -2,6 +2,7 @@
 
 use arrow::array::{Array, ArrayRef};
 use rivulet_dataflow::Element;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::WireError;
 use crate::compression::{Codec, Compression, Compressor};
@@ -44,6 +45,11 @@ const HEAD_BYTES: usize = 13;
 impl<'b> Packed<'b> {
     /// A buffer without elements.
     pub const EMPTY: Packed<'static> = Packed { codec: Codec::Plain, raw_bytes: 0, rows: 0, payload: &[] };
+
+    /// What tells it from another one with its number.
+    pub fn checksum(&self) -> u64 {
+        xxh3_64(self.payload)
+    }
 
     /// Appends it as [`Packed::read`] reads it.
     pub fn write(&self, out: &mut Vec<u8>) {

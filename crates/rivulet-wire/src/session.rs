@@ -41,6 +41,8 @@ pub enum Event {
     Accepted {
         /// The stream.
         stream: StreamId,
+        /// The last buffer that it has taken of that from an earlier process, and its checksum.
+        after: Option<(u64, u64)>,
     },
     /// A stream of the other side has something to be taken where nothing was, or does not go on.
     Arrived {
@@ -208,14 +210,15 @@ impl Session {
         asked.collect()
     }
 
-    /// Takes a stream that the other side wants to send; one that is stored after this buffer, if it was taken before.
-    pub fn accept(&mut self, stream: Received, after: Option<u64>, options: ReceiveOptions) {
+    /// Takes a stream that the other side wants to send; one that is stored after the buffer with this number and
+    /// checksum, if it was taken before.
+    pub fn accept(&mut self, stream: Received, after: Option<(u64, u64)>, options: ReceiveOptions) {
         if let Some(inbound) = self.inbound.get_mut(&stream) {
             inbound.taker = Ok(options);
             if inbound.incarnation.1 & STORED != 0 {
-                inbound.go_on_at(after.map(|number| number.saturating_add(1)));
+                inbound.go_on_at(after.map(|(number, _)| number.saturating_add(1)));
             }
-            self.say_accept(stream);
+            self.say_accept(stream, after.map(|(_, checksum)| checksum));
         }
     }
 
@@ -324,7 +327,9 @@ impl Session {
                 let Some(outbound) = self.outbound.get_mut(&stream) else { return Ok(()) };
                 if kind == Kind::Accept {
                     outbound.accept(run, number)?;
-                    return self.say_event(Event::Accepted { stream });
+                    let checksum = frame.payload.as_slice().try_into().ok().map(u64::from_le_bytes);
+                    let after = checksum.map(|checksum| (number.saturating_sub(1), checksum));
+                    return self.say_event(Event::Accepted { stream, after });
                 }
                 let payload = frame.payload.as_slice().try_into();
                 let bytes = payload.map_err(|_| WireError::Broken("a number that is cut"))?;
@@ -365,7 +370,7 @@ impl Session {
             let inbound = self.inbound.get_mut(&known).expect("it was found above");
             inbound.open(id);
             if inbound.taker.is_ok() {
-                self.say_accept(known);
+                self.say_accept(known, None);
             }
             return Ok(());
         }
@@ -394,12 +399,13 @@ impl Session {
         self.say(Kind::Open, stream, incarnation, &payload);
     }
 
-    fn say_accept(&mut self, stream: Received) {
+    fn say_accept(&mut self, stream: Received, checksum: Option<u64>) {
         let Some(inbound) = self.inbound.get_mut(&stream) else { return };
         if let Some(id) = inbound.id {
             inbound.open(id);
             let next = inbound.next();
-            self.say(Kind::Accept, id, next, &[]);
+            let payload = checksum.map_or_else(Vec::new, |checksum| checksum.to_le_bytes().to_vec());
+            self.say(Kind::Accept, id, next, &payload);
         }
     }
 

@@ -31,12 +31,12 @@ const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// What takes the streams of a name.
 pub trait Receive: Send + Sync {
-    /// A process sends such a stream. Returns the number of the buffer after which one that is stored goes on, if some
-    /// of it was taken before.
+    /// A process sends such a stream. Returns the number and the checksum of the buffer after which one that is stored
+    /// goes on, if some of it was taken before.
     ///
     /// # Errors
     /// Why the stream cannot be taken.
-    fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<u64>, String>;
+    fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<(u64, u64)>, String>;
 
     /// Something of a stream that was accepted waits to be taken, or it does not go on.
     fn arrived(&self, peer: &Arc<Peer>, stream: Received);
@@ -47,6 +47,9 @@ pub trait Store: Send + Sync {
     /// Hands over the buffers from this number on, one after the other, while `take` returns true; from the first that
     /// it keeps, if the number is 0. Called on the thread of all links.
     fn read(&self, from: u64, take: &mut dyn FnMut(u64, Packed<'_>) -> bool);
+
+    /// The other side has taken the buffer with this number, which has this checksum there. Called before more is read.
+    fn verify(&self, number: u64, checksum: u64);
 
     /// The other side has made all durable up to this buffer.
     fn forget(&self, number: u64);
@@ -339,11 +342,14 @@ impl Peer {
     fn received(self: &Arc<Self>, common: &Common, number: u64, bytes: &[u8]) -> Result<(), WireError> {
         let mut session = self.session_of(number)?;
         session.receive(bytes, common.now_us())?;
-        let (mut durable, mut arrived) = (Vec::new(), Vec::new());
+        let (mut taken, mut durable, mut arrived) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(event) = session.event() {
             let mut state = self.state.lock();
             match event {
-                Event::Accepted { stream } => _ = state.refused.remove(&stream),
+                Event::Accepted { stream, after } => {
+                    state.refused.remove(&stream);
+                    taken.extend(after.map(|after| (stream, after)));
+                }
                 Event::Refused { stream, why } => _ = state.refused.insert(stream, why),
                 Event::Durable { stream, number } => durable.push((stream, number)),
                 Event::Arrived { stream } => arrived.push((stream, session.is_there(stream))),
@@ -352,9 +358,12 @@ impl Peer {
         let asked = if session.has_asked() { self.settle(common, &mut session) } else { Vec::new() };
         drop(session);
         drop(asked);
+        let store_of = |stream: StreamId| self.stores.lock().get(&stream).cloned();
+        for (stream, (number, checksum)) in taken {
+            store_of(stream).into_iter().for_each(|store| store.verify(number, checksum));
+        }
         for (stream, number) in durable {
-            let store = self.stores.lock().get(&stream).cloned();
-            store.into_iter().for_each(|store| store.forget(number));
+            store_of(stream).into_iter().for_each(|store| store.forget(number));
         }
         for (stream, is_there) in arrived {
             let mut takers = self.takers.lock();

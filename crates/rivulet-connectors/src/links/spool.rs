@@ -432,6 +432,14 @@ impl Inner {
         self.saved.voids.iter().copied().find(|(first, last)| (*first..=*last).contains(&number))
     }
 
+    /// A buffer that has rows and that the other side may lack, if it is there.
+    fn packed(&mut self, number: u64, log: &Log) -> Option<Packed<'_>> {
+        if number <= self.saved.acked || self.run_of_voids(number).is_some() {
+            return None;
+        }
+        Packed::read(&self.find(number, log)?.2).ok()
+    }
+
     /// A buffer that is on disk, if it is there.
     fn find(&mut self, number: u64, log: &Log) -> Option<&Kept> {
         if let Some(place) = place(&self.recent, number) {
@@ -474,15 +482,19 @@ impl Store for Spool {
         // The other side has all before it.
         inner.handed = inner.handed.max(from - 1);
         for number in from..=self.log.durable().min(inner.saved.covered) {
-            let is_there = number > inner.saved.acked && inner.run_of_voids(number).is_none();
             // What should be there and is not was lost with the disk, which is told where it is noticed.
-            let found = if is_there { inner.find(number, &self.log) } else { None };
-            let packed = found.and_then(|(_, _, payload)| Packed::read(payload).ok());
-            let goes_on = take(number, packed.unwrap_or(Packed::EMPTY));
+            let goes_on = take(number, inner.packed(number, &self.log).unwrap_or(Packed::EMPTY));
             inner.handed = inner.handed.max(number);
             if !goes_on {
                 return;
             }
+        }
+    }
+
+    fn verify(&self, number: u64, checksum: u64) {
+        let inner = &mut *self.inner.lock();
+        if inner.packed(number, &self.log).is_some_and(|packed| packed.checksum() != checksum) {
+            self.part(inner);
         }
     }
 
@@ -706,6 +718,39 @@ mod tests {
         assert_ne!(spool.number(), number);
         let numbers: Vec<_> = read(&spool, 0).into_iter().map(|(_, row)| row).collect();
         assert_eq!((numbers, spool.problem()), ((0..10).map(Some).collect(), None));
+    }
+
+    #[test]
+    fn two_copies_of_a_spool_are_told_apart_by_the_last_buffer_that_the_other_side_has() {
+        let (folder, copy) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let options = SpoolOptions { delivery: Delivery::AtLeastOnce, ..ONCE };
+        let open = |folder: &TempDir| Spool::open(folder.path(), &columns(), options, &[]).unwrap();
+        let spool = open(&folder);
+        push(&spool, 0..3);
+        spool.end();
+        for file in std::fs::read_dir(folder.path()).unwrap().map(Result::unwrap) {
+            std::fs::copy(file.path(), copy.path().join(file.file_name())).unwrap();
+        }
+        let (spool, copy) = (open(&folder), open(&copy));
+        push(&spool, 3..5);
+        push(&copy, 13..15);
+        let checksum_of = |number| {
+            let mut checksum = 0;
+            spool.read(number, &mut |_, packed| {
+                checksum = packed.checksum();
+                false
+            });
+            checksum
+        };
+        // What both have, and what is not there any more, is the same.
+        for number in [0, 2] {
+            copy.verify(number, checksum_of(2));
+        }
+        assert_eq!((copy.number(), copy.problem()), (spool.number(), None));
+        spool.verify(4, checksum_of(4));
+        copy.verify(4, checksum_of(4));
+        assert_eq!((spool.problem(), copy.problem().is_some()), (None, true));
+        assert_eq!((read(&spool, 5), read(&copy, 5)), (vec![(5, Some(4))], vec![]));
     }
 
     #[test]

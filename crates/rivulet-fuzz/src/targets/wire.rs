@@ -95,7 +95,7 @@ fn send_frames(input: &mut Input<'_>) {
         }
         while session.event().is_some() {}
         for asked in session.asked() {
-            let after = asked.store.map(|store| store % 8);
+            let after = asked.store.map(|store| (store % 8, store));
             session.accept(asked.stream, after, ReceiveOptions { high_bytes: HIGH_BYTES, low_bytes: HIGH_BYTES / 2 });
             taken.push(asked.stream);
         }

@@ -137,7 +137,7 @@ impl Process {
             self.takes[place].replace(asked.stream).into_iter().for_each(|old| self.session.abandon(old));
             let options = ReceiveOptions { high_bytes: 6_000, low_bytes: 3_000 };
             assert_eq!(asked.store, self.stores.as_ref().map(|_| 100 + place as u64));
-            let after = asked.store.and(Some(self.last[place])).filter(|last| *last > 0);
+            let after = asked.store.and(Some((self.last[place], 0))).filter(|(last, _)| *last > 0);
             self.session.accept(asked.stream, after, options);
         }
         while let Some(event) = self.session.event() {
@@ -353,6 +353,22 @@ fn a_name_is_used_once_and_a_refusal_says_why() {
         })
         .collect();
     assert_eq!(refusals, ["another stream of the same process has this name", "nobody reads it"]);
+}
+
+#[test]
+fn the_sender_of_a_stored_stream_learns_what_the_other_side_has_of_it() {
+    let [mut gateway, mut cloud] = attached();
+    let stream = gateway.session.open_stored("stored".into(), schema(), 7);
+    let mut wire = VecDeque::new();
+    gateway.send(usize::MAX, 0, &mut wire);
+    cloud.session.receive(wire.make_contiguous(), 0).unwrap();
+    let asked = cloud.session.asked();
+    cloud.session.accept(asked[0].stream, Some((4, 99)), ReceiveOptions::default());
+    let mut wire = VecDeque::new();
+    cloud.send(usize::MAX, 0, &mut wire);
+    gateway.session.receive(wire.make_contiguous(), 0).unwrap();
+    assert_eq!(gateway.session.event(), Some(Event::Accepted { stream, after: Some((4, 99)) }));
+    assert_eq!(gateway.session.wants(), [(stream, 5)]);
 }
 
 #[test]

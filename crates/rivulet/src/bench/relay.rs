@@ -154,7 +154,7 @@ struct Job {
 }
 
 impl Receive for Job {
-    fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<u64>, String> {
+    fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<(u64, u64)>, String> {
         self.streams.lock().push((peer.clone(), asked.stream));
         Ok(None)
     }

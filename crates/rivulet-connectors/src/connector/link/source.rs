@@ -62,8 +62,9 @@ type Accounts = BTreeMap<u64, Account>;
 struct Account {
     /// Its name, which says who sends it.
     stream: String,
-    /// All rows of the buffers up to this one were given.
+    /// All rows of the buffers up to this one were given, and its checksum.
     done: u64,
+    checksum: u64,
     /// Of the buffer after it, so many batches were given.
     given: usize,
 }
@@ -80,7 +81,7 @@ struct Stream {
 }
 
 impl Receive for Incoming {
-    fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<u64>, String> {
+    fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<(u64, u64)>, String> {
         let schema = &asked.schema;
         let place = |field: &FieldRef| {
             let found = schema.fields().iter().position(|one| one.name() == field.name())?;
@@ -107,7 +108,8 @@ impl Receive for Incoming {
             let there: BTreeSet<u64> = state.streams.values().filter_map(|stream| stream.store).collect();
             let is_full = state.accounts.len() >= ACCOUNTS_MAX;
             state.accounts.retain(|store, one| there.contains(store) || !(is_full || one.stream == asked.name));
-            (others, store.and_then(|store| state.accounts.get(&store)).map(|account| account.done))
+            let account = store.and_then(|store| state.accounts.get(&store));
+            (others, account.map(|account| (account.done, account.checksum)))
         };
         // The session itself tells one stream from another on its connection.
         for other in others.iter().filter(|other| !Arc::ptr_eq(&other.peer, peer)) {
@@ -172,9 +174,9 @@ struct LinkSource {
     incoming: Arc<Incoming>,
     /// The schema of polled rows.
     schema: SchemaRef,
-    /// The batches of the buffer that was taken last, and which stream and buffer that is.
+    /// The batches of the buffer that was taken last, its stream, and its number and checksum.
     taken: VecDeque<Batch>,
-    under_way: Option<(Stream, u64)>,
+    under_way: Option<(Stream, (u64, u64))>,
     makes_checkpoints: Arc<AtomicBool>,
     /// What was taken of each store when the position was last stated.
     stated: BTreeMap<u64, u64>,
@@ -199,9 +201,9 @@ impl LinkSource {
             };
             // It is asked once more in any case: only then does this buffer count as taken.
             self.incoming.state.lock().ready.push_back(key);
-            let number = buffer.number();
+            let named = (buffer.number(), stream.store.map_or(0, |_| buffer.checksum()));
             match batches(buffer) {
-                Ok(batches) => self.begin(&stream, number, batches),
+                Ok(batches) => self.begin(&stream, named, batches),
                 Err(error) => stream.peer.give_up(stream.id, &error),
             }
             if !self.taken.is_empty() {
@@ -211,11 +213,12 @@ impl LinkSource {
     }
 
     /// Begins with a buffer, if it is the next one of its stream.
-    fn begin(&mut self, stream: &Stream, number: u64, batches: Vec<Batch>) {
-        let mut given = 0;
+    fn begin(&mut self, stream: &Stream, named: (u64, u64), batches: Vec<Batch>) {
+        let (number, mut given) = (named.0, 0);
         if let Some(store) = stream.store {
             let accounts = &mut self.incoming.state.lock().accounts;
-            let fresh = || Account { stream: stream.name.to_string(), done: number.saturating_sub(1), given: 0 };
+            let done = number.saturating_sub(1);
+            let fresh = || Account { stream: stream.name.to_string(), done, checksum: 0, given: 0 };
             let account = accounts.entry(store).or_insert_with(fresh);
             if number <= account.done {
                 // An earlier connection has brought it.
@@ -224,18 +227,18 @@ impl LinkSource {
             given = account.given;
         }
         self.taken.extend(batches.into_iter().skip(given));
-        self.under_way = Some((stream.clone(), number));
+        self.under_way = Some((stream.clone(), named));
         self.note_given(0);
     }
 
     /// Notes that batches of the buffer under way were given, and whether those were all.
     fn note_given(&mut self, batches: usize) {
-        let Some((Stream { peer, id, store: Some(store), .. }, number)) = &self.under_way else { return };
+        let Some((Stream { peer, id, store: Some(store), .. }, (number, checksum))) = &self.under_way else { return };
         let is_done = self.taken.is_empty();
         if let Some(account) = self.incoming.state.lock().accounts.get_mut(store) {
             account.given += batches;
             if is_done {
-                (account.done, account.given) = (*number, 0);
+                (account.done, account.checksum, account.given) = (*number, *checksum, 0);
             }
         }
         if is_done && !self.makes_checkpoints.load(Ordering::Relaxed) {
