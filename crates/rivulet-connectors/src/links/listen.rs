@@ -172,17 +172,20 @@ async fn answer(
     let admitting = door.clone();
     let admitted = tokio::task::spawn_blocking(move || admitting.listening.authorizer.admit(&login)).await;
     let admitted = match admitted.unwrap_or_else(|_| Err("a defect of the server".into())) {
-        Ok(rights) => peer_of(&door.known, rights, &them),
+        Ok(rights) => peer_of(&door.known, rights.clone(), &them).map(|peer| (peer, rights.changed())),
         Err(why) => {
             door.failed_logins.note(address, None, "the door of links");
             Err(why)
         }
     };
     match admitted {
-        Ok(peer) => {
+        Ok((peer, changed)) => {
             drop(stranger);
             connection.say_hello(&Hello { name: common.name.clone(), run: common.run, token: None });
-            Err(peer.work(common, connection, rest, stream).await)
+            tokio::select! {
+                end = peer.work(common, connection, rest, stream) => Err(end),
+                () = changed => Err("what its user may do has changed".into()),
+            }
         }
         Err(why) => {
             connection.say_bye(&why);

@@ -1,6 +1,7 @@
 //! Who may link to this process, and what it may send.
 
 use std::net::IpAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 
 /// Who wants to link.
@@ -32,4 +33,10 @@ pub trait LinkRights: Send + Sync {
     /// # Errors
     /// Why it may not.
     fn may_send(&self, stream: &str) -> Result<(), String>;
+
+    /// Completes when the process is to connect anew: its login does not hold any more, or it may do less or more than
+    /// before. Asked once for each connection.
+    fn changed(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
+    }
 }

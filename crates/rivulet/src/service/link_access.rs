@@ -1,5 +1,6 @@
 //! Servers that link to this one, which are callers too.
 
+use std::pin::Pin;
 use std::sync::Arc;
 
 use rivulet_connectors::links::{LinkAuthorizer, LinkLogin, LinkRights};
@@ -50,5 +51,16 @@ impl LinkRights for StreamRights {
         let resource = Resource { kind: ResourceKind::Topic, name: Some(&topic) };
         let refused = |_| format!("the user of the token may not publish to '{topic}', which sending the stream needs");
         self.access.check(&self.caller, Action::Publish, resource).map_err(refused)
+    }
+
+    fn changed(self: Arc<Self>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            let Some(mut changes) = self.access.changes() else { return std::future::pending().await };
+            let is_as_before = || match self.caller.login() {
+                Some(login) => !login.rights.is_outdated() && !login.token.has_ended(),
+                None => self.access.holds(&self.caller),
+            };
+            while is_as_before() && changes.changed().await.is_ok() {}
+        })
     }
 }
