@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
 
-use super::peer::{Common, GREETING_MAX, Peer, greet, random};
+use super::peer::{Common, GREETING_MAX, Peer, greet, random, told};
 use crate::reach::AllowedHosts;
 use crate::sockets::keep_alive;
 use crate::tls::{self, ClientTls};
@@ -90,10 +90,7 @@ async fn connect(common: &Common, target: &Target, me: &Hello, peer: &Weak<Peer>
     let Some(options) = &target.tls else { return work(common, me, stream, peer).await };
     match timeout(GREETING_MAX, tls::connect(options, &target.host, stream)).await {
         Ok(Ok(stream)) => work(common, me, stream, peer).await,
-        Ok(Err(error)) => match tls::Fault::of(&error) {
-            Some(fault) => (false, format!("{}: {}", fault.problem(), fault.hint("ca_file", "certificate_file"))),
-            None => (false, error.to_string()),
-        },
+        Ok(Err(error)) => (false, told(&error)),
         Err(_) => (false, "the TLS handshake takes too long".into()),
     }
 }

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::rights::LinkRights;
+use crate::tls::Fault;
 
 /// The bytes that are read at once.
 const READ_BYTES: usize = 256 << 10;
@@ -433,10 +434,10 @@ pub(super) async fn greet(
     common: &Common,
 ) -> Result<Vec<u8>, String> {
     let greeted = async {
-        say(connection, stream, common).await.map_err(|error| error.to_string())?;
+        say(connection, stream, common).await.map_err(|error| told(&error))?;
         let mut bytes = vec![0; 4 << 10];
         loop {
-            let length = stream.read(&mut bytes).await.map_err(|error| error.to_string())?;
+            let length = stream.read(&mut bytes).await.map_err(|error| told(&error))?;
             let mut rest = &bytes[..length];
             connection.greet(&mut rest, common.now_us()).map_err(|error| error.to_string())?;
             match length {
@@ -447,6 +448,15 @@ pub(super) async fn greet(
         }
     };
     timeout(GREETING_MAX, greeted).await.unwrap_or_else(|_| Err("the other side does not say who it is".into()))
+}
+
+/// What is wrong with a connection. The side that dials may learn only after its handshake that it should have shown a
+/// certificate.
+pub(super) fn told(error: &io::Error) -> String {
+    match Fault::of(error) {
+        Some(fault) => format!("{}: {}", fault.problem(), fault.hint("ca_file", "certificate_file")),
+        None => error.to_string(),
+    }
 }
 
 /// Sends what waits to be sent.
