@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::server::{Publisher, Server, free_port, wait};
 
 /// A server with these settings.
-fn start(folder: &Path, settings: &[(&str, String)]) -> Server {
+pub(super) fn start(folder: &Path, settings: &[(&str, String)]) -> Server {
     let mqtt = free_port();
     let own = [("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()), ("RIVULET_HOSTS_ALLOW", "127.0.0.1".to_owned())];
     let server = Server::spawn(folder, mqtt, &[&own[..], settings].concat());
@@ -23,7 +23,7 @@ fn start(folder: &Path, settings: &[(&str, String)]) -> Server {
 }
 
 /// A server in the cloud, at this address, with a query that publishes what comes over a link.
-fn start_cloud(folder: &Path, link: SocketAddr) -> Server {
+pub(super) fn start_cloud(folder: &Path, link: SocketAddr) -> Server {
     let cloud = start(folder, &[("RIVULET_LINK_ADDRESS", link.to_string())]);
     cloud.sql_ok("CREATE SOURCE up (n BIGINT, name TEXT) FROM 'link:readings'");
     cloud.sql_ok("CREATE SINK there TO 'mqtt:there' FORMAT JSON");
@@ -32,7 +32,7 @@ fn start_cloud(folder: &Path, link: SocketAddr) -> Server {
 }
 
 /// A gateway that sends what comes to its broker.
-fn start_gateway(folder: &Path, link: SocketAddr, options: &str) -> Server {
+pub(super) fn start_gateway(folder: &Path, link: SocketAddr, options: &str) -> Server {
     let gateway = start(folder, &[]);
     gateway.sql_ok("CREATE SOURCE readings (n BIGINT, name TEXT) FROM 'mqtt:in' FORMAT JSON");
     gateway.sql_ok(&format!("CREATE SINK up TO 'link:{link}/readings' WITH ({options})"));
@@ -40,14 +40,14 @@ fn start_gateway(folder: &Path, link: SocketAddr, options: &str) -> Server {
     gateway
 }
 
-fn publish(gateway: &Server, numbers: std::ops::Range<u64>) {
+pub(super) fn publish(gateway: &Server, numbers: std::ops::Range<u64>) {
     let mut publisher = Publisher::connect(gateway.mqtt);
     numbers.for_each(|n| publisher.publish("in", &format!("{{\"n\":{n},\"name\":\"sensor {n}\"}}")));
     publisher.wait_until_taken();
 }
 
 /// The next numbers that come out.
-fn expect(there: &mut Publisher, numbers: std::ops::Range<u64>) {
+pub(super) fn expect(there: &mut Publisher, numbers: std::ops::Range<u64>) {
     for number in numbers {
         let (_, row) = there.next_json();
         assert_eq!((row["n"].as_u64(), row["name"].as_str()), (Some(number), Some(&*format!("sensor {number}"))));
@@ -61,16 +61,27 @@ fn sink(server: &Server) -> Value {
     ends.into_iter().find(|end| end["kind"] == "sink").unwrap_or_default()
 }
 
-/// A way to a server, which breaks after so many bytes.
-struct Way {
-    address: SocketAddr,
-    breaks: Arc<AtomicUsize>,
+/// A way to a server, which has one connection at a time.
+pub(super) struct Way {
+    pub(super) address: SocketAddr,
+    /// How many connections are over.
+    pub(super) breaks: Arc<AtomicUsize>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Way {
+    /// Breaks after so many bytes.
     fn to(target: SocketAddr, bytes_max: usize) -> Self {
+        Self::that(move |from, _, is_over| {
+            if let Ok(to) = TcpStream::connect(target) {
+                carry(from, &to, bytes_max, is_over, &mut |_| ());
+            }
+        })
+    }
+
+    /// Does this with each connection, which gets the number of those before it. It has to return when it is over.
+    pub(super) fn that(mut serve: impl FnMut(&TcpStream, usize, &AtomicBool) + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
@@ -82,8 +93,7 @@ impl Way {
                     thread::sleep(Duration::from_millis(5));
                     continue;
                 };
-                let Ok(to) = TcpStream::connect(target) else { continue };
-                carry(from, to, bytes_max, &over);
+                serve(&from, counted.load(Ordering::Relaxed), &over);
                 counted.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -100,20 +110,35 @@ impl Drop for Way {
     }
 }
 
-/// Carries bytes in both directions, until so many have been carried or it is over.
-fn carry(from: TcpStream, to: TcpStream, bytes_max: usize, is_over: &AtomicBool) {
+/// Carries bytes in both directions, until so many have been carried or it is over. What goes to the server is changed
+/// before.
+pub(super) fn carry(
+    from: &TcpStream,
+    to: &TcpStream,
+    bytes_max: usize,
+    is_over: &AtomicBool,
+    change: &mut dyn FnMut(&mut Vec<u8>),
+) {
     let mut carried = 0;
-    let mut bytes = vec![0; 1_024];
-    for socket in [&from, &to] {
+    for socket in [from, to] {
         socket.set_nonblocking(false).unwrap();
         socket.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
     }
     while carried < bytes_max && !is_over.load(Ordering::Relaxed) {
-        for (mut source, mut target) in [(&from, &to), (&to, &from)] {
+        for (mut source, mut target, is_up) in [(from, to, true), (to, from, false)] {
+            let mut bytes = vec![0; 1_024];
             match source.read(&mut bytes) {
                 Ok(0) => return,
-                Ok(length) if target.write_all(&bytes[..length]).is_ok() => carried += length,
-                Ok(_) => return,
+                Ok(length) => {
+                    carried += length;
+                    bytes.truncate(length);
+                    if is_up {
+                        change(&mut bytes);
+                    }
+                    if target.write_all(&bytes).is_err() {
+                        return;
+                    }
+                }
                 Err(_) => {}
             }
         }
@@ -173,7 +198,7 @@ fn a_server_that_is_away_is_waited_for_and_what_is_wrong_is_told() {
 }
 
 /// The numbers in the files of a folder, as far as they are final.
-fn numbers(folder: &Path) -> Vec<u64> {
+pub(super) fn numbers(folder: &Path) -> Vec<u64> {
     let Ok(files) = std::fs::read_dir(folder) else { return Vec::new() };
     let files = files.map(|entry| entry.unwrap().path());
     let whole = files.filter(|file| !file.file_name().unwrap().to_string_lossy().starts_with('.'));

@@ -8,6 +8,7 @@ mod alter_property;
 mod api;
 mod lifecycle_log;
 mod links;
+mod links_bad;
 mod live_rows;
 mod backup;
 mod behind;

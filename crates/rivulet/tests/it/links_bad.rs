@@ -1,0 +1,235 @@
+//! Links whose other side, network, disk or clock is not what it should be: the user reads why, nobody else is harmed,
+//! and nothing is lost afterwards.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::links::{Way, carry, expect, publish, start, start_cloud, start_gateway};
+use super::server::{Publisher, Server, free_port, wait};
+
+/// The health of the sink of a query.
+fn sink(server: &Server, query: &str) -> Value {
+    let status = server.status();
+    let queries = status["big_queries"].as_array().unwrap();
+    let query = queries.iter().find(|one| one["name"] == query).unwrap();
+    let ends = query["health"].as_array().cloned().unwrap_or_default();
+    ends.into_iter().find(|end| end["kind"] == "sink").unwrap_or_default()
+}
+
+/// Waits until the sink of a query says so.
+fn wait_told(server: &Server, query: &str, expected: &str) {
+    wait(expected, || sink(server, query)["last_error"].as_str().is_some_and(|error| error.contains(expected)));
+}
+
+/// A server in the cloud, and a gateway with the query `q` that sends to it. The rows of a second query, `r`, take a
+/// straight way: they must come whatever becomes of the first.
+struct Pair {
+    cloud: Server,
+    gateway: Server,
+    there: Publisher,
+    beside: Publisher,
+    next: u64,
+    gateway_folder: TempDir,
+    cloud_folder: TempDir,
+}
+
+impl Pair {
+    /// The cloud listens at `link`. The query sends to the address `up` with these options.
+    fn start(link: SocketAddr, up: SocketAddr, options: &str) -> Self {
+        let (cloud_folder, gateway_folder) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+        let cloud = start_cloud(cloud_folder.path(), link);
+        cloud.sql_ok("CREATE SOURCE beside (n BIGINT) FROM 'link:beside'");
+        cloud.sql_ok("CREATE SINK aside TO 'mqtt:aside' FORMAT JSON");
+        cloud.sql_ok("CREATE QUERY r AS SELECT n FROM beside INTO aside");
+        let [there, beside] = ["there", "aside"].map(|topic| subscribed(&cloud, topic));
+        let gateway = start_gateway(gateway_folder.path(), up, options);
+        gateway.sql_ok("CREATE SOURCE beside (n BIGINT) FROM 'mqtt:beside' FORMAT JSON");
+        gateway.sql_ok(&format!("CREATE SINK aside TO 'link:{link}/beside' WITH (delivery => 'none')"));
+        gateway.sql_ok("CREATE QUERY r AS SELECT n FROM beside INTO aside");
+        Self { cloud, gateway, there, beside, next: 0, gateway_folder, cloud_folder }
+    }
+
+    /// A row takes the straight way.
+    fn goes_on(&mut self) {
+        self.next += 1;
+        let mut publisher = Publisher::connect(self.gateway.mqtt);
+        publisher.publish("beside", &format!("{{\"n\":{}}}", self.next));
+        publisher.wait_until_taken();
+        assert_eq!(self.beside.next_json().1["n"], self.next);
+    }
+}
+
+fn subscribed(server: &Server, topic: &str) -> Publisher {
+    let mut subscriber = Publisher::connect(server.mqtt);
+    subscriber.subscribe(topic);
+    subscriber
+}
+
+/// Reads until the other side closes the connection, or it is over.
+fn read_to_end(mut from: &TcpStream, is_over: &AtomicBool) {
+    let mut bytes = [0; 1_024];
+    from.set_nonblocking(false).unwrap();
+    from.set_read_timeout(Some(Duration::from_millis(1))).unwrap();
+    while !is_over.load(Ordering::Relaxed) && !matches!(from.read(&mut bytes), Ok(0)) {}
+}
+
+/// Carries all that comes to the server and back.
+fn pass(from: &TcpStream, to: SocketAddr, is_over: &AtomicBool) {
+    if let Ok(to) = TcpStream::connect(to) {
+        carry(from, &to, usize::MAX, is_over, &mut |_| ());
+    }
+}
+
+#[test]
+fn a_server_of_another_version_and_what_is_no_server_are_told_apart() {
+    let link = free_port();
+    let answer = Arc::new(Mutex::new(Some(&b"RVWIRE\x09\x00"[..])));
+    let given = answer.clone();
+    let way = Way::that(move |mut from, _, is_over| {
+        let answer = *given.lock().unwrap();
+        match answer {
+            Some(bytes) => {
+                let _ = from.write_all(bytes);
+                read_to_end(from, is_over);
+            }
+            None => pass(from, link, is_over),
+        }
+    });
+    let mut pair = Pair::start(link, way.address, "");
+    publish(&pair.gateway, 0..10);
+    wait_told(&pair.gateway, "q", "speaks version 9 of the wire, this one version 1: upgrade the older one");
+    pair.goes_on();
+    *answer.lock().unwrap() = Some(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    wait_told(&pair.gateway, "q", "what answers there is no link of Rivulet");
+    pair.goes_on();
+    // A peer of another version learns which one the cloud speaks, and is sent away.
+    let mut stranger = TcpStream::connect(link).unwrap();
+    stranger.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stranger.write_all(b"RVWIRE\x09\x00").unwrap();
+    let mut told = Vec::new();
+    stranger.read_to_end(&mut told).unwrap();
+    assert_eq!(told, b"RVWIRE\x01\x00");
+    *answer.lock().unwrap() = None;
+    expect(&mut pair.there, 0..10);
+}
+
+/// The first connection flips a bit, the second repeats bytes, the third ends within a frame.
+#[test]
+fn frames_that_are_flipped_repeated_or_cut_end_the_connection_and_every_row_comes_once() {
+    let link = free_port();
+    let way = Way::that(move |from, number, is_over| {
+        let Ok(to) = TcpStream::connect(link) else { return };
+        let (mut carried, bytes_max) = (0, if number == 2 { 10_001 } else { usize::MAX });
+        carry(from, &to, bytes_max, is_over, &mut |bytes| {
+            let before = carried;
+            carried += bytes.len();
+            // In what is sent when the streams are open.
+            if before <= 10_000 && carried > 10_000 {
+                match number {
+                    0 => bytes[0] ^= 1,
+                    1 => bytes.extend_from_within(..),
+                    _ => {}
+                }
+            }
+        });
+    });
+    let mut pair = Pair::start(link, way.address, "compression => 'none', flush => '1 ms'");
+    for from in [0, 1_000, 2_000] {
+        publish(&pair.gateway, from..from + 1_000);
+        expect(&mut pair.there, from..from + 1_000);
+        pair.goes_on();
+    }
+    wait("all three to end", || way.breaks.load(Ordering::Relaxed) >= 3);
+    wait("the cloud to log why", || {
+        let log = std::fs::read_to_string(pair.cloud_folder.path().join("log")).unwrap();
+        log.contains("the other side sent a frame that is not as it was sent")
+    });
+}
+
+/// Carries a byte now and then, until nobody holds it up any more.
+fn trickle(from: &TcpStream, to: &TcpStream, is_over: impl Fn() -> bool) {
+    let mut byte = [0];
+    while !is_over() {
+        for (mut source, mut target) in [(from, to), (to, from)] {
+            match source.read(&mut byte) {
+                Ok(1) if target.write_all(&byte).is_ok() => {}
+                Ok(_) => return,
+                Err(_) => {}
+            }
+        }
+        thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// One other side never reads, one stops to in the middle, and one passes on a byte at a time; a stranger never says
+/// who it is.
+#[test]
+fn peers_that_do_not_read_or_send_a_byte_at_a_time_hold_up_only_their_own_streams() {
+    /// When so many bytes were carried, both sides have said who they are.
+    const BEGUN: usize = 400;
+    let link = free_port();
+    let is_released = Arc::new(AtomicBool::new(false));
+    let ways = ["silent", "stalled", "slow"].map(|kind| {
+        let released = is_released.clone();
+        let way = Way::that(move |from, _, is_over| {
+            let holds_up = || !released.load(Ordering::Relaxed) && !is_over.load(Ordering::Relaxed);
+            if !holds_up() {
+                return pass(from, link, is_over);
+            }
+            let Ok(to) = TcpStream::connect(link) else { return };
+            if kind != "silent" {
+                carry(from, &to, BEGUN, is_over, &mut |_| ());
+            }
+            if kind == "slow" {
+                trickle(from, &to, || !holds_up());
+            }
+            while kind != "slow" && holds_up() {
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        (kind, way)
+    });
+    let mut pair = Pair::start(link, link, "");
+    let subscribers = ways.each_ref().map(|(kind, way)| {
+        pair.cloud.sql_ok(&format!("CREATE SOURCE {kind}_up (n BIGINT, name TEXT) FROM 'link:{kind}'"));
+        pair.cloud.sql_ok(&format!("CREATE SINK {kind}_there TO 'mqtt:{kind}' FORMAT JSON"));
+        pair.cloud.sql_ok(&format!("CREATE QUERY {kind} AS SELECT n, name FROM {kind}_up INTO {kind}_there"));
+        pair.gateway.sql_ok(&format!("CREATE SINK {kind}_up TO 'link:{}/{kind}'", way.address));
+        pair.gateway.sql_ok(&format!("CREATE QUERY {kind} AS SELECT name, n FROM readings INTO {kind}_up"));
+        subscribed(&pair.cloud, kind)
+    });
+    let stranger = TcpStream::connect(link).unwrap();
+    stranger.set_nonblocking(true).unwrap();
+    let is_sent_away = || match (&stranger).read(&mut [0; 64]) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+    };
+    let mut rows = 0;
+    for (kind, told) in [("silent", "the other side does not say who it is"), ("stalled", "nothing was heard")] {
+        wait(told, || {
+            // Others go on meanwhile.
+            publish(&pair.gateway, rows..rows + 1);
+            expect(&mut pair.there, rows..rows + 1);
+            rows += 1;
+            if rows % 40 == 1 {
+                pair.goes_on();
+                // After the mark and the version.
+                let _ = (&stranger).write_all(&b"RVWIRE\x01\x00\x36"[rows as usize / 40 % 9..][..1]);
+            }
+            sink(&pair.gateway, kind)["last_error"].as_str().is_some_and(|error| error.contains(told))
+        });
+    }
+    wait("the stranger to be sent away", is_sent_away);
+    assert!(sink(&pair.gateway, "silent")["waiting_bytes"].as_u64() > Some(0), "they wait on disk");
+    is_released.store(true, Ordering::Relaxed);
+    for mut subscriber in subscribers {
+        expect(&mut subscriber, 0..rows);
+    }
+}
