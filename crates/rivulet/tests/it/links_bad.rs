@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::checkpoints::copy_all;
 use super::links::{Way, carry, expect, publish, start, start_cloud, start_gateway};
 use super::server::{Publisher, Server, free_port, wait};
 
@@ -232,4 +234,65 @@ fn peers_that_do_not_read_or_send_a_byte_at_a_time_hold_up_only_their_own_stream
     for mut subscriber in subscribers {
         expect(&mut subscriber, 0..rows);
     }
+}
+
+/// Stops a server as its user does, and starts it again.
+fn restart(mut server: Server, folder: &Path) -> Server {
+    server.signal("-TERM");
+    server.wait_for_end();
+    start(folder, &[])
+}
+
+/// Whether a gateway has noted on disk that its rows need other numbers.
+fn has_noted(folder: &Path) -> bool {
+    let below = |path: PathBuf| std::fs::read_dir(path).into_iter().flatten().map(|entry| entry.unwrap().path());
+    let spools = below(folder.join("data/links")).flat_map(below).flat_map(below);
+    let mut notes = spools.filter_map(|spool| std::fs::read_to_string(spool.join("spool.json")).ok());
+    notes.any(|note| note.contains("\"is_parted\":true"))
+}
+
+/// The data folder of a gateway was copied, and both run.
+#[test]
+fn of_two_gateways_with_one_identity_the_last_one_sends_and_neither_loses_a_row() {
+    let link = free_port();
+    let mut pair = Pair::start(link, link, "flush => '1 ms'");
+    let acknowledged = |server: &Server, cloud: &Server| {
+        cloud.sql_ok("CHECKPOINT");
+        wait("all to be acknowledged", || sink(server, "q")["waiting_rows"] == 0);
+    };
+    publish(&pair.gateway, 0..10);
+    expect(&mut pair.there, 0..10);
+    acknowledged(&pair.gateway, &pair.cloud);
+    let copy_folder = TempDir::new().unwrap();
+    pair.gateway.signal("-TERM");
+    pair.gateway.wait_for_end();
+    copy_all(&pair.gateway_folder.path().join("data"), &copy_folder.path().join("data"));
+    pair.gateway = start(pair.gateway_folder.path(), &[]);
+    publish(&pair.gateway, 10..20);
+    expect(&mut pair.there, 10..20);
+    acknowledged(&pair.gateway, &pair.cloud);
+
+    let copy = start(copy_folder.path(), &[]);
+    wait_told(&pair.gateway, "q", "another process with the same identity sends this stream");
+    wait_told(&copy, "q", "the other server has other rows of this stream");
+    publish(&pair.gateway, 20..30);
+    publish(&copy, 30..40);
+    for server in [&pair.gateway, &copy] {
+        wait("the rows to wait", || sink(server, "q")["waiting_rows"] == 10);
+    }
+    (0..10).for_each(|_| pair.goes_on());
+    // They do not take the stream from each other again and again.
+    for server in [&pair.gateway, &copy] {
+        assert!(sink(server, "q")["failures"].as_u64() <= Some(3), "{}", sink(server, "q"));
+    }
+    wait("the copy to note it", || has_noted(copy_folder.path()));
+    let _copy = restart(copy, copy_folder.path());
+    expect(&mut pair.there, 30..40);
+    pair.gateway = restart(pair.gateway, pair.gateway_folder.path());
+    expect(&mut pair.there, 20..30);
+    pair.goes_on();
+    // The same in the cloud: a stream has one reader.
+    pair.cloud.sql_ok("CREATE SINK nowhere TO 'blackhole:'");
+    let refused = pair.cloud.sql("CREATE QUERY again AS SELECT n FROM up INTO nowhere")["error"].to_string();
+    assert!(refused.contains("another source reads the stream 'readings' already"), "{refused}");
 }
