@@ -25,10 +25,14 @@ pub(super) fn start(folder: &Path, settings: &[(&str, String)]) -> Server {
 /// A server in the cloud, at this address, with a query that publishes what comes over a link.
 pub(super) fn start_cloud(folder: &Path, link: SocketAddr) -> Server {
     let cloud = start(folder, &[("RIVULET_LINK_ADDRESS", link.to_string())]);
+    declare_cloud(&cloud);
+    cloud
+}
+
+pub(super) fn declare_cloud(cloud: &Server) {
     cloud.sql_ok("CREATE SOURCE up (n BIGINT, name TEXT) FROM 'link:readings'");
     cloud.sql_ok("CREATE SINK there TO 'mqtt:there' FORMAT JSON");
     cloud.sql_ok("CREATE QUERY q AS SELECT n, name FROM up INTO there");
-    cloud
 }
 
 /// A gateway that sends what comes to its broker.

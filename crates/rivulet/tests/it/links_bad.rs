@@ -12,8 +12,9 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
+use super::authority::{Authority, Identity};
 use super::checkpoints::copy_all;
-use super::links::{Way, carry, expect, publish, start, start_cloud, start_gateway};
+use super::links::{Way, carry, declare_cloud, expect, publish, start, start_cloud, start_gateway};
 use super::server::{Publisher, Server, free_port, wait};
 
 /// The health of the sink of a query.
@@ -295,4 +296,51 @@ fn of_two_gateways_with_one_identity_the_last_one_sends_and_neither_loses_a_row(
     pair.cloud.sql_ok("CREATE SINK nowhere TO 'blackhole:'");
     let refused = pair.cloud.sql("CREATE QUERY again AS SELECT n FROM up INTO nowhere")["error"].to_string();
     assert!(refused.contains("another source reads the stream 'readings' already"), "{refused}");
+}
+
+#[test]
+fn each_wrong_certificate_is_told_and_the_right_one_gets_every_row() {
+    let (cloud_folder, gateway_folder, link) = (TempDir::new().unwrap(), TempDir::new().unwrap(), free_port());
+    // Files of the gateway are in a folder that its statements may name.
+    let own = Authority::new(gateway_folder.path(), "own");
+    let foreign = Authority::new(gateway_folder.path(), "foreign");
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (certificate, key) = own.other_server("cloud");
+    let settings = [
+        ("RIVULET_LINK_ADDRESS", link.to_string()),
+        ("RIVULET_LINK_TLS_CERTIFICATE_FILE", text(&certificate)),
+        ("RIVULET_LINK_TLS_KEY_FILE", text(&key)),
+        ("RIVULET_LINK_TLS_CLIENT_CA_FILE", text(&own.file)),
+    ];
+    let cloud = start(cloud_folder.path(), &settings);
+    declare_cloud(&cloud);
+    let mut there = subscribed(&cloud, "there");
+    let trusts = |authority: &Authority| format!("tls => true, ca_file => '{}'", text(&authority.file));
+    let shows = |(certificate, key): &Identity| {
+        format!(", certificate_file => '{}', key_file => '{}'", text(certificate), text(key))
+    };
+    let (kim, eve) = (shows(&own.client("kim")), shows(&foreign.client("eve")));
+    let gateway = start_gateway(gateway_folder.path(), link, &(trusts(&own) + &kim));
+    let others = [
+        ("plain", String::new(), "links to this server are encrypted: write tls => true"),
+        ("anonymous", trusts(&own), "the server asks for a client certificate: give one with certificate_file"),
+        ("eve", trusts(&own) + &eve, "the server does not take the client certificate"),
+        ("mistrustful", trusts(&foreign) + &kim, "signed by an authority that is not trusted: name the authority"),
+    ];
+    for (name, options, _) in &others {
+        gateway.sql_ok(&format!("CREATE SINK {name}_up TO 'link:{link}/readings' WITH ({options})"));
+        gateway.sql_ok(&format!("CREATE QUERY {name} AS SELECT name, n FROM readings INTO {name}_up"));
+    }
+    publish(&gateway, 0..10);
+    wait_told(&gateway, "q", "the server's certificate is for another name");
+    let right = own.server("right");
+    std::fs::copy(&right.0, &certificate).unwrap();
+    std::fs::copy(&right.1, &key).unwrap();
+    expect(&mut there, 0..10);
+    for (name, _, told) in others {
+        wait_told(&gateway, name, told);
+        wait("the rows to wait", || sink(&gateway, name)["waiting_rows"] == 10);
+    }
+    publish(&gateway, 10..20);
+    expect(&mut there, 10..20);
 }
