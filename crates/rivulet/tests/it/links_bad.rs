@@ -344,3 +344,84 @@ fn each_wrong_certificate_is_told_and_the_right_one_gets_every_row() {
     publish(&gateway, 10..20);
     expect(&mut there, 10..20);
 }
+
+/// Runs a script with a token, and returns the first value of its last answer as text.
+fn sql_as(server: &Server, token: &str, script: &str) -> String {
+    let request = ureq::post(format!("{}/api/v1/sql", server.url())).header("authorization", format!("Bearer {token}"));
+    let mut answer = request.config().http_status_as_error(false).build().send(script).unwrap();
+    let answer: Value = serde_json::from_str(&answer.body_mut().read_to_string().unwrap()).unwrap();
+    let last = answer["results"].as_array().and_then(|results| results.last());
+    let last = last.unwrap_or_else(|| panic!("{script}: {answer}"));
+    last["rows"][0][0].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_wrong_token_and_a_missing_right_are_told_and_a_link_ends_with_its_token() {
+    let (cloud_folder, gateway_folder, link) = (TempDir::new().unwrap(), TempDir::new().unwrap(), free_port());
+    let often = ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned());
+    let cloud = start(cloud_folder.path(), &[("RIVULET_LINK_ADDRESS", link.to_string()), often]);
+    for stream in ["readings", "beside"] {
+        cloud.sql_ok(&format!("CREATE SOURCE {stream} (n BIGINT) FROM 'link:{stream}'"));
+        cloud.sql_ok(&format!("CREATE SINK {stream}_out TO 'file:{stream}/' FORMAT JSON"));
+        cloud.sql_ok(&format!("CREATE QUERY {stream}_in AS SELECT n FROM {stream} INTO {stream}_out"));
+    }
+    let arrived = |stream: &str, numbers: std::ops::Range<u64>| {
+        let folder = cloud_folder.path().join(stream);
+        wait("the rows", || super::links::numbers(&folder).len() as u64 >= numbers.end);
+        assert_eq!(super::links::numbers(&folder), numbers.clone().collect::<Vec<_>>());
+    };
+    cloud.sql_ok("CREATE USER admin ADMIN");
+    let made = cloud.sql_ok("CREATE TOKEN FOR admin");
+    let admin = made["results"][0]["rows"][0][0].as_str().unwrap().to_owned();
+    let run = |script: &str| sql_as(&cloud, &admin, script);
+    run("CREATE USER gateways; CREATE USER others; GRANT publish ON TOPIC 'link/beside' TO others");
+    let drop_token = |token: &str| run(&format!("DROP TOKEN '{}'", &token[4..20]));
+    let (others, gone) = (run("CREATE TOKEN FOR others"), run("CREATE TOKEN FOR gateways"));
+    drop_token(&gone);
+
+    let mut gateway = start(gateway_folder.path(), &[]);
+    for (stream, topic, token) in [("beside", "beside", &others), ("readings", "in", &gone)] {
+        gateway.sql_ok(&format!("CREATE SECRET t_{stream} AS '{token}'"));
+        gateway.sql_ok(&format!("CREATE SOURCE {stream} (n BIGINT) FROM 'mqtt:{topic}' FORMAT JSON"));
+        gateway.sql_ok(&format!("CREATE SINK {stream}_up TO 'link:{link}/{stream}' WITH (token => SECRET t_{stream})"));
+        gateway.sql_ok(&format!("CREATE QUERY {stream}_q AS SELECT n FROM {stream} INTO {stream}_up"));
+    }
+    let mut next = 0;
+    let mut goes_on = |gateway: &Server| {
+        let mut publisher = Publisher::connect(gateway.mqtt);
+        publisher.publish("beside", &format!("{{\"n\":{next}}}"));
+        publisher.wait_until_taken();
+        next += 1;
+        arrived("beside", 0..next);
+    };
+    let waits = |gateway: &Server, rows: u64| {
+        wait("rows to wait", || sink(gateway, "readings_q")["waiting_rows"] == rows);
+    };
+    let replace_secret = |gateway: Server, token: &str| {
+        gateway.sql_ok(&format!("CREATE OR REPLACE SECRET t_readings AS '{token}'"));
+        restart(gateway, gateway_folder.path())
+    };
+    let is_unknown = "the other side has refused the connection: the server does not know these credentials";
+    publish(&gateway, 0..10);
+    wait_told(&gateway, "readings_q", is_unknown);
+    goes_on(&gateway);
+    waits(&gateway, 10);
+
+    let token = run("CREATE TOKEN FOR gateways");
+    gateway = replace_secret(gateway, &token);
+    wait_told(&gateway, "readings_q", "the user of the token may not publish to 'link/readings'");
+    goes_on(&gateway);
+    run("GRANT publish ON TOPIC 'link/readings' TO gateways");
+    arrived("readings", 0..10);
+    waits(&gateway, 0);
+
+    // It ends while the link is up.
+    drop_token(&token);
+    wait_told(&gateway, "readings_q", is_unknown);
+    publish(&gateway, 10..20);
+    goes_on(&gateway);
+    waits(&gateway, 10);
+    gateway = replace_secret(gateway, &run("CREATE TOKEN FOR gateways"));
+    arrived("readings", 0..20);
+    goes_on(&gateway);
+}
