@@ -42,7 +42,7 @@ impl Disk {
     }
 
     /// Leaves no room.
-    fn fill(&self) {
+    pub(crate) fn fill(&self) {
         let mut file = File::create(self.ballast()).unwrap();
         // Smaller and smaller pieces, until not one byte fits.
         for piece in [1 << 20, 4096, 1] {
@@ -51,7 +51,7 @@ impl Disk {
         }
     }
 
-    fn make_room(&self) {
+    pub(crate) fn make_room(&self) {
         fs::remove_file(self.ballast()).unwrap();
     }
 }
