@@ -9,6 +9,7 @@ mod api;
 mod lifecycle_log;
 mod links;
 mod links_bad;
+mod links_limits;
 mod live_rows;
 mod backup;
 mod behind;
