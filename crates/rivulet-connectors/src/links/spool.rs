@@ -716,8 +716,9 @@ mod tests {
         spool.end();
         let spool = Spool::open(folder.path(), &columns(), options, &[]).unwrap();
         assert_ne!(spool.number(), number);
-        let numbers: Vec<_> = read(&spool, 0).into_iter().map(|(_, row)| row).collect();
-        assert_eq!((numbers, spool.problem()), ((0..10).map(Some).collect(), None));
+        let numbers: Vec<Option<i64>> = read(&spool, 0).into_iter().map(|(_, row)| row).collect();
+        assert_eq!(numbers, (0..10).map(Some).collect::<Vec<_>>());
+        assert_eq!(spool.problem(), None);
     }
 
     #[test]
