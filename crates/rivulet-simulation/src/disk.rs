@@ -394,6 +394,19 @@ impl SimulatedDisk {
         Ok(())
     }
 
+    /// The files in a folder, and their sizes.
+    pub(crate) fn files(&self, folder: &Path) -> io::Result<Vec<(PathBuf, u64)>> {
+        let state = self.0.lock();
+        if state.is_off() {
+            return Err(off());
+        }
+        if !state.folders.contains(folder) {
+            return Err(missing(folder));
+        }
+        let inside = state.names.iter().filter(|(path, _)| path.parent() == Some(folder));
+        Ok(inside.map(|(path, number)| (path.clone(), state.files[number].bytes.len() as u64)).collect())
+    }
+
     /// Gives a file another name, which must not exist yet.
     pub(crate) fn link(&self, from: &Path, to: &Path) -> io::Result<()> {
         let mut state = self.0.lock();
@@ -445,15 +458,11 @@ impl Disk for SimulatedDisk {
     }
 
     fn list(&self, folder: &Path) -> io::Result<Vec<(PathBuf, u64)>> {
+        let mut found = self.files(folder)?;
         let state = self.0.lock();
-        if state.is_off() {
-            return Err(off());
-        }
-        if !state.folders.contains(folder) {
-            return Err(missing(folder));
-        }
-        let inside = state.names.iter().filter(|(path, _)| path.parent() == Some(folder));
-        Ok(inside.map(|(path, number)| (path.clone(), state.files[number].bytes.len() as u64)).collect())
+        let inside = state.folders.iter().filter(|path| path.parent() == Some(folder));
+        found.extend(inside.map(|path| (path.clone(), 0)));
+        Ok(found)
     }
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
@@ -493,6 +502,14 @@ impl Disk for SimulatedDisk {
         let mut state = self.0.lock();
         let is_whole = state.begin()?;
         state.names.remove(path).ok_or_else(|| missing(path))?;
+        if is_whole { Ok(()) } else { Err(off()) }
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut state = self.0.lock();
+        let is_whole = state.begin()?;
+        let number = state.names.remove(from).ok_or_else(|| missing(from))?;
+        state.names.insert(to.to_owned(), number);
         if is_whole { Ok(()) } else { Err(off()) }
     }
 

@@ -60,7 +60,7 @@ impl Objects {
 
     fn listed(&self, prefix: Option<&Path>) -> io::Result<Vec<ObjectMeta>> {
         let folder = prefix.map_or_else(|| self.root.clone(), |prefix| self.path(prefix));
-        let found = match self.disk.list(&folder) {
+        let found = match self.disk.files(&folder) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             found => found?,
         };

@@ -34,6 +34,9 @@ pub trait Disk: fmt::Debug + Send + Sync {
     /// Deletes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
 
+    /// Gives a file another name in the same folder; the file that had that name is gone.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
     /// Makes the names of the files in a folder durable.
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
 }
@@ -97,6 +100,10 @@ impl Disk for RealDisk {
 
     fn remove(&self, path: &Path) -> io::Result<()> {
         fs::remove_file(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        fs::rename(from, to)
     }
 
     fn sync_folder(&self, folder: &Path) -> io::Result<()> {

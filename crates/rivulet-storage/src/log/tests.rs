@@ -291,6 +291,10 @@ impl Disk for RefusingDisk {
         RealDisk.remove(path)
     }
 
+    fn rename(&self, from: &Path, to: &Path) -> std::io::Result<()> {
+        RealDisk.rename(from, to)
+    }
+
     fn sync_folder(&self, folder: &Path) -> std::io::Result<()> {
         match self.0.load(Ordering::Relaxed) {
             true => Err(std::io::Error::other("not now")),

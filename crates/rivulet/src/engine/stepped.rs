@@ -190,6 +190,10 @@ mod tests {
             RealDisk.remove(&self.0.join(path))
         }
 
+        fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+            RealDisk.rename(&self.0.join(from), &self.0.join(to))
+        }
+
         fn sync_folder(&self, folder: &Path) -> io::Result<()> {
             RealDisk.sync_folder(&self.0.join(folder))
         }

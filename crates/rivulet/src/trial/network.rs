@@ -87,6 +87,10 @@ impl Disk for NoDisk {
         Ok(())
     }
 
+    fn rename(&self, _from: &Path, _to: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
     fn sync_folder(&self, _folder: &Path) -> io::Result<()> {
         Ok(())
     }
