@@ -9,7 +9,7 @@
 //! on ([`Session::accept`]), the session asks for that one and those after it ([`Session::wants`]), and the store keeps
 //! a buffer until it is durable on the other side ([`Event::Durable`]).
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::panic::catch_unwind;
 use std::sync::Arc;
 
@@ -88,7 +88,7 @@ pub struct Session {
     /// The streams that the other side sends, the number of the next one, and which is which on this connection.
     inbound: BTreeMap<Received, Inbound>,
     next_received: u64,
-    by_id: HashMap<StreamId, Received>,
+    by_id: BTreeMap<StreamId, Received>,
     events: VecDeque<Event>,
     /// The stream that is sent first in this turn.
     turn: StreamId,

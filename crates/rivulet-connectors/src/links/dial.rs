@@ -81,7 +81,7 @@ pub(super) async fn dial(common: Arc<Common>, target: Target, peer: Weak<Peer>) 
 
 /// Makes a connection, and works it until it ends. Returns whether the other side has let this one in, and why the
 /// connection has ended.
-async fn connect(common: &Common, target: &Target, me: &Hello, peer: &Weak<Peer>) -> (bool, String) {
+async fn connect(common: &Arc<Common>, target: &Target, me: &Hello, peer: &Weak<Peer>) -> (bool, String) {
     let stream = match timeout(GREETING_MAX, open(target)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return (false, error.to_string()),
@@ -96,7 +96,7 @@ async fn connect(common: &Common, target: &Target, me: &Hello, peer: &Weak<Peer>
 }
 
 async fn work(
-    common: &Common,
+    common: &Arc<Common>,
     me: &Hello,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: &Weak<Peer>,

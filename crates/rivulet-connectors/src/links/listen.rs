@@ -205,7 +205,7 @@ async fn refuse(door: &Door, mut connection: Connection, mut stream: impl AsyncR
 }
 
 /// The process with this name and run, known or not.
-fn peer_of(known: &Known, rights: Arc<dyn LinkRights>, them: &Hello) -> Result<Arc<Peer>, String> {
+pub(super) fn peer_of(known: &Known, rights: Arc<dyn LinkRights>, them: &Hello) -> Result<Arc<Peer>, String> {
     let mut peers = known.0.lock();
     let key = (rights.scope().to_owned(), them.name.clone(), them.run);
     if let Some(peer) = peers.get(&key) {

@@ -15,23 +15,26 @@ mod spool;
 mod dial;
 mod listen;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
-use std::time::Instant;
 
 use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
+use rivulet_storage::RealDisk;
+use rivulet_wire::{Connection, Hello};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::clock::SystemClock;
 
 pub use dial::Target;
 use listen::Known;
 pub use listen::{Listener, Listening};
 use peer::{Common, random};
-pub use peer::{Keep, Outgoing, Peer, Receive, Store};
+pub use peer::{Keep, Machine, OnRoom, Outgoing, Peer, Receive, Store, Worked};
 pub use rights::{LinkAuthorizer, LinkLogin, LinkRights};
 pub use rivulet_wire::{Asked, Compression, Received, SendOptions};
 pub use spool::{Delivery, Prepared, Spool, SpoolOptions, Spooled};
@@ -39,11 +42,16 @@ pub use spool::{Delivery, Prepared, Spool, SpoolOptions, Spooled};
 /// The links of this process. Its thread begins with the first of them.
 pub struct Links {
     common: Arc<Common>,
+    pub(crate) machine: Machine,
+    /// The spools by their folders: two of one folder would write the same files.
+    open: Mutex<BTreeMap<PathBuf, Weak<Spool>>>,
     /// Processes that this one dials.
     dialled: Mutex<HashMap<Target, Weak<Peer>>>,
     known: Arc<Known>,
     /// Where spools are; `None` if this process has no folder for them.
     spools: Option<PathBuf>,
+    /// The open spools of stepped links, and where each is sent.
+    kept: Mutex<Vec<(Weak<Spool>, Weak<Peer>)>>,
     /// The thread, which ends when this is dropped.
     thread: OnceLock<(Handle, oneshot::Sender<()>)>,
 }
@@ -51,16 +59,18 @@ pub struct Links {
 impl Links {
     /// The links of a process with this name, which no other process has that links to the same ones, and a folder for
     /// what waits to be sent. `on_room` is called when a stream may have room again.
-    pub fn new(name: &str, spools: Option<PathBuf>, on_room: Option<Arc<dyn Fn() + Send + Sync>>) -> Self {
-        let common = Common {
-            name: name.to_owned(),
-            run: random(),
-            start: Instant::now(),
-            receivers: Mutex::default(),
-            on_room,
-        };
-        let (dialled, known, thread) = (Mutex::default(), Arc::default(), OnceLock::new());
-        Self { common: Arc::new(common), dialled, known, spools, thread }
+    pub fn new(name: &str, spools: Option<PathBuf>, on_room: OnRoom) -> Self {
+        let (disk, clock, random) = (Arc::new(RealDisk), Arc::new(SystemClock), Arc::new(random));
+        Self::on(Machine { disk, clock, random, is_stepped: false }, name, spools, on_room)
+    }
+
+    /// The same on any machine.
+    pub fn on(machine: Machine, name: &str, spools: Option<PathBuf>, on_room: OnRoom) -> Self {
+        let (run, clock) = ((machine.random)(), machine.clock.clone());
+        let common = Common { name: name.to_owned(), run, clock, receivers: Mutex::default(), on_room };
+        let (open, dialled, known) = (Mutex::default(), Mutex::default(), Arc::default());
+        let (kept, thread) = (Mutex::default(), OnceLock::new());
+        Self { common: Arc::new(common), machine, open, dialled, known, spools, kept, thread }
     }
 
     /// The folder for what waits to be sent of a query of a server; `None` if this process has none. A query's sinks of
@@ -92,6 +102,14 @@ impl Links {
         &LINKS
     }
 
+    /// Runs a task on the thread. Stepped links have none, and their caller does what such a task does.
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
+        if !self.machine.is_stepped {
+            self.runtime()?.spawn(task);
+        }
+        Ok(())
+    }
+
     fn runtime(&self) -> io::Result<&Handle> {
         if self.thread.get().is_none() {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -108,16 +126,18 @@ impl Links {
     /// # Errors
     /// The system gives no thread.
     pub fn send(&self, target: Target, name: String, schema: SchemaRef, keep: Keep) -> io::Result<Outgoing> {
-        let runtime = self.runtime()?;
         let mut dialled = self.dialled.lock();
         dialled.retain(|_, peer| peer.strong_count() > 0);
-        let peer = dialled.get(&target).and_then(Weak::upgrade).unwrap_or_else(|| {
-            let peer = Arc::new(Peer::new(None));
-            dialled.insert(target.clone(), Arc::downgrade(&peer));
-            runtime.spawn(dial::dial(self.common.clone(), target, Arc::downgrade(&peer)));
-            peer
-        });
-        Ok(Outgoing::open(peer, self.common.start, name, schema, keep))
+        let peer = match dialled.get(&target).and_then(Weak::upgrade) {
+            Some(peer) => peer,
+            None => {
+                let peer = Arc::new(Peer::new(None));
+                self.spawn(dial::dial(self.common.clone(), target.clone(), Arc::downgrade(&peer)))?;
+                dialled.insert(target, Arc::downgrade(&peer));
+                peer
+            }
+        };
+        Ok(Outgoing::open(peer, self.common.clock.clone(), name, schema, keep))
     }
 
     /// Opens a stream, as [`Links::send`] does, whose rows are in a spool until the other side has made them durable.
@@ -132,7 +152,35 @@ impl Links {
         spool: Arc<Spool>,
     ) -> io::Result<Spooled> {
         let outgoing = self.send(target, name, schema, Keep::InStore(spool.number(), spool.clone()))?;
-        Ok(Spooled::new(self.runtime()?, spool, outgoing))
+        self.spawn(spool::keep(spool.clone(), outgoing.peer()))?;
+        if self.machine.is_stepped {
+            self.kept.lock().push((Arc::downgrade(&spool), outgoing.peer()));
+        }
+        Ok(Spooled::new(spool, outgoing))
+    }
+
+    /// For stepped links: writes what waits in spools, and with `saves` what else is known of them.
+    pub fn keep_once(&self, saves: bool) {
+        let mut kept = self.kept.lock();
+        kept.retain(|(spool, peer)| spool.upgrade().inspect(|spool| spool.keep_once(peer, saves)).is_some());
+    }
+
+    /// For stepped links: goes on with the process that they dial, over a connection on which it has said who it is.
+    /// `None` if they dial nobody.
+    pub fn dialled(&self, connection: Connection) -> Option<Worked> {
+        let peer = self.dialled.lock().values().find_map(Weak::upgrade)?;
+        Some(Worked::begin(&self.common, &peer, connection))
+    }
+
+    /// For stepped links: the same with a process that dials them, and that has these rights.
+    ///
+    /// # Errors
+    /// Why it is not let in.
+    pub fn admitted(&self, rights: Arc<dyn LinkRights>, mut connection: Connection) -> Result<Worked, String> {
+        let them = connection.them().ok_or("it has not said who it is")?;
+        let peer = listen::peer_of(&self.known, rights, them)?;
+        connection.say_hello(&Hello { name: self.common.name.clone(), run: self.common.run, token: None });
+        Ok(Worked::begin(&self.common, &peer, connection))
     }
 
     /// Takes the streams with this name in a scope, for as long as the receiver exists.

@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
-use rivulet_dataflow::Element;
+use rivulet_dataflow::{Clock, Element};
+use rivulet_storage::Disk;
 use rivulet_wire::{
     Asked, Buffer, Connection, Event, Packed, ReceiveOptions, Received, SendOptions, Session, StreamId, Taken,
     WireError,
@@ -63,22 +64,38 @@ pub(super) fn random() -> u64 {
     u64::from_le_bytes(bytes)
 }
 
+/// Called when a stream that is sent may have room again.
+pub type OnRoom = Option<Arc<dyn Fn() + Send + Sync>>;
+
+/// What links have of their machine. A simulation gives another one.
+#[derive(Clone)]
+pub struct Machine {
+    /// The disk for spools.
+    pub disk: Arc<dyn Disk>,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Gives a number that no other process has.
+    pub random: Arc<dyn Fn() -> u64 + Send + Sync>,
+    /// Whether links have no threads: the caller carries the bytes of their connections ([`Worked::step`]) and keeps
+    /// their spools ([`super::Links::keep_once`]).
+    pub is_stepped: bool,
+}
+
 /// What the peers of a process have in common.
 pub(super) struct Common {
     /// The name of this process, and its number for those that dial it.
     pub(super) name: String,
     pub(super) run: u64,
-    pub(super) start: Instant,
+    pub(super) clock: Arc<dyn Clock>,
     /// What takes streams, by scope and name.
     pub(super) receivers: Mutex<HashMap<(String, String), Weak<dyn Receive>>>,
-    /// Called when a stream that is sent may have room again.
-    pub(super) on_room: Option<Arc<dyn Fn() + Send + Sync>>,
+    pub(super) on_room: OnRoom,
 }
 
 impl Common {
-    /// The time since the start, microseconds.
+    /// The time since some moment, microseconds.
     pub(super) fn now_us(&self) -> i64 {
-        i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX)
+        self.clock.steady_us()
     }
 
     fn receiver(&self, scope: &str, name: &str) -> Option<Arc<dyn Receive>> {
@@ -203,24 +220,15 @@ impl Peer {
     /// Works a connection whose other side is known, until it ends, and says why it has ended.
     pub(super) async fn work(
         self: &Arc<Self>,
-        common: &Common,
+        common: &Arc<Common>,
         connection: Connection,
         rest: Vec<u8>,
         stream: impl AsyncRead + AsyncWrite + Unpin,
     ) -> String {
-        let number = {
-            let mut session = self.session.lock();
-            session.attach(connection);
-            let mut state = self.state.lock();
-            *state = State { connection: state.connection + 1, is_connected: true, ..State::default() };
-            state.connection
-        };
         // Also where this future is dropped, or panics.
-        let mut worked = Worked { peer: self, number, end: "the connection has ended".into() };
-        // An earlier connection ends.
-        self.woken.notify_one();
-        worked.end = match self.received(common, number, &rest) {
-            Ok(()) => self.exchange(common, stream, number).await,
+        let mut worked = Worked::begin(common, self, connection);
+        worked.end = match self.received(common, worked.number, &rest) {
+            Ok(()) => self.exchange(common, stream, worked.number).await,
             Err(error) => error.to_string(),
         };
         worked.end.clone()
@@ -248,34 +256,19 @@ impl Peer {
         let (mut reader, mut writer) = tokio::io::split(stream);
         let (mut read, mut out, mut written, mut is_flushed) = (vec![0; READ_BYTES], Vec::new(), 0, true);
         loop {
-            // This task has one, and so has a table of those that dial this process.
-            if Arc::strong_count(self) == 1 {
+            // This task has two, and a table of those that dial this process has one.
+            if Arc::strong_count(self) == 2 {
                 return "nobody needs it any more".into();
             }
-            let now_us = common.now_us();
-            self.refill();
-            // These may be dropped here, which needs the session.
-            let mut asked = Vec::new();
             let may_take = written == out.len();
-            let due_us = {
-                let mut session = match self.session_of(number) {
-                    Ok(session) => session,
-                    Err(error) => return error.to_string(),
-                };
-                if self.has_news.swap(false, Ordering::AcqRel) {
-                    asked = self.settle(common, &mut session);
-                }
-                if let Err(error) = session.tick(now_us) {
-                    return error.to_string();
-                }
-                if may_take {
-                    out.clear();
-                    written = 0;
-                    session.connection().expect("it is attached").take_to_send(&mut out, now_us);
-                }
-                session.due_us()
+            if may_take {
+                out.clear();
+                written = 0;
+            }
+            let due_us = match self.turn(common, number, &mut out) {
+                Ok(due_us) => due_us,
+                Err(error) => return error.to_string(),
             };
-            drop(asked);
             if may_take && !out.is_empty() {
                 common.on_room.iter().for_each(|on_room| on_room());
             }
@@ -285,7 +278,7 @@ impl Peer {
                     false => writer.flush().await.map(|()| (0, true)),
                 }
             };
-            let due = Duration::from_micros(due_us.saturating_sub(now_us).clamp(100, 10_000_000) as u64);
+            let due = Duration::from_micros(due_us.clamp(100, 10_000_000) as u64);
             tokio::select! {
                 bytes = reader.read(&mut read) => match bytes {
                     Ok(0) => return "the other side has closed the connection".into(),
@@ -303,6 +296,27 @@ impl Peer {
                 () = tokio::time::sleep(due) => {}
             }
         }
+    }
+
+    /// Does what is due on a connection. If `out` is empty, it gets what is to be sent. Returns when to come again at
+    /// the latest, in microseconds from now.
+    fn turn(self: &Arc<Self>, common: &Common, number: u64, out: &mut Vec<u8>) -> Result<i64, WireError> {
+        let now_us = common.now_us();
+        self.refill();
+        // These may be dropped here, which needs the session.
+        let mut asked = Vec::new();
+        let mut session = self.session_of(number)?;
+        if self.has_news.swap(false, Ordering::AcqRel) {
+            asked = self.settle(common, &mut session);
+        }
+        session.tick(now_us)?;
+        if out.is_empty() {
+            session.connection().expect("it is attached").take_to_send(out, now_us);
+        }
+        let due_us = session.due_us().saturating_sub(now_us);
+        drop(session);
+        drop(asked);
+        Ok(due_us)
     }
 
     /// Takes buffers from the stores of streams that want some. They are read without the lock of the session, which
@@ -404,13 +418,37 @@ impl Peer {
 }
 
 /// A connection that is being worked; when it is dropped, the peer has none, unless a later one has taken its place.
-struct Worked<'p> {
-    peer: &'p Peer,
+pub struct Worked {
+    common: Arc<Common>,
+    peer: Arc<Peer>,
     number: u64,
     end: String,
 }
 
-impl Drop for Worked<'_> {
+impl Worked {
+    /// Goes on over a connection whose other side is known. An earlier one ends.
+    pub(super) fn begin(common: &Arc<Common>, peer: &Arc<Peer>, connection: Connection) -> Self {
+        let mut session = peer.session.lock();
+        session.attach(connection);
+        let mut state = peer.state.lock();
+        *state = State { connection: state.connection + 1, is_connected: true, ..State::default() };
+        peer.woken.notify_one();
+        let (common, number) = (common.clone(), state.connection);
+        Self { common, peer: peer.clone(), number, end: "the connection has ended".into() }
+    }
+
+    /// Takes in what was received, does what is due, and gives what is to be sent to `out`, which is empty. For links
+    /// that are stepped.
+    ///
+    /// # Errors
+    /// Why the connection ends.
+    pub fn step(&self, received: &[u8], out: &mut Vec<u8>) -> Result<(), WireError> {
+        self.peer.received(&self.common, self.number, received)?;
+        self.peer.turn(&self.common, self.number, out).map(drop)
+    }
+}
+
+impl Drop for Worked {
     fn drop(&mut self) {
         let mut session = self.peer.session.lock();
         let mut state = self.peer.state.lock();
@@ -474,7 +512,7 @@ pub(super) async fn say(
 /// A stream to another process, until it is dropped.
 pub struct Outgoing {
     peer: Arc<Peer>,
-    start: Instant,
+    clock: Arc<dyn Clock>,
     stream: StreamId,
 }
 
@@ -487,7 +525,7 @@ pub enum Keep {
 }
 
 impl Outgoing {
-    pub(super) fn open(peer: Arc<Peer>, start: Instant, name: String, schema: SchemaRef, keep: Keep) -> Self {
+    pub(super) fn open(peer: Arc<Peer>, clock: Arc<dyn Clock>, name: String, schema: SchemaRef, keep: Keep) -> Self {
         let stream = match keep {
             Keep::InMemory(options) => peer.session.lock().open(name, schema, options),
             Keep::InStore(number, store) => {
@@ -498,7 +536,7 @@ impl Outgoing {
             }
         };
         peer.woken.notify_one();
-        Self { peer, start, stream }
+        Self { peer, clock, stream }
     }
 
     /// The process that it is sent to.
@@ -516,8 +554,7 @@ impl Outgoing {
     /// # Errors
     /// Columns of a type that no stream has.
     pub fn push(&self, element: &Element) -> Result<(), WireError> {
-        let now_us = i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX);
-        let pushed = self.peer.session.lock().push(self.stream, element, now_us);
+        let pushed = self.peer.session.lock().push(self.stream, element, self.clock.steady_us());
         self.peer.woken.notify_one();
         pushed
     }

@@ -7,25 +7,24 @@
 //!   without its rows.
 //! - Memory and disk are bounded: without room the sink is given no more.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::fs::File;
-use std::io::{self, Write};
+use std::collections::VecDeque;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use arrow::datatypes::Schema;
 use parking_lot::Mutex;
-use rivulet_dataflow::{Clock, Element};
+use rivulet_dataflow::Element;
+use rivulet_storage::Disk;
 use rivulet_storage::log::{Appended, Log, LogSettings, Record};
 use rivulet_wire::{Packed, Packer, SendOptions, WireError};
 use serde::{Deserialize, Serialize};
-use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::peer::{Outgoing, Peer, Store, random};
-use crate::clock::SystemClock;
+use super::Links;
+use super::peer::{Machine, Outgoing, Peer, Store};
 
 /// How many times a row may arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,9 +74,6 @@ struct Saved {
     is_parted: bool,
 }
 
-/// The spools of this process by their folders: two would write the same files.
-static OPEN: Mutex<BTreeMap<PathBuf, Weak<Spool>>> = Mutex::new(BTreeMap::new());
-
 /// A buffer: its number, the rows up to its end, and its bytes.
 type Kept = (u64, u64, Vec<u8>);
 
@@ -100,7 +96,7 @@ pub struct Spool {
     number: u64,
     log: Log,
     options: SpoolOptions,
-    start: Instant,
+    machine: Machine,
     inner: Mutex<Inner>,
     /// Held while what is known is saved.
     saving: Mutex<()>,
@@ -130,13 +126,20 @@ struct Inner {
 }
 
 impl Spool {
-    /// Opens the spool of rows with these columns in a folder, as the checkpoint says from which its query goes on.
-    /// `prepared` may be about other spools too, or about none.
+    /// Opens the spool of rows with these columns in a folder of the links' disk, as the checkpoint says from which its
+    /// query goes on. `prepared` may be about other spools too, or about none.
     ///
     /// # Errors
     /// The folder cannot be used, another spool writes there, or rows with other columns wait there.
-    pub fn open(folder: &Path, schema: &Schema, options: SpoolOptions, prepared: &[Prepared]) -> io::Result<Arc<Self>> {
-        let mut open = OPEN.lock();
+    pub fn open(
+        links: &Links,
+        folder: &Path,
+        schema: &Schema,
+        options: SpoolOptions,
+        prepared: &[Prepared],
+    ) -> io::Result<Arc<Self>> {
+        let machine = links.machine.clone();
+        let mut open = links.open.lock();
         open.retain(|_, spool| spool.strong_count() > 0);
         if open.get(folder).and_then(Weak::upgrade).is_some_and(|spool| spool.is_in_use()) {
             return Err(io::Error::other("an earlier version is about to leave what waits to be sent"));
@@ -147,9 +150,15 @@ impl Spool {
             gathered_bytes_max: 2 * GATHERED_BYTES_MAX,
             commit_interval: Duration::from_micros(options.send.flush_us.clamp(1_000, 100_000).unsigned_abs()),
         };
-        let (log, found) = Log::open(folder, settings).map_err(io::Error::other)?;
-        let saved = std::fs::read(folder.join(SAVED)).ok();
-        let saved = saved.and_then(|bytes| serde_json::from_slice::<Saved>(&bytes).ok());
+        let log = match machine.is_stepped {
+            true => Log::stepped(machine.disk.clone(), folder, settings),
+            false => Log::open(folder, settings),
+        };
+        let (log, found) = log.map_err(io::Error::other)?;
+        let saved = match machine.disk.read(&folder.join(SAVED)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            saved => saved.ok().and_then(|bytes| serde_json::from_slice::<Saved>(&bytes).ok()),
+        };
         let end = found.next - 1;
         let mut saved = saved.unwrap_or_else(|| Saved { acked: found.first - 1, ..Saved::default() });
         saved.acked = saved.acked.min(end);
@@ -174,7 +183,7 @@ impl Spool {
         }
         // The numbers of buffers that are gone may come again, with other rows: nobody must know them.
         if saved.number == 0 || saved.is_parted || has_other_columns || found.next == 1 || !found.problems.is_empty() {
-            (saved.number, saved.is_parted) = (random() >> 1 | 1, false);
+            (saved.number, saved.is_parted) = ((machine.random)() >> 1 | 1, false);
         }
         saved.columns = columns;
         let (number, handed, acked_rows) = (saved.number, saved.acked, saved.acked_rows);
@@ -193,13 +202,13 @@ impl Spool {
             problem: None,
         };
         inner.rows = inner.rows_to(last, &log).unwrap_or(acked_rows).max(acked_rows);
-        save(folder, &inner.saved)?;
+        save(&*machine.disk, folder, &inner.saved)?;
         let spool = Arc::new(Self {
             folder: folder.to_owned(),
             number,
             log,
             options,
-            start: Instant::now(),
+            machine,
             inner: Mutex::new(inner),
             saving: Mutex::default(),
             stirred: Notify::new(),
@@ -215,7 +224,7 @@ impl Spool {
     }
 
     fn now_us(&self) -> i64 {
-        i64::try_from(self.start.elapsed().as_micros()).unwrap_or(i64::MAX)
+        self.machine.clock.steady_us()
     }
 
     /// Adds an element.
@@ -240,7 +249,7 @@ impl Spool {
             // Nobody else uses the log, so what a record has beside its payload means what it means here.
             let record = Record {
                 position: 0,
-                arrival_us: SystemClock.now_us(),
+                arrival_us: self.machine.clock.now_us(),
                 client: &rows.to_le_bytes(),
                 packet_id: 0,
                 topic: &[],
@@ -374,6 +383,23 @@ impl Spool {
         self.stirred.notify_one();
     }
 
+    /// One turn of [`keep`]; returns when to come again.
+    fn turn(&self, peer: &Weak<Peer>) -> Duration {
+        let peer = peer.upgrade();
+        let due = self.tick(peer.as_ref().is_some_and(|peer| peer.is_linked()));
+        peer.iter().for_each(|peer| peer.wake());
+        due
+    }
+
+    /// The same for links without a thread; with `saves` also what [`keep`] does now and then.
+    pub(super) fn keep_once(&self, peer: &Weak<Peer>, saves: bool) {
+        self.turn(peer);
+        self.log.commit();
+        if saves {
+            self.save_changed(false);
+        }
+    }
+
     /// Writes what is to be written, and nothing after that.
     fn end(&self) {
         self.log.close();
@@ -390,19 +416,19 @@ impl Spool {
             inner.is_over |= is_last;
             is_changed.then(|| inner.saved.clone())
         };
-        if let Some(Err(error)) = changed.map(|saved| save(&self.folder, &saved)) {
+        if let Some(Err(error)) = changed.map(|saved| save(&*self.machine.disk, &self.folder, &saved)) {
             tracing::warn!("{} cannot be written: {error}", self.folder.display());
         }
     }
 }
 
-fn save(folder: &Path, saved: &Saved) -> io::Result<()> {
+fn save(disk: &dyn Disk, folder: &Path, saved: &Saved) -> io::Result<()> {
     let beside = folder.join("spool.tmp");
-    let mut file = File::create(&beside)?;
-    file.write_all(&serde_json::to_vec(saved)?)?;
-    file.sync_all()?;
-    std::fs::rename(beside, folder.join(SAVED))?;
-    File::open(folder)?.sync_all()
+    let file = disk.create(&beside)?;
+    file.write_at(&serde_json::to_vec(saved)?, 0)?;
+    file.sync()?;
+    disk.rename(&beside, &folder.join(SAVED))?;
+    disk.sync_folder(folder)
 }
 
 /// Notes a buffer that is to be written.
@@ -516,8 +542,7 @@ pub struct Spooled {
 }
 
 impl Spooled {
-    pub(super) fn new(runtime: &Handle, spool: Arc<Spool>, outgoing: Outgoing) -> Self {
-        runtime.spawn(keep(spool.clone(), outgoing.peer()));
+    pub(super) fn new(spool: Arc<Spool>, outgoing: Outgoing) -> Self {
         Self { spool, outgoing }
     }
 
@@ -550,16 +575,11 @@ impl Drop for Spooled {
 
 /// Makes buffers of what has gathered for long enough, saves what has changed, and wakes the link when there is more on
 /// disk.
-async fn keep(spool: Arc<Spool>, peer: Weak<Peer>) {
+pub(super) async fn keep(spool: Arc<Spool>, peer: Weak<Peer>) {
     let mut saved = Instant::now();
     loop {
         let (committed, stirred) = (spool.log.committed().notified(), spool.stirred.notified());
-        let mut due = {
-            let peer = peer.upgrade();
-            let due = spool.tick(peer.as_ref().is_some_and(|peer| peer.is_linked()));
-            peer.iter().for_each(|peer| peer.wake());
-            due
-        };
+        let mut due = spool.turn(&peer);
         let (is_over, is_changed) = {
             let inner = spool.inner.lock();
             (inner.is_over, inner.is_changed)
@@ -598,6 +618,10 @@ mod tests {
         bytes_max: 64 << 20,
         drops_oldest: false,
     };
+
+    fn open(folder: &Path, columns: &Schema, options: SpoolOptions, prepared: &[Prepared]) -> io::Result<Arc<Spool>> {
+        Spool::open(&Links::new("", None, None), folder, columns, options, prepared)
+    }
 
     /// A row with this number, which is a buffer by itself.
     fn row(number: i64) -> Element {
@@ -642,7 +666,7 @@ mod tests {
     #[test]
     fn what_no_checkpoint_covers_is_not_sent_and_is_void_after_a_crash() {
         let folder = TempDir::new().unwrap();
-        let spool = Spool::open(folder.path(), &columns(), ONCE, &[]).unwrap();
+        let spool = open(folder.path(), &columns(), ONCE, &[]).unwrap();
         push(&spool, 0..3);
         assert_eq!(read(&spool, 0), []);
         let prepared = spool.prepare();
@@ -650,7 +674,7 @@ mod tests {
         let number = spool.number();
         // The process dies when the checkpoint is durable, and before it is told so.
         drop(spool);
-        let spool = Spool::open(folder.path(), &columns(), ONCE, std::slice::from_ref(&prepared)).unwrap();
+        let spool = open(folder.path(), &columns(), ONCE, std::slice::from_ref(&prepared)).unwrap();
         assert_eq!((spool.number(), spool.rows()), (number, (3, 0)));
         push(&spool, 13..15);
         let first = [(1, Some(0)), (2, Some(1)), (3, Some(2)), (4, None), (5, None)];
@@ -658,7 +682,7 @@ mod tests {
         assert_eq!(read(&spool, 4), first[3..]);
         // A second crash, whose checkpoint is the same.
         drop(spool);
-        let spool = Spool::open(folder.path(), &columns(), ONCE, &[prepared]).unwrap();
+        let spool = open(folder.path(), &columns(), ONCE, &[prepared]).unwrap();
         push(&spool, 23..25);
         let prepared = spool.prepare();
         spool.commit(&[prepared]);
@@ -671,7 +695,7 @@ mod tests {
         spool.forget(9);
         assert!(spool.is_done());
         spool.end();
-        let spool = Spool::open(folder.path(), &columns(), ONCE, &[]).unwrap();
+        let spool = open(folder.path(), &columns(), ONCE, &[]).unwrap();
         assert_eq!((spool.number(), spool.rows(), spool.is_done()), (number, (5, 5), true));
     }
 
@@ -679,7 +703,7 @@ mod tests {
     fn what_is_on_disk_is_sent_again_and_a_spool_that_is_gone_has_another_number() {
         let folder = TempDir::new().unwrap();
         let options = SpoolOptions { delivery: Delivery::AtLeastOnce, ..ONCE };
-        let spool = Spool::open(folder.path(), &columns(), options, &[]).unwrap();
+        let spool = open(folder.path(), &columns(), options, &[]).unwrap();
         push(&spool, 0..4);
         assert_eq!(read(&spool, 3), [(3, Some(2)), (4, Some(3))]);
         spool.forget(2);
@@ -690,12 +714,12 @@ mod tests {
         let number = spool.number();
         spool.end();
         let other = Schema::new(vec![arrow::datatypes::Field::new("other", arrow::datatypes::DataType::Utf8, true)]);
-        assert!(Spool::open(folder.path(), &other, options, &[]).is_err(), "rows with other columns wait");
-        let spool = Spool::open(folder.path(), &columns(), options, &[]).unwrap();
+        assert!(open(folder.path(), &other, options, &[]).is_err(), "rows with other columns wait");
+        let spool = open(folder.path(), &columns(), options, &[]).unwrap();
         assert_eq!((spool.number(), read(&spool, 0)), (number, vec![(5, Some(4)), (6, Some(5))]));
         drop(spool);
         std::fs::remove_dir_all(folder.path()).unwrap();
-        let spool = Spool::open(folder.path(), &columns(), options, &[]).unwrap();
+        let spool = open(folder.path(), &columns(), options, &[]).unwrap();
         assert_ne!(spool.number(), number);
         assert_eq!((spool.rows(), read(&spool, 0)), ((0, 0), vec![]));
     }
@@ -768,7 +792,7 @@ mod tests {
             let folder = TempDir::new().unwrap();
             let send = SendOptions { buffer_bytes: 64 << 20, ..ONCE.send };
             let options = SpoolOptions { send, delivery: Delivery::AtLeastOnce, bytes_max: 10 << 20, drops_oldest };
-            let spool = Spool::open(folder.path(), &columns(), options, &[]).unwrap();
+            let spool = open(folder.path(), &columns(), options, &[]).unwrap();
             let (mut written, mut dropped) = (0, 0);
             while written < 10 && spool.has_room() {
                 spool.push(&large()).unwrap();

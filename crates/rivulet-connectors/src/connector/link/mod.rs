@@ -217,11 +217,11 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     let prepared =
         prepared.map_err(|error| failed(&error, "drop the query and create it again to begin anew"))?.concat();
     // Spools of instances that an earlier start had.
-    let older = older(&folder).map_err(|error| failed(&error, hint))?;
+    let older = older(&links, &folder).map_err(|error| failed(&error, hint))?;
     let older = older.filter(|number| *number >= instance.of && number % instance.of == instance.number);
     let mut spooled = Vec::new();
     for number in std::iter::once(instance.number).chain(older) {
-        let spool = Spool::open(&folder.join(number.to_string()), &spec.schema, spooling, &prepared);
+        let spool = Spool::open(&links, &folder.join(number.to_string()), &spec.schema, spooling, &prepared);
         let opened =
             spool.and_then(|spool| links.send_spooled(target.clone(), name(number), spec.schema.clone(), spool));
         spooled.push(opened.map_err(|error| failed(&error, hint))?);
@@ -230,10 +230,11 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
 }
 
 /// The numbers of the instances that have spools in a folder.
-fn older(folder: &Path) -> io::Result<impl Iterator<Item = usize>> {
-    std::fs::create_dir_all(folder)?;
-    let entries = std::fs::read_dir(folder)?;
-    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()))
+fn older(links: &Links, folder: &Path) -> io::Result<impl Iterator<Item = usize>> {
+    let disk = &links.machine.disk;
+    disk.make_folder(folder)?;
+    let entries = disk.list(folder)?;
+    Ok(entries.into_iter().filter_map(|(path, _)| path.file_name()?.to_str()?.parse().ok()))
 }
 
 #[cfg(test)]
