@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 use arrow::datatypes::Schema;
 use parking_lot::Mutex;
 use rivulet_dataflow::Element;
-use rivulet_storage::Disk;
 use rivulet_storage::log::{Appended, Log, LogSettings, Record};
+use rivulet_storage::{Disk, StorageError};
 use rivulet_wire::{Packed, Packer, SendOptions, WireError};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
@@ -123,6 +123,8 @@ struct Inner {
     is_over: bool,
     /// Why nothing is sent, if the other side has other rows of these numbers.
     problem: Option<String>,
+    /// The same if the disk cannot be read at present.
+    unreadable: Option<String>,
 }
 
 impl Spool {
@@ -200,6 +202,7 @@ impl Spool {
             is_changed: false,
             is_over: false,
             problem: None,
+            unreadable: None,
         };
         inner.rows = inner.rows_to(last, &log).unwrap_or(acked_rows).max(acked_rows);
         save(&*machine.disk, folder, &inner.saved)?;
@@ -310,7 +313,8 @@ impl Spool {
             let bytes = self.options.bytes_max;
             return Some(format!("{bytes} bytes wait, which is all that spool_bytes_max allows: the query waits"));
         }
-        self.inner.lock().problem.clone()
+        let inner = self.inner.lock();
+        inner.problem.clone().or_else(|| inner.unreadable.clone())
     }
 
     /// Whether all that was pushed is on disk. What gathers becomes a buffer for that.
@@ -449,7 +453,7 @@ impl Inner {
         }
         match number == self.saved.acked {
             true => Some(self.saved.acked_rows),
-            false => self.find(number, log).map(|(_, rows, _)| *rows),
+            false => self.find(number, log).ok()?.map(|(_, rows, _)| *rows),
         }
     }
 
@@ -459,17 +463,23 @@ impl Inner {
     }
 
     /// A buffer that has rows and that the other side may lack, if it is there.
-    fn packed(&mut self, number: u64, log: &Log) -> Option<Packed<'_>> {
+    ///
+    /// # Errors
+    /// The disk cannot be read at present.
+    fn packed(&mut self, number: u64, log: &Log) -> Result<Option<Packed<'_>>, StorageError> {
         if number <= self.saved.acked || self.run_of_voids(number).is_some() {
-            return None;
+            return Ok(None);
         }
-        Packed::read(&self.find(number, log)?.2).ok()
+        Ok(self.find(number, log)?.and_then(|(_, _, payload)| Packed::read(payload).ok()))
     }
 
     /// A buffer that is on disk, if it is there.
-    fn find(&mut self, number: u64, log: &Log) -> Option<&Kept> {
+    ///
+    /// # Errors
+    /// The disk cannot be read at present.
+    fn find(&mut self, number: u64, log: &Log) -> Result<Option<&Kept>, StorageError> {
         if let Some(place) = place(&self.recent, number) {
-            return self.recent.get(place);
+            return Ok(self.recent.get(place));
         }
         if !(self.read_range.0..=self.read_range.1).contains(&number) {
             self.read.clear();
@@ -481,12 +491,13 @@ impl Inner {
                 true
             });
             if let Err(error) = outcome {
-                tracing::error!("what waits for other servers cannot be read: {error}");
+                self.read_range = (1, 0);
+                return Err(error);
             }
             // The file may still grow.
             self.read_range.1 = self.read_range.1.min(log.durable());
         }
-        self.read.get(place(&self.read, number)?)
+        Ok(place(&self.read, number).and_then(|place| self.read.get(place)))
     }
 }
 
@@ -507,9 +518,17 @@ impl Store for Spool {
         }
         // The other side has all before it.
         inner.handed = inner.handed.max(from - 1);
+        inner.unreadable = None;
         for number in from..=self.log.durable().min(inner.saved.covered) {
             // What should be there and is not was lost with the disk, which is told where it is noticed.
-            let goes_on = take(number, inner.packed(number, &self.log).unwrap_or(Packed::EMPTY));
+            let goes_on = match inner.packed(number, &self.log) {
+                Ok(packed) => take(number, packed.unwrap_or(Packed::EMPTY)),
+                // It is tried again.
+                Err(error) => {
+                    inner.unreadable = Some(format!("what waits to be sent cannot be read: {error}"));
+                    return;
+                }
+            };
             inner.handed = inner.handed.max(number);
             if !goes_on {
                 return;
@@ -519,7 +538,8 @@ impl Store for Spool {
 
     fn verify(&self, number: u64, checksum: u64) {
         let inner = &mut *self.inner.lock();
-        if inner.packed(number, &self.log).is_some_and(|packed| packed.checksum() != checksum) {
+        let packed = inner.packed(number, &self.log).ok().flatten();
+        if packed.is_some_and(|packed| packed.checksum() != checksum) {
             self.part(inner);
         }
     }
