@@ -377,6 +377,10 @@ impl Peer {
         for (stream, (number, checksum)) in taken {
             store_of(stream).into_iter().for_each(|store| store.verify(number, checksum));
         }
+        if !durable.is_empty() {
+            // Where the other side goes on may have come with it, and stores believe nobody to have more than that.
+            self.refill();
+        }
         for (stream, number) in durable {
             store_of(stream).into_iter().for_each(|store| store.forget(number));
         }
