@@ -72,6 +72,8 @@ struct State {
     is_full: bool,
     /// Whether syncs fail.
     fails_to_sync: bool,
+    /// Whether files cannot be read.
+    fails_to_read: bool,
     lies: Lies,
     faults: DiskFaults,
     operations: u64,
@@ -296,6 +298,7 @@ impl SimulatedDisk {
             left: None,
             is_full: false,
             fails_to_sync: false,
+            fails_to_read: false,
             lies,
             faults: DiskFaults::default(),
             operations: 0,
@@ -336,15 +339,20 @@ impl SimulatedDisk {
         self.0.lock().fails_to_sync = fails;
     }
 
+    /// Makes files unreadable, or readable again.
+    pub fn fail_to_read(&self, fails: bool) {
+        self.0.lock().fails_to_read = fails;
+    }
+
     /// Whether it works, and is not about to go off.
     pub(crate) fn is_well(&self) -> bool {
         self.0.lock().left.is_none() && !self.is_sick()
     }
 
-    /// Whether it is full or its syncs fail.
+    /// Whether it is full, or syncs or reads fail.
     pub fn is_sick(&self) -> bool {
         let state = self.0.lock();
-        state.is_full || state.fails_to_sync
+        state.is_full || state.fails_to_sync || state.fails_to_read
     }
 
     /// Makes the disk what the next process finds.
@@ -469,6 +477,9 @@ impl Disk for SimulatedDisk {
         let state = self.0.lock();
         if state.is_off() {
             return Err(off());
+        }
+        if state.fails_to_read {
+            return Err(io::Error::other("the disk does not answer"));
         }
         let number = state.names.get(path).ok_or_else(|| missing(path))?;
         Ok(state.files[number].bytes.clone())

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -31,10 +31,10 @@ use crate::disk::{Crash, Lies, SimulatedDisk};
 use crate::objects::Objects;
 use crate::{Counts, Outcome};
 
-const START_US: i64 = 1_766_275_200_000_000;
-const STEP_US: i64 = 500_000;
+pub(crate) const START_US: i64 = 1_766_275_200_000_000;
+pub(crate) const STEP_US: i64 = 500_000;
 const WINDOW_US: i64 = 10_000_000;
-const KEYS: i64 = 5;
+pub(crate) const KEYS: i64 = 5;
 
 /// How far the times of rows between two silences lie apart at most, and how far a row may be behind.
 const SPREAD_US: i64 = 50_000_000;
@@ -54,7 +54,7 @@ const RUNS_MAX: usize = 1_000;
 const ROUNDS_MAX: usize = 20_000;
 
 /// A row of a result.
-type Row = [i64; 4];
+pub(crate) type Row = [i64; 4];
 
 /// What a flow computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,7 +170,8 @@ struct Sum {
     max: i64,
 }
 
-fn key(partition: i64, row: i64) -> i64 {
+/// The key of a row of a partition.
+pub(crate) fn key(partition: i64, row: i64) -> i64 {
     (row * 7 + partition) % KEYS
 }
 
@@ -269,12 +270,26 @@ impl FlowPlan {
 
 /// A file that grows.
 #[derive(Clone, Default)]
-struct Growing {
+pub(crate) struct Growing {
     /// The times of its rows.
-    times: Arc<Mutex<Vec<i64>>>,
+    pub(crate) times: Arc<Mutex<Vec<i64>>>,
     /// How many of these the process that runs has read.
     read: Arc<AtomicUsize>,
-    has_ended: Arc<AtomicBool>,
+    pub(crate) has_ended: Arc<AtomicBool>,
+}
+
+impl Growing {
+    /// Reads some of its columns from this row on, as the partition with this number.
+    pub(crate) fn reader(&self, (partition, next): (usize, usize), columns: &[usize]) -> Box<dyn Source> {
+        Box::new(Reader { file: self.clone(), partition: partition as i64, next, columns: columns.to_vec() })
+    }
+}
+
+/// The number of a partition, and its next row.
+pub(crate) fn place_of(state: &PartitionState) -> Result<(usize, usize), String> {
+    let position = state.position.as_deref().and_then(|position| position.split_once(' '));
+    let (partition, next) = position.ok_or("a partition without position")?;
+    partition.parse().ok().zip(next.parse().ok()).ok_or_else(|| "a position that makes no sense".into())
 }
 
 /// Reads a growing file.
@@ -315,10 +330,50 @@ impl Source for Reader {
 }
 
 /// A file of a sink. The part of it that an epoch names is final.
-struct Part {
+pub(crate) struct Part {
     file: Box<dyn DiskFile>,
-    name: String,
+    pub(crate) name: String,
     rows: u64,
+}
+
+/// The folder of these files.
+pub(crate) const SINK: &str = "sink";
+
+impl Part {
+    /// Creates the file with this number.
+    pub(crate) fn create(disk: &SimulatedDisk, number: u64) -> Result<Self, String> {
+        let name = format!("{SINK}/{number}");
+        let file = disk.create(Path::new(&name)).map_err(|error| error.to_string())?;
+        disk.sync_folder(Path::new(SINK)).map_err(|error| error.to_string())?;
+        Ok(Self { file, name, rows: 0 })
+    }
+}
+
+/// The first rows of a file of a sink.
+fn rows_of(disk: &SimulatedDisk, file: &str, rows_max: usize) -> Result<Vec<Row>, String> {
+    let bytes = disk.read(Path::new(file)).map_err(|error| error.to_string())?;
+    let rows = bytes.chunks_exact(ROW_BYTES).take(rows_max).map(|row| -> Row {
+        std::array::from_fn(|place| {
+            let number = row[place * 8..].first_chunk::<8>().copied().unwrap_or_default();
+            i64::from_le_bytes(number)
+        })
+    });
+    Ok(rows.collect())
+}
+
+/// The rows that are final, in the order in which they were written.
+pub(crate) fn final_rows(disk: &SimulatedDisk, parts: &[String]) -> Result<Vec<Row>, String> {
+    let mut all = Vec::new();
+    for part in parts {
+        let (file, rows) = part.split_once(' ').ok_or("a part without rows")?;
+        let rows: usize = rows.parse().map_err(|_| "a part without rows")?;
+        let found = rows_of(disk, file, rows)?;
+        if found.len() != rows {
+            return Err(format!("{file} was final with {rows} rows and has {}", found.len()));
+        }
+        all.extend(found);
+    }
+    Ok(all)
 }
 
 /// The bytes of a row in a file.
@@ -357,16 +412,86 @@ impl TransactionalSink for Part {
 }
 
 /// A running flow.
-struct Running {
-    workers: Workers,
-    flow: Flow,
-    epochs: Epochs,
+pub(crate) struct Running {
+    pub(crate) workers: Workers,
+    pub(crate) flow: Flow,
+    pub(crate) epochs: Epochs,
     /// The files that were final when it started.
-    final_before: Vec<String>,
+    pub(crate) final_before: Vec<String>,
     /// The names of its own files.
-    files: Vec<String>,
+    pub(crate) files: Vec<String>,
     /// The checkpoint in progress: its number and the state collected so far.
-    under_way: Option<(u64, Arc<CollectedState>)>,
+    pub(crate) under_way: Option<(u64, Arc<CollectedState>)>,
+}
+
+impl Running {
+    /// Runs some of the ready tasks; returns how many.
+    pub(crate) fn run(&self, choose: u16, times: u8) -> u8 {
+        let run_one = |turn: u8| {
+            let choose = usize::from(choose) + usize::from(turn);
+            self.workers.run_one(|ready| choose % ready, Duration::ZERO)
+        };
+        (0..times).map(|turn| u8::from(run_one(turn))).sum()
+    }
+
+    /// Begins the checkpoint with this number, unless one is in progress; returns whether it has begun.
+    pub(crate) fn begin_checkpoint(&mut self, number: u64) -> bool {
+        let state = Arc::new(CollectedState::default());
+        let begins = self.under_way.is_none() && self.flow.begin_checkpoint(number, state.clone()).is_ok();
+        if begins {
+            self.under_way = Some((number, state));
+        }
+        begins
+    }
+
+    /// Abandons the checkpoint in progress; returns whether there was one.
+    pub(crate) fn give_up(&mut self) -> bool {
+        let was_under_way = self.under_way.take().is_some();
+        if was_under_way {
+            self.flow.abandon_checkpoint();
+        }
+        was_under_way
+    }
+
+    /// Writes the checkpoint in progress, if all tasks have reached its barrier. Returns what has become of it.
+    pub(crate) fn finish(&mut self, disk: &SimulatedDisk, counts: &mut Counts) -> Result<Option<String>, String> {
+        let Some((number, state)) = self.under_way.clone() else { return Ok(None) };
+        let Some(outcome) = self.flow.look_at_checkpoint() else { return Ok(None) };
+        self.under_way = None;
+        let mut snapshot = match outcome {
+            Ok(snapshot) => snapshot,
+            Err(CheckpointError::Ending) => return Ok(Some("the query is coming to its end".into())),
+            Err(error) if disk.is_sick() || disk.is_off() => return Ok(Some(format!("no checkpoint: {error}"))),
+            Err(error) => return Err(format!("no checkpoint: {error}")),
+        };
+        snapshot.state = state.take_all();
+        match self.epochs.commit(epoch_of(&snapshot, &self.final_before)?) {
+            Ok(committed) => {
+                self.flow.committed(number);
+                counts.checkpoints += 1;
+                Ok(Some(format!("checkpoint {number} is epoch {}", committed.epoch)))
+            }
+            Err(_) if disk.is_sick() || disk.is_off() => {
+                self.flow.give_up();
+                counts.checkpoints_failed += 1;
+                Ok(Some("a checkpoint fails".into()))
+            }
+            Err(error) => Err(format!("a checkpoint fails: {error}")),
+        }
+    }
+}
+
+/// Opens the epochs of a query. Returns the state that the newest one has, and what sinks have stated so far.
+pub(crate) fn restore(disk: &SimulatedDisk) -> Result<(Epochs, Option<(Snapshot, Vec<String>)>), String> {
+    let text = |error: rivulet_storage::StorageError| error.to_string();
+    let folder = Path::new("checkpoints");
+    disk.make_folder(folder).map_err(|error| error.to_string())?;
+    let root = Some((Arc::new(disk.clone()) as Arc<_>, folder.to_owned()));
+    let store = Store::over(Arc::new(Objects::new(disk.clone(), folder)), root, "checkpoints".into());
+    let store = Arc::new(store.map_err(text)?);
+    let epochs = Epochs::open(store, "queries/1", EpochSettings { retained: 2 }).map_err(text)?;
+    let restored = epochs.restore().map_err(text)?.as_ref().map(read_snapshot).transpose()?;
+    Ok((epochs, restored))
 }
 
 struct FlowWorld {
@@ -399,20 +524,21 @@ pub fn run(plan: &FlowPlan) -> Outcome {
     Outcome { history: std::mem::take(&mut world.history), counts: world.counts, failure }
 }
 
-fn planned(kind: FlowKind) -> Result<QueryPlan, String> {
-    let script = format!(
-        "CREATE SOURCE readings (key BIGINT NOT NULL, v BIGINT NOT NULL, ts TIMESTAMP EVENT TIME) FROM 'simulated:readings'; {}",
-        kind.sql()
-    );
+/// The growing files as a source.
+pub(crate) const READINGS: &str = "CREATE SOURCE readings (key BIGINT NOT NULL, v BIGINT NOT NULL, \
+                                   ts TIMESTAMP EVENT TIME) FROM 'simulated:readings';";
+
+/// Plans the query of a script.
+pub(crate) fn planned(script: &str) -> Result<QueryPlan, String> {
     let mut scope = Scope::new();
     let mut last = None;
-    for (statement, _) in parse_script(&script).map_err(|error| error.render(&script))? {
+    for (statement, _) in parse_script(script).map_err(|error| error.render(script))? {
         let done = match statement {
             Statement::CreateSource(create) => create.declare(|_, _| None).and_then(|source| scope.add_source(source)),
             Statement::RunQuery(query) => plan_query(&query, &scope).map(|plan| last = Some(plan)),
             other => return Err(format!("not a statement of big queries: {other:?}")),
         };
-        done.map_err(|error| error.render(&script))?;
+        done.map_err(|error| error.render(script))?;
     }
     last.ok_or_else(|| "there is no query".into())
 }
@@ -420,7 +546,7 @@ fn planned(kind: FlowKind) -> Result<QueryPlan, String> {
 impl FlowWorld {
     fn new(plan: &FlowPlan) -> Result<Self, String> {
         Ok(Self {
-            query: planned(plan.kind)?,
+            query: planned(&format!("{READINGS} {}", plan.kind.sql()))?,
             disk: SimulatedDisk::new(plan.seed, Lies::default()),
             clock: Arc::new(ManualClock::new(START_US)),
             sources: (0..plan.partitions).map(|_| Growing::default()).collect(),
@@ -442,7 +568,7 @@ impl FlowWorld {
     }
 
     fn run(&mut self) -> Result<(), String> {
-        self.disk.make_folder(Path::new("sink")).map_err(|error| error.to_string())?;
+        self.disk.make_folder(Path::new(SINK)).map_err(|error| error.to_string())?;
         for place in 0..self.plan.steps.len() {
             let step = self.plan.steps[place];
             self.counts.steps += 1;
@@ -508,32 +634,10 @@ impl FlowWorld {
     }
 
     fn open(&mut self) -> Result<Running, String> {
-        let text = |error: rivulet_storage::StorageError| error.to_string();
-        let folder = Path::new("checkpoints");
-        self.disk.make_folder(folder).map_err(|error| error.to_string())?;
-        let root = Some((Arc::new(self.disk.clone()) as Arc<_>, folder.to_owned()));
-        let store = Store::over(Arc::new(Objects::new(self.disk.clone(), folder)), root, "checkpoints".into());
-        let store = Arc::new(store.map_err(text)?);
-        let epochs = Epochs::open(store, "queries/1", EpochSettings { retained: 2 }).map_err(text)?;
-        let restored = epochs.restore().map_err(text)?;
-        let mut final_before: Vec<String> = Vec::new();
-        let snapshot = match restored {
-            None => None,
-            Some(restored) => {
-                let (snapshot, is_final) = read_snapshot(&restored)?;
-                final_before = is_final;
-                Some(snapshot)
-            }
-        };
+        let (epochs, restored) = restore(&self.disk)?;
+        let (snapshot, final_before) = restored.unzip();
         let columns = &self.query.sources[0].columns;
-        let reader = |partition: usize, next: usize| -> Box<dyn Source> {
-            Box::new(Reader {
-                file: self.sources[partition].clone(),
-                partition: partition as i64,
-                next,
-                columns: columns.clone(),
-            })
-        };
+        let reader = |place: (usize, usize)| self.sources[place.0].reader(place, columns);
         let made = |source: Box<dyn Source>, newest_us| Partition {
             event_time_column: self.query.sources[0].event_time,
             lateness_us: if self.plan.kind.has_silences() { LATENESS_US } else { 0 },
@@ -542,28 +646,22 @@ impl FlowWorld {
             ..Partition::from(source)
         };
         let sources: Vec<Partition> = match &snapshot {
-            None => (0..self.plan.partitions).map(|partition| made(reader(partition, 0), None)).collect(),
-            Some(snapshot) => snapshot.sources[0]
-                .iter()
-                .map(|state| {
-                    let position = state.position.as_deref().and_then(|position| position.split_once(' '));
-                    let (partition, next) = position.ok_or("a partition without position")?;
-                    let numbers = partition.parse().ok().zip(next.parse().ok());
-                    let (partition, next) = numbers.ok_or("a position that makes no sense")?;
-                    Ok(made(reader(partition, next), state.newest_us))
-                })
-                .collect::<Result<_, String>>()?,
+            None => (0..self.plan.partitions).map(|partition| made(reader((partition, 0)), None)).collect(),
+            Some(snapshot) => {
+                let states = snapshot.sources[0].iter();
+                states
+                    .map(|state| Ok(made(reader(place_of(state)?), state.newest_us)))
+                    .collect::<Result<_, String>>()?
+            }
         };
         let instances = sink_instances(&self.query.dataflow, &[sources.len()], self.parallelism)[0];
         let mut files = Vec::new();
         let mut parts: Vec<Box<dyn Sink>> = Vec::new();
         for _ in 0..instances {
-            let name = format!("sink/{}", self.next_part);
+            let part = Part::create(&self.disk, self.next_part)?;
             self.next_part += 1;
-            let file = self.disk.create(Path::new(&name)).map_err(|error| error.to_string())?;
-            self.disk.sync_folder(Path::new("sink")).map_err(|error| error.to_string())?;
-            parts.push(Box::new(Part { file, name: name.clone(), rows: 0 }));
-            files.push(name);
+            files.push(part.name.clone());
+            parts.push(Box::new(part));
         }
         let workers = Workers::stepped(self.clock.clone());
         let flow = workers.start_flow(FlowParts {
@@ -578,6 +676,7 @@ impl FlowWorld {
             restored: snapshot,
         });
         let flow = flow.map_err(|error| error.to_string())?;
+        let final_before = final_before.unwrap_or_default();
         Ok(Running { workers, flow, epochs, final_before, files, under_way: None })
     }
 
@@ -613,14 +712,7 @@ impl FlowWorld {
         let Some(running) = &mut self.running else { return Ok(()) };
         match step {
             FlowStep::Run { choose, times } => {
-                let mut ran = 0;
-                for turn in 0..times {
-                    ran += u8::from(
-                        running
-                            .workers
-                            .run_one(|ready| (usize::from(choose) + usize::from(turn)) % ready, Duration::ZERO),
-                    );
-                }
+                let ran = running.run(choose, times);
                 self.note(&format!("{ran} tasks run"));
             }
             FlowStep::Tick => {
@@ -646,58 +738,24 @@ impl FlowWorld {
             FlowStep::Checkpoint if running.under_way.is_none() => {
                 let number = self.next_checkpoint;
                 self.next_checkpoint += 1;
-                let state = Arc::new(CollectedState::default());
-                if running.flow.begin_checkpoint(number, state.clone()).is_ok() {
-                    running.under_way = Some((number, state));
+                if running.begin_checkpoint(number) {
                     self.note(&format!("checkpoint {number} begins"));
                 }
             }
-            FlowStep::Finish => return self.finish().map(drop),
-            FlowStep::GiveUp if running.under_way.take().is_some() => {
-                running.flow.abandon_checkpoint();
-                self.note("the checkpoint is given up");
-            }
+            FlowStep::Finish => return self.finish(),
+            FlowStep::GiveUp if running.give_up() => self.note("the checkpoint is given up"),
             _ => {}
         }
         Ok(())
     }
 
-    /// Writes the checkpoint in progress, if all tasks have reached its barrier. Returns whether there is none in
-    /// progress any more.
-    fn finish(&mut self) -> Result<bool, String> {
-        let Some(running) = &mut self.running else { return Ok(true) };
-        let Some((number, state)) = running.under_way.clone() else { return Ok(true) };
-        let line = match running.flow.look_at_checkpoint() {
-            None => return Ok(false),
-            Some(Err(CheckpointError::Ending)) => {
-                running.under_way = None;
-                "the query is coming to its end".into()
-            }
-            Some(Err(error)) if self.disk.is_sick() || self.disk.is_off() => {
-                running.under_way = None;
-                format!("no checkpoint: {error}")
-            }
-            Some(Err(error)) => return Err(format!("no checkpoint: {error}")),
-            Some(Ok(mut snapshot)) => {
-                running.under_way = None;
-                snapshot.state = state.take_all();
-                match running.epochs.commit(epoch_of(&snapshot, &running.final_before)?) {
-                    Ok(committed) => {
-                        running.flow.committed(number);
-                        self.counts.checkpoints += 1;
-                        format!("checkpoint {number} is epoch {}", committed.epoch)
-                    }
-                    Err(_) if self.disk.is_sick() || self.disk.is_off() => {
-                        running.flow.give_up();
-                        self.counts.checkpoints_failed += 1;
-                        "a checkpoint fails".into()
-                    }
-                    Err(error) => return Err(format!("a checkpoint fails: {error}")),
-                }
-            }
-        };
-        self.note(&line);
-        Ok(true)
+    /// Writes the checkpoint in progress, if all tasks have reached its barrier.
+    fn finish(&mut self) -> Result<(), String> {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        if let Some(line) = running.finish(&self.disk, &mut self.counts)? {
+            self.note(&line);
+        }
+        Ok(())
     }
 
     fn run_until_idle(&mut self) -> Result<(), String> {
@@ -723,26 +781,9 @@ impl FlowWorld {
     /// Checks all final rows, and what the last run has written behind them.
     fn check(&mut self) -> Result<(), String> {
         let Some(running) = &self.running else { return Err("nothing runs".into()) };
-        let mut found: Vec<Row> = Vec::new();
-        let own = running.files.iter().map(|file| (PathBuf::from(file), usize::MAX));
-        let before = running.final_before.iter().filter_map(|part| {
-            let (file, rows) = part.split_once(' ')?;
-            Some((PathBuf::from(file), rows.parse().ok()?))
-        });
-        for (file, rows) in before.chain(own) {
-            let bytes = self.disk.read(&file).map_err(|error| error.to_string())?;
-            let all = bytes.chunks_exact(ROW_BYTES).take(rows);
-            let read = all.map(|row| -> Row {
-                std::array::from_fn(|place| {
-                    let number = row[place * 8..].first_chunk::<8>().copied().unwrap_or_default();
-                    i64::from_le_bytes(number)
-                })
-            });
-            let before = found.len();
-            found.extend(read);
-            if rows != usize::MAX && found.len() - before != rows {
-                return Err(format!("{} was final with {rows} rows and has {}", file.display(), found.len() - before));
-            }
+        let mut found = final_rows(&self.disk, &running.final_before)?;
+        for file in &running.files {
+            found.extend(rows_of(&self.disk, file, usize::MAX)?);
         }
         found.sort_unstable();
         self.counts.results += found.len() as u64;

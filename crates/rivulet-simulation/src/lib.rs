@@ -21,7 +21,7 @@
 //! shared inputs.
 //!
 //! In reading order: [`plan`], [`model`], [`disk`], `network`, `world`, [`shrink`]; [`flows`] is the same for big
-//! queries.
+//! queries, and [`links`] for two of them in two processes with a link between them.
 
 pub mod plan;
 pub mod model;
@@ -32,6 +32,7 @@ mod defect;
 mod network;
 mod world;
 pub mod flows;
+pub mod links;
 pub mod shrink;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use rivulet_simulation::flows::FlowPlan;
+use rivulet_simulation::links::LinkPlan;
 use rivulet_simulation::plan::Plan;
 use rivulet_simulation::shrink::{Shrinks, shrink};
 use rivulet_simulation::{Counts, Defect};
@@ -13,7 +14,7 @@ use rivulet_simulation::{Counts, Defect};
 const HELP: &str = "\
 cargo xtask sim SEED                       one simulation, with its history
 cargo xtask sim --seeds N [--from SEED]    N simulations on all cores, and what was counted
-    --small, --big                         small queries only, big ones only
+    --small, --big, --links                small queries only, big ones only, links only
     --defect NAME                          with something wrong on purpose, to see whether that is noticed:
 ";
 
@@ -31,24 +32,28 @@ fn help() -> ExitCode {
 struct What {
     small: bool,
     big: bool,
+    links: bool,
     defect: Option<Defect>,
 }
 
 fn main() -> ExitCode {
     let (mut seed, mut seeds, mut from) = (None, None, 0);
-    let mut what = What { small: true, big: true, defect: None };
+    let mut what = What { small: true, big: true, links: true, defect: None };
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
         let is_understood = match argument.as_str() {
             "--seeds" => number().map(|number| seeds = Some(number)).is_some(),
             "--from" => number().map(|number| from = number).is_some(),
-            "--small" => std::mem::replace(&mut what.big, false),
-            "--big" => std::mem::replace(&mut what.small, false),
+            "--small" | "--big" | "--links" => {
+                let (small, big, links) = (argument == "--small", argument == "--big", argument == "--links");
+                what = What { small, big, links, ..what };
+                true
+            }
             "--defect" => {
                 let name = arguments.next().unwrap_or_default();
                 what.defect = Defect::ALL.into_iter().find(|defect| defect.name() == name);
-                what.big = false;
+                (what.big, what.links) = (false, false);
                 what.defect.is_some()
             }
             text => text.parse().map(|number: u64| seed = Some(number)).is_ok(),
@@ -67,7 +72,8 @@ fn main() -> ExitCode {
 fn one(seed: u64, what: What) -> ExitCode {
     let small = what.small.then(|| show(&(Plan::new(seed), what.defect)));
     let big = what.big.then(|| show(&FlowPlan::new(seed)));
-    let has_failed = [small, big].into_iter().flatten().any(|fails| fails);
+    let links = what.links.then(|| show(&LinkPlan::new(seed)));
+    let has_failed = [small, big, links].into_iter().flatten().any(|fails| fails);
     if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -103,10 +109,11 @@ fn many(from: u64, seeds: u64, what: What) -> ExitCode {
             }
             let small = what.small.then(|| (Plan::new(seed), what.defect).run());
             let big = what.big.then(|| FlowPlan::new(seed).run());
+            let links = what.links.then(|| LinkPlan::new(seed).run());
             // Panics of a simulation are its failures, so the lock is never poisoned.
             let Ok(mut sum) = sum.lock() else { return };
             sum.0 += 1;
-            for outcome in [small, big].into_iter().flatten() {
+            for outcome in [small, big, links].into_iter().flatten() {
                 sum.1 += outcome.counts;
                 if let Some(failure) = outcome.failure
                     && sum.2.as_ref().is_none_or(|(other, _)| seed < *other)
@@ -131,6 +138,9 @@ fn many(from: u64, seeds: u64, what: What) -> ExitCode {
     }
     if what.big {
         explain(&FlowPlan::new(seed));
+    }
+    if what.links {
+        explain(&LinkPlan::new(seed));
     }
     ExitCode::FAILURE
 }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use crate::flows::{self, FlowPlan};
+use crate::links::{self, LinkPlan};
 use crate::plan::Plan;
 use crate::{Defect, Outcome, run};
 
@@ -44,6 +45,22 @@ impl Shrinks for (Plan, Option<Defect>) {
 impl Shrinks for FlowPlan {
     fn run(&self) -> Outcome {
         flows::run(self)
+    }
+
+    fn parts(&self) -> usize {
+        self.steps.len()
+    }
+
+    fn without(&self, parts: Range<usize>) -> Option<Self> {
+        let mut plan = self.clone();
+        plan.steps.drain(parts);
+        Some(plan)
+    }
+}
+
+impl Shrinks for LinkPlan {
+    fn run(&self) -> Outcome {
+        links::run(self)
     }
 
     fn parts(&self) -> usize {

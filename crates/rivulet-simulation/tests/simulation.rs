@@ -1,19 +1,24 @@
 //! Some thousand seeds; that the same seed is the same simulation; that defects are noticed.
 
 use rivulet_simulation::flows::FlowPlan;
+use rivulet_simulation::links::LinkPlan;
 use rivulet_simulation::plan::Plan;
 use rivulet_simulation::shrink::{Shrinks, shrink};
 use rivulet_simulation::{Counts, Defect};
 
 /// `RIVULET_SEEDS=100000 cargo test --release --package rivulet-simulation` runs more.
+fn seeds_or(usual: u64) -> u64 {
+    std::env::var("RIVULET_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
 fn seeds() -> u64 {
-    std::env::var("RIVULET_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(2_000)
+    seeds_or(2_000)
 }
 
 /// Runs many, and counts.
-fn run_all<P: Shrinks>(plan: impl Fn(u64) -> P) -> Counts {
+fn run_all<P: Shrinks>(seeds: u64, plan: impl Fn(u64) -> P) -> Counts {
     let mut sum = Counts::default();
-    for seed in 0..seeds() {
+    for seed in 0..seeds {
         let outcome = plan(seed).run();
         if let Some(failure) = outcome.failure {
             let least = shrink(&plan(seed)).map_or(outcome.history, |(_, least)| least.history);
@@ -28,7 +33,7 @@ fn run_all<P: Shrinks>(plan: impl Fn(u64) -> P) -> Counts {
 #[test]
 #[ignore = "slow"]
 fn of_small_queries_nothing_is_lost_and_nothing_comes_twice() {
-    let sum = run_all(|seed| (Plan::new(seed), None));
+    let sum = run_all(seeds(), |seed| (Plan::new(seed), None));
     assert!(sum.results > seeds() * 5 && sum.power_losses > seeds() && sum.kills > seeds() / 2, "{sum:#?}");
     assert!(sum.recognised > seeds() / 4 && sum.faults.torn > seeds() / 20 && sum.faults.sync > 0, "{sum:#?}");
 }
@@ -36,8 +41,16 @@ fn of_small_queries_nothing_is_lost_and_nothing_comes_twice() {
 #[test]
 #[ignore = "slow"]
 fn of_big_queries_nothing_is_lost_and_nothing_comes_twice() {
-    let sum = run_all(FlowPlan::new);
+    let sum = run_all(seeds(), FlowPlan::new);
     assert!(sum.results > seeds() * 5 && sum.power_losses > seeds() / 2 && sum.checkpoints > seeds(), "{sum:#?}");
+}
+
+#[test]
+fn over_links_nothing_is_lost_and_nothing_comes_twice_where_that_is_promised() {
+    let seeds = seeds_or(100);
+    let sum = run_all(seeds, LinkPlan::new);
+    assert!(sum.results > seeds * 5 && sum.power_losses > seeds && sum.kills > seeds / 2, "{sum:#?}");
+    assert!(sum.disconnects > seeds / 2 && sum.checkpoints > seeds, "{sum:#?}");
 }
 
 #[test]
@@ -50,6 +63,7 @@ fn the_same_seed_is_the_same_simulation() {
     for seed in 0..20 {
         check(&(Plan::new(seed), None), seed);
         check(&FlowPlan::new(seed), seed);
+        check(&LinkPlan::new(seed), seed);
     }
 }
 
