@@ -124,6 +124,11 @@ impl Inbound {
         self.waiting_bytes
     }
 
+    /// Whether a buffer was handed out and is not taken yet.
+    pub(crate) fn is_handed(&self) -> bool {
+        self.handed.is_some()
+    }
+
     /// Whether nothing of it will be needed any more.
     pub(crate) fn is_over(&self) -> bool {
         self.is_closed && self.waiting.is_empty() && self.handed.is_none()

@@ -260,6 +260,11 @@ impl Session {
         self.inbound.get(&stream).map_or(0, Inbound::bytes)
     }
 
+    /// Whether a buffer of a stream of the other side was handed out and does not count as taken yet.
+    pub fn is_handed(&self, stream: Received) -> bool {
+        self.inbound.get(&stream).is_some_and(Inbound::is_handed)
+    }
+
     /// Forgets a stream of the other side, and what waits of it.
     pub fn abandon(&mut self, stream: Received) {
         self.inbound.remove(&stream);
@@ -294,10 +299,13 @@ impl Session {
             Kind::Open => self.opened(stream, number, &frame.payload)?,
             Kind::Opened => {
                 // Those of an earlier process, or that were closed meanwhile, end when all of them is taken.
-                self.inbound.retain(|_, inbound| {
+                let mut over = Vec::new();
+                self.inbound.retain(|stream, inbound| {
                     inbound.is_closed |= inbound.id.is_none();
+                    over.extend(inbound.is_over().then_some(*stream));
                     !inbound.is_over()
                 });
+                over.into_iter().try_for_each(|stream| self.say_event(Event::Arrived { stream }))?;
             }
             Kind::Close => {
                 if let Some(received) = self.by_id.remove(&stream)
@@ -369,8 +377,9 @@ impl Session {
             self.by_id.insert(id, known);
             let inbound = self.inbound.get_mut(&known).expect("it was found above");
             inbound.open(id);
-            if inbound.taker.is_ok() {
-                self.say_accept(known, None);
+            match &mut inbound.taker {
+                Ok(_) => self.say_accept(known, None),
+                Err(why_not) => *why_not = None,
             }
             return Ok(());
         }

@@ -172,11 +172,11 @@ impl Peer {
     /// The next buffer of a stream that this peer sends; `None` if none waits. The buffer before counts as taken.
     pub fn take(&self, stream: Received) -> Option<Buffer> {
         let mut session = self.session.lock();
-        let before = session.waiting_bytes(stream);
+        let was_handed = session.is_handed(stream);
         let buffer = session.take(stream);
         drop(session);
-        // The sender is told now and then.
-        if buffer.is_some() || before > 0 {
+        // The sender is told what was taken.
+        if buffer.is_some() || was_handed {
             self.woken.notify_one();
         }
         buffer
@@ -193,12 +193,17 @@ impl Peer {
         let mut session = self.session.lock();
         session.refuse(stream, "another process with the same identity sends this stream");
         session.abandon(stream);
+        self.takers.lock().remove(&stream);
         self.woken.notify_one();
     }
 
     /// Whether a stream that this peer sends goes on, or something of it waits.
     pub fn has(&self, stream: Received) -> bool {
-        self.session.lock().is_there(stream)
+        let is_there = self.session.lock().is_there(stream);
+        if !is_there {
+            self.takers.lock().remove(&stream);
+        }
+        is_there
     }
 
     /// A buffer of a stream was not what it says: the connection ends, and the stream begins anew.
@@ -356,7 +361,8 @@ impl Peer {
     /// Takes in what was received, and does what the other side asks for.
     fn received(self: &Arc<Self>, common: &Common, number: u64, bytes: &[u8]) -> Result<(), WireError> {
         let mut session = self.session_of(number)?;
-        session.receive(bytes, common.now_us())?;
+        // What came before an error is there to be taken.
+        let outcome = session.receive(bytes, common.now_us());
         let (mut taken, mut durable, mut arrived) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(event) = session.event() {
             let mut state = self.state.lock();
@@ -370,7 +376,8 @@ impl Peer {
                 Event::Arrived { stream } => arrived.push((stream, session.is_there(stream))),
             }
         }
-        let asked = if session.has_asked() { self.settle(common, &mut session) } else { Vec::new() };
+        let is_asked = outcome.is_ok() && session.has_asked();
+        let asked = if is_asked { self.settle(common, &mut session) } else { Vec::new() };
         drop(session);
         drop(asked);
         let store_of = |stream: StreamId| self.stores.lock().get(&stream).cloned();
@@ -390,7 +397,7 @@ impl Peer {
             drop(takers);
             taker.and_then(|taker| taker.upgrade()).iter().for_each(|taker| taker.arrived(self, stream));
         }
-        Ok(())
+        outcome
     }
 
     /// Accepts streams that the other side wants to send, or says why not. Returns who was asked: without the lock of

@@ -136,8 +136,8 @@ fn frame(input: &mut Input<'_>) -> Vec<u8> {
             connection.greet(&mut other.to_send(), 0).expect("it says who it is");
             them.attach(connection);
             them.open(format!("stream {number}"), batch(0).columns.schema(), SendOptions::default());
-            // After the greeting and the header.
-            payload.extend_from_slice(&them.connection().expect("it is attached").to_send()[8 + 32..]);
+            // After the greeting, the frame that says that all are open, and the header.
+            payload.extend_from_slice(&them.connection().expect("it is attached").to_send()[8 + 2 * 32..]);
             payload
         }
         1 => {

@@ -433,6 +433,7 @@ fn a_stream_that_was_dropped_and_made_again_goes_on_and_the_last_buffer_is_ackno
                 got.push(asked.stream);
             }
             while gateway.session.event().is_some() {}
+            while cloud.session.event().is_some() {}
             if turn == 5 {
                 assert!(gateway.session.has_room(stream), "round {round}");
                 gateway.session.push(stream, &rows(1, 3), now_us).unwrap();

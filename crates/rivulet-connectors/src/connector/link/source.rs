@@ -3,7 +3,7 @@
 //! What must hold: of a stream that its sender stores, each buffer counts once, whichever connections and processes
 //! brought it; the sender keeps it until a checkpoint covers it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -41,7 +41,7 @@ struct Incoming {
 }
 
 struct State {
-    streams: HashMap<StreamKey, Stream>,
+    streams: BTreeMap<StreamKey, Stream>,
     /// Those of which something may wait, in the order in which it came.
     ready: VecDeque<StreamKey>,
     accounts: Accounts,
@@ -62,7 +62,7 @@ type Accounts = BTreeMap<u64, Account>;
 struct Account {
     /// Its name, which says who sends it.
     stream: String,
-    /// All rows of the buffers up to this one were given, and its checksum.
+    /// All rows of the buffers up to this one were given, and its checksum; 0 if it was given by nobody here.
     done: u64,
     checksum: u64,
     /// Of the buffer after it, so many batches were given.
@@ -78,6 +78,19 @@ struct Stream {
     store: Option<u64>,
     /// Where each column that is read stands in its rows.
     places: Arc<[usize]>,
+    /// Whether it is among those of which something may wait.
+    is_ready: bool,
+}
+
+impl State {
+    /// Something of a stream may wait.
+    fn make_ready(&mut self, key: StreamKey) {
+        if let Some(stream) = self.streams.get_mut(&key)
+            && !std::mem::replace(&mut stream.is_ready, true)
+        {
+            self.ready.push_back(key);
+        }
+    }
 }
 
 impl Receive for Incoming {
@@ -101,9 +114,9 @@ impl Receive for Incoming {
             let is_other = |one: &&Stream| one.name.as_ref() == asked.name || (store.is_some() && one.store == store);
             let others: Vec<Stream> = state.streams.values().filter(is_other).cloned().collect();
             let name = asked.name.as_str().into();
-            let stream = Stream { peer: peer.clone(), id: asked.stream, name, store, places };
+            let stream = Stream { peer: peer.clone(), id: asked.stream, name, store, places, is_ready: false };
             state.streams.insert(key(peer, asked.stream), stream);
-            state.ready.push_back(key(peer, asked.stream));
+            state.make_ready(key(peer, asked.stream));
             // Of stores that are gone nothing comes any more.
             let there: BTreeSet<u64> = state.streams.values().filter_map(|stream| stream.store).collect();
             let is_full = state.accounts.len() >= ACCOUNTS_MAX;
@@ -113,20 +126,23 @@ impl Receive for Incoming {
         };
         // The session itself tells one stream from another on its connection.
         for other in others.iter().filter(|other| !Arc::ptr_eq(&other.peer, peer)) {
-            // The same store over another connection: its process has begun anew.
-            let is_same = store.is_some() && other.store == store;
-            if is_same {
+            const WHY: &str = "another process with the same identity sends this stream";
+            if store.is_some() && other.store == store {
+                // The same store over another connection: its process has begun anew.
                 other.peer.replace(other.id);
+            } else if other.peer.is_needed() {
+                continue;
+            } else {
+                // Should its process come back, it asks again.
+                other.peer.let_go(other.id, WHY);
             }
-            if is_same || !other.peer.is_needed() {
-                self.state.lock().streams.remove(&key(&other.peer, other.id));
-            }
+            self.state.lock().streams.remove(&key(&other.peer, other.id));
         }
         Ok(after)
     }
 
     fn arrived(&self, peer: &Arc<Peer>, stream: Received) {
-        self.state.lock().ready.push_back(key(peer, stream));
+        self.state.lock().make_ready(key(peer, stream));
     }
 }
 
@@ -156,7 +172,7 @@ pub(super) fn open(
     let incoming = Arc::new(Incoming {
         name: spec.address.clone(),
         declared: Arc::new(declared),
-        state: Mutex::new(State { streams: HashMap::new(), ready: VecDeque::new(), accounts }),
+        state: Mutex::new(State { streams: BTreeMap::new(), ready: VecDeque::new(), accounts }),
     });
     let receiver: Arc<dyn Receive> = incoming.clone();
     links.receive(scope, &spec.address, &receiver).map_err(|problem| failed(&problem, "drop the other query"))?;
@@ -190,7 +206,11 @@ impl LinkSource {
             let (key, stream) = {
                 let state = &mut *self.incoming.state.lock();
                 let Some(key) = state.ready.pop_front() else { return };
-                (key, state.streams.get(&key).cloned())
+                let stream = state.streams.get_mut(&key).map(|stream| {
+                    stream.is_ready = false;
+                    stream.clone()
+                });
+                (key, stream)
             };
             let Some(stream) = stream else { continue };
             let Some(buffer) = stream.peer.take(stream.id) else {
@@ -200,7 +220,7 @@ impl LinkSource {
                 continue;
             };
             // It is asked once more in any case: only then does this buffer count as taken.
-            self.incoming.state.lock().ready.push_back(key);
+            self.incoming.state.lock().make_ready(key);
             let named = (buffer.number(), stream.store.map_or(0, |_| buffer.checksum()));
             match batches(buffer) {
                 Ok(batches) => self.begin(&stream, named, batches),
