@@ -1,6 +1,7 @@
 //! Behaviour of the planner, seen from outside: statements in, errors or results out.
 
 mod addresses;
+mod apart;
 mod explain;
 mod hints;
 mod names;
