@@ -284,6 +284,10 @@ impl Epochs {
     /// The store cannot be read.
     pub fn restore(&self) -> Result<Option<Restored>, StorageError> {
         let Some(manifest) = self.retained.back() else { return Ok(None) };
+        // Others act upon what is restored, so it has to outlive a loss of power. Whoever wrote it may have failed just
+        // before that.
+        self.packs.values().try_for_each(|pack| pack.make_durable(&self.store))?;
+        self.store.make_durable(&manifest::name(&self.line, manifest.epoch))?;
         let mut read: Vec<(Entry, Bytes)> = Vec::new();
         for pack in self.packs.values() {
             pack.read_live(&self.store, |entry, bytes| read.push((entry.clone(), bytes)))?;

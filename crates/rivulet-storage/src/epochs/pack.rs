@@ -168,6 +168,11 @@ impl Pack {
         self.entries.iter().zip(&self.live).filter(|(_, is_live)| **is_live).map(|(entry, _)| entry)
     }
 
+    /// Forces it to disk, if it is in a folder.
+    pub(super) fn make_durable(&self, store: &Store) -> Result<(), StorageError> {
+        store.make_durable(&self.object)
+    }
+
     /// Reads the live pieces in the order of their offsets. Neighbouring pieces are read in one request: a request to
     /// an object store takes as long as the transfer of some hundred kilobytes.
     pub(super) fn read_live(&self, store: &Store, mut take: impl FnMut(&Entry, Bytes)) -> Result<(), StorageError> {

@@ -242,15 +242,20 @@ impl Store {
                 self.runtime.block_on(written).map(drop)
             }
         };
-        match (written, &self.home) {
-            (Ok(()), Home::Folder(folder)) => folder
+        match written {
+            Ok(()) => self.make_durable(name),
+            Err(Error::AlreadyExists { .. }) => Err(StorageError::Taken { what: format!("{}/{name}", self.place) }),
+            Err(error) => Err(self.failed("write", name, error)),
+        }
+    }
+
+    /// Forces an object to disk that was found: whoever wrote it may have failed before that.
+    pub(crate) fn make_durable(&self, name: &str) -> Result<(), StorageError> {
+        match &self.home {
+            Home::Folder(folder) => folder
                 .sync(name)
                 .map_err(|source| StorageError::from_io(format!("cannot write {name}"), &self.place, source)),
-            (Ok(()), Home::Memory | Home::Bucket(_)) => Ok(()),
-            (Err(Error::AlreadyExists { .. }), _) => {
-                Err(StorageError::Taken { what: format!("{}/{name}", self.place) })
-            }
-            (Err(error), _) => Err(self.failed("write", name, error)),
+            Home::Memory | Home::Bucket(_) => Ok(()),
         }
     }
 
