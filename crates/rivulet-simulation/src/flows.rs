@@ -481,8 +481,11 @@ impl Running {
     }
 }
 
+/// What an epoch has of a query, and what was saved beside it.
+pub(crate) type SavedQuery = (Snapshot, Vec<String>);
+
 /// Opens the epochs of a query. Returns the state that the newest one has, and what sinks have stated so far.
-pub(crate) fn restore(disk: &SimulatedDisk) -> Result<(Epochs, Option<(Snapshot, Vec<String>)>), String> {
+pub(crate) fn restore(disk: &SimulatedDisk) -> Result<(Epochs, Option<SavedQuery>), String> {
     let text = |error: rivulet_storage::StorageError| error.to_string();
     let folder = Path::new("checkpoints");
     disk.make_folder(folder).map_err(|error| error.to_string())?;

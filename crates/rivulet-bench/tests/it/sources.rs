@@ -322,7 +322,8 @@ fn valves_of_the_equipment_answer_their_sensors_by_the_schedule() {
         (1..400_000).filter(differs).map(|row| row * 10).collect()
     };
     // All in milliseconds: 200; 300 (1 + k / 30,000) to the nearest 10; 500, from the fiftieth on 520.
-    let schedule: [(&str, &str, i64, fn(i64) -> i64); 3] = [
+    type Delay = fn(i64) -> i64;
+    let schedule: [(&str, &str, i64, Delay); 3] = [
         ("bm05", "bm08", 5_000, |_| 200),
         ("bm06", "bm09", 7_000, |k| (300 * (30_000 + k) + 150_000) / 300_000 * 10),
         ("bm07", "bm10", 11_000, |k| 500 + 20 * i64::from(k >= 50)),

@@ -362,7 +362,9 @@ fn a_wrong_token_and_a_missing_right_are_told_and_a_link_ends_with_its_token() {
     let cloud = start(cloud_folder.path(), &[("RIVULET_LINK_ADDRESS", link.to_string()), often]);
     for stream in ["readings", "beside"] {
         cloud.sql_ok(&format!("CREATE SOURCE {stream} (n BIGINT) FROM 'link:{stream}'"));
-        cloud.sql_ok(&format!("CREATE SINK {stream}_out TO 'file:{stream}/' FORMAT JSON"));
+        cloud.sql_ok(&format!(
+            "CREATE SINK {stream}_out TO 'file:{stream}/' FORMAT JSON WITH (commit_interval => '300 ms')"
+        ));
         cloud.sql_ok(&format!("CREATE QUERY {stream}_in AS SELECT n FROM {stream} INTO {stream}_out"));
     }
     let arrived = |stream: &str, all: std::ops::Range<u64>| {

@@ -87,9 +87,12 @@ fn a_disk_that_is_full_holds_up_the_query_and_is_told_and_no_row_is_lost() {
     let Some(disk) = Disk::mount(&gateway_folder.path().join("data"), "200m") else { return };
     let often = ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned());
     let cloud = start(cloud_folder.path(), &[("RIVULET_LINK_ADDRESS", link.to_string()), often]);
-    for (stream, to) in [("readings", "'file:out/'"), ("beside", "'mqtt:aside'")] {
+    for (stream, to) in [
+        ("readings", "'file:out/' FORMAT JSON WITH (commit_interval => '300 ms')"),
+        ("beside", "'mqtt:aside' FORMAT JSON"),
+    ] {
         cloud.sql_ok(&format!("CREATE SOURCE {stream} (n BIGINT) FROM 'link:{stream}'"));
-        cloud.sql_ok(&format!("CREATE SINK {stream}_out TO {to} FORMAT JSON"));
+        cloud.sql_ok(&format!("CREATE SINK {stream}_out TO {to}"));
         cloud.sql_ok(&format!("CREATE QUERY {stream}_in AS SELECT n FROM {stream} INTO {stream}_out"));
     }
     let mut aside = subscribed(&cloud, "aside");
