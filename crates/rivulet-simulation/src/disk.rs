@@ -273,6 +273,12 @@ impl State {
                 }
             }
         }
+        // What is in a folder that is gone is gone, whatever was synced of it.
+        for folder in std::mem::take(synced_folders) {
+            if folder.parent().is_none_or(|outer| outer == Path::new("") || synced_folders.contains(outer)) {
+                synced_folders.insert(folder);
+            }
+        }
         let is_there =
             |path: &PathBuf| path.parent().is_none_or(|outer| outer == Path::new("") || synced_folders.contains(outer));
         synced_names.retain(|path, _| is_there(path));

@@ -15,20 +15,17 @@ mod spool;
 mod dial;
 mod listen;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, LazyLock, OnceLock, Weak};
 
 use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
-use rivulet_storage::RealDisk;
 use rivulet_wire::{Connection, Hello};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use xxhash_rust::xxh3::xxh3_64;
-
-use crate::clock::SystemClock;
 
 pub use dial::Target;
 use listen::Known;
@@ -37,14 +34,13 @@ use peer::{Common, random};
 pub use peer::{Keep, Machine, OnRoom, Outgoing, Peer, Receive, Store, Worked};
 pub use rights::{LinkAuthorizer, LinkLogin, LinkRights};
 pub use rivulet_wire::{Asked, Compression, Received, SendOptions};
-pub use spool::{Delivery, Prepared, Spool, SpoolOptions, Spooled};
+pub use spool::{Delivery, OpenSpools, Prepared, Spool, SpoolOptions, Spooled};
 
 /// The links of this process. Its thread begins with the first of them.
 pub struct Links {
     common: Arc<Common>,
     pub(crate) machine: Machine,
-    /// The spools by their folders: two of one folder would write the same files.
-    open: Mutex<BTreeMap<PathBuf, Weak<Spool>>>,
+    pub(crate) open: OpenSpools,
     /// Processes that this one dials.
     dialled: Mutex<HashMap<Target, Weak<Peer>>>,
     known: Arc<Known>,
@@ -60,15 +56,14 @@ impl Links {
     /// The links of a process with this name, which no other process has that links to the same ones, and a folder for
     /// what waits to be sent. `on_room` is called when a stream may have room again.
     pub fn new(name: &str, spools: Option<PathBuf>, on_room: OnRoom) -> Self {
-        let (disk, clock, random) = (Arc::new(RealDisk), Arc::new(SystemClock), Arc::new(random));
-        Self::on(Machine { disk, clock, random, is_stepped: false }, name, spools, on_room)
+        Self::on(Machine::real(), name, spools, on_room)
     }
 
     /// The same on any machine.
     pub fn on(machine: Machine, name: &str, spools: Option<PathBuf>, on_room: OnRoom) -> Self {
         let (run, clock) = ((machine.random)(), machine.clock.clone());
         let common = Common { name: name.to_owned(), run, clock, receivers: Mutex::default(), on_room };
-        let (open, dialled, known) = (Mutex::default(), Mutex::default(), Arc::default());
+        let (open, dialled, known) = (OpenSpools::default(), Mutex::default(), Arc::default());
         let (kept, thread) = (Mutex::default(), OnceLock::new());
         Self { common: Arc::new(common), machine, open, dialled, known, spools, kept, thread }
     }

@@ -10,7 +10,7 @@ use arrow::datatypes::SchemaRef;
 use parking_lot::Mutex;
 use ring::rand::{SecureRandom, SystemRandom};
 use rivulet_dataflow::{Clock, Element};
-use rivulet_storage::Disk;
+use rivulet_storage::{Disk, RealDisk};
 use rivulet_wire::{
     Asked, Buffer, Connection, Event, Packed, ReceiveOptions, Received, SendOptions, Session, StreamId, Taken,
     WireError,
@@ -20,6 +20,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 
 use super::rights::LinkRights;
+use crate::clock::SystemClock;
 use crate::tls::Fault;
 
 /// The bytes that are read at once.
@@ -79,6 +80,14 @@ pub struct Machine {
     /// Whether links have no threads: the caller carries the bytes of their connections ([`Worked::step`]) and keeps
     /// their spools ([`super::Links::keep_once`]).
     pub is_stepped: bool,
+}
+
+impl Machine {
+    /// The machine that this process runs on.
+    pub fn real() -> Self {
+        let (disk, clock, random) = (Arc::new(RealDisk), Arc::new(SystemClock), Arc::new(random));
+        Self { disk, clock, random, is_stepped: false }
+    }
 }
 
 /// What the peers of a process have in common.

@@ -7,7 +7,7 @@
 //!   without its rows.
 //! - Memory and disk are bounded: without room the sink is given no more.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -23,7 +23,6 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::Links;
 use super::peer::{Machine, Outgoing, Peer, Store};
 
 /// How many times a row may arrive.
@@ -73,6 +72,9 @@ struct Saved {
     #[serde(default)]
     is_parted: bool,
 }
+
+/// The spools of a process by their folders: two of one folder would write the same files.
+pub type OpenSpools = Mutex<BTreeMap<PathBuf, Weak<Spool>>>;
 
 /// A buffer: its number, the rows up to its end, and its bytes.
 type Kept = (u64, u64, Vec<u8>);
@@ -134,14 +136,14 @@ impl Spool {
     /// # Errors
     /// The folder cannot be used, another spool writes there, or rows with other columns wait there.
     pub fn open(
-        links: &Links,
+        (machine, open): (&Machine, &OpenSpools),
         folder: &Path,
         schema: &Schema,
         options: SpoolOptions,
         prepared: &[Prepared],
     ) -> io::Result<Arc<Self>> {
-        let machine = links.machine.clone();
-        let mut open = links.open.lock();
+        let machine = machine.clone();
+        let mut open = open.lock();
         open.retain(|_, spool| spool.strong_count() > 0);
         if open.get(folder).and_then(Weak::upgrade).is_some_and(|spool| spool.is_in_use()) {
             return Err(io::Error::other("an earlier version is about to leave what waits to be sent"));
@@ -641,7 +643,7 @@ mod tests {
     };
 
     fn open(folder: &Path, columns: &Schema, options: SpoolOptions, prepared: &[Prepared]) -> io::Result<Arc<Spool>> {
-        Spool::open(&Links::new("", None, None), folder, columns, options, prepared)
+        Spool::open((&Machine::real(), &OpenSpools::default()), folder, columns, options, prepared)
     }
 
     /// A row with this number, which is a buffer by itself.

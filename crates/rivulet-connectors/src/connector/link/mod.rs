@@ -59,7 +59,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                 default: Some("at_least_once"),
                 help: "With `at_least_once` rows are sent at once, and those after the last checkpoint come again after \
                        a crash of this server. With `exactly_once` rows are sent with the checkpoint that covers them, \
-                       so they come later by up to `checkpoint.interval`. With `none` rows wait in memory: they are \
+                       so they come later by up to `checkpoint.interval_s`. With `none` rows wait in memory: they are \
                        lost if this server ends, and while the other one is away the query waits.",
             },
             OptionDescription {
@@ -221,7 +221,13 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     let older = older.filter(|number| *number >= instance.of && number % instance.of == instance.number);
     let mut spooled = Vec::new();
     for number in std::iter::once(instance.number).chain(older) {
-        let spool = Spool::open(&links, &folder.join(number.to_string()), &spec.schema, spooling, &prepared);
+        let spool = Spool::open(
+            (&links.machine, &links.open),
+            &folder.join(number.to_string()),
+            &spec.schema,
+            spooling,
+            &prepared,
+        );
         let opened =
             spool.and_then(|spool| links.send_spooled(target.clone(), name(number), spec.schema.clone(), spool));
         spooled.push(opened.map_err(|error| failed(&error, hint))?);
