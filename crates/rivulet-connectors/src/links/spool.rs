@@ -484,20 +484,15 @@ impl Inner {
             return Ok(self.recent.get(place));
         }
         if !(self.read_range.0..=self.read_range.1).contains(&number) {
-            self.read.clear();
-            let (end, read) = (log.file_end(number), &mut self.read);
-            self.read_range = (number, end.saturating_sub(1).max(number));
-            let outcome = log.read(number, end, &mut |record| {
+            (self.read_range, self.read) = ((1, 0), VecDeque::new());
+            let read = &mut self.read;
+            let outcome = log.read(number, log.file_end(number), &mut |record| {
                 let rows = record.client.try_into().map_or(0, u64::from_le_bytes);
                 read.push_back((record.position, rows, record.payload.to_vec()));
                 true
-            });
-            if let Err(error) = outcome {
-                self.read_range = (1, 0);
-                return Err(error);
-            }
-            // The file may still grow.
-            self.read_range.1 = self.read_range.1.min(log.durable());
+            })?;
+            // Not what has become durable since.
+            self.read_range = (number, outcome.next.saturating_sub(1));
         }
         Ok(place(&self.read, number).and_then(|place| self.read.get(place)))
     }

@@ -110,7 +110,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
             },
         ],
     }),
-    example: "CREATE SINK up TO 'link:cloud.example:7117/readings' WITH (tls => true, token => SECRET cloud);",
+    example: "CREATE SINK up TO 'link:cloud.example:7117/readings' WITH (tls => true);",
     open: Opening {
         source: Some(source::open),
         sink: Some(open_sink),
