@@ -254,7 +254,8 @@ impl Outbound {
     pub(crate) fn grant(&mut self, untaken: u64, bytes: u64) -> Result<(), WireError> {
         self.granted_bytes = self.granted_bytes.max(bytes);
         let queue = &mut self.queue;
-        let taken = if untaken == 0 { 0 } else { queue.place_of(untaken)? };
+        // Where a stored stream was opened anew, the other side may still take what came before.
+        let taken = if untaken <= queue.first { 0 } else { queue.place_of(untaken)? };
         if taken > queue.sent {
             return Err(WireError::Broken("that it has taken a buffer which was not sent"));
         }

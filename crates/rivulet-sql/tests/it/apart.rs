@@ -53,8 +53,9 @@ fn what_a_gateway_sends_is_what_the_cloud_reads() {
         assert_eq!(gateway.output.schema, cloud.sources[0].declaration.declared, "{select}");
         assert_eq!((gateway.sources.len(), cloud.sources.len()), (1, 1));
         let texts = [explain_query(&gateway), explain_query(&cloud)];
-        assert!(texts[0].contains("partial") && !texts[0].contains("final"), "{}", texts[0]);
-        assert!(texts[1].contains("final") && !texts[1].contains("partial"), "{}", texts[1]);
+        let has = |text: &str, word: &str| text.lines().any(|line| line.trim() == word);
+        assert!(has(&texts[0], "partial") && !has(&texts[0], "final"), "{}", texts[0]);
+        assert!(has(&texts[1], "final") && !has(&texts[1], "partial"), "{}", texts[1]);
     }
 }
 
@@ -84,12 +85,6 @@ fn what_cannot_be_computed_in_two_parts_is_refused() {
         (
             format!("SELECT device, count(DISTINCT value) AS m, window_end {tumble} GROUP BY device, window_end"),
             "needs one window",
-        ),
-        (
-            format!(
-                "SELECT CAST(room AS INT) AS k, count(*) AS n, window_end {tumble} GROUP BY CAST(room AS INT), window_end"
-            ),
-            "CAST it to BIGINT",
         ),
         (
             "SELECT d, count(*) AS n, window_end FROM TABLE(TUMBLE(TABLE (SELECT device AS d, ts,
