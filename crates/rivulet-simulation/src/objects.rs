@@ -166,3 +166,35 @@ impl redb::StorageBackend for SimulatedFile {
         self.write_at(bytes, offset)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use rivulet_storage::{Epoch, EpochSettings, Epochs, StorageError, Store};
+
+    use super::*;
+    use crate::disk::Lies;
+
+    #[test]
+    fn epochs_that_cannot_be_read_for_a_moment_are_not_given_up() {
+        let (disk, root) = (SimulatedDisk::new(1, Lies::default()), FilePath::new("checkpoints"));
+        disk.make_folder(root).unwrap();
+        let open = || -> Result<Epochs, StorageError> {
+            let (objects, folder) =
+                (Objects::new(disk.clone(), root), (Arc::new(disk.clone()) as Arc<_>, root.to_owned()));
+            let store = Store::over(Arc::new(objects), Some(folder), "checkpoints".into())?;
+            Epochs::open(Arc::new(store), "line", EpochSettings { retained: 2 })
+        };
+        let mut epochs = open().unwrap();
+        for number in 1..3 {
+            epochs.commit(Epoch { note: number.into(), pieces: Vec::new(), dropped: Vec::new() }).unwrap();
+        }
+        disk.fail_to_read(true);
+        // Whoever went on from the first one would undo what the second one says.
+        let error = open().unwrap_err();
+        assert!(error.to_string().contains("the disk does not answer"), "{error}");
+        disk.fail_to_read(false);
+        assert_eq!(open().unwrap().newest(), Some(2));
+    }
+}

@@ -79,13 +79,11 @@ impl StorageError {
 
     /// Whether the data is damaged, truncated or missing. Any other error may be gone at the next attempt.
     pub(crate) fn is_damage(&self) -> bool {
-        use io::ErrorKind::{InvalidData, InvalidInput, NotFound, Other, UnexpectedEof};
+        use io::ErrorKind::{InvalidData, InvalidInput, NotFound, UnexpectedEof};
         match self {
             Self::Damaged { .. } => true,
-            // An object store has no error kind of its own for a range behind the end.
-            Self::Io { source, .. } => {
-                matches!(source.kind(), InvalidData | InvalidInput | NotFound | Other | UnexpectedEof)
-            }
+            // An error that nobody can tell is none: whoever goes back to an older state loses what came after it.
+            Self::Io { source, .. } => matches!(source.kind(), InvalidData | InvalidInput | NotFound | UnexpectedEof),
             _ => false,
         }
     }
@@ -103,7 +101,8 @@ mod tests {
     #[test]
     fn what_may_be_over_at_the_next_attempt_is_no_damage() {
         let io = |source: io::Error| StorageError::from_io("cannot read it", "here", source).is_damage();
-        assert!(io(io::ErrorKind::NotFound.into()) && io(io::Error::other("Requested range was invalid")));
+        assert!(io(io::ErrorKind::NotFound.into()) && io(io::ErrorKind::UnexpectedEof.into()));
+        assert!(!io(io::Error::other("the disk does not answer")));
         assert!(StorageError::damaged("it", "cut").is_damage());
         assert!(!io(io::ErrorKind::PermissionDenied.into()));
         assert!(!io(io::Error::from_raw_os_error(24)), "too many open files");
