@@ -158,7 +158,7 @@ impl Peer {
     }
 
     /// Whether it is connected.
-    pub(super) fn is_linked(&self) -> bool {
+    pub fn is_connected(&self) -> bool {
         self.state.lock().is_connected
     }
 
@@ -199,8 +199,17 @@ impl Peer {
 
     /// Another process goes on with a stream that this peer sends: what waits of it here is not needed.
     pub fn replace(&self, stream: Received) {
+        self.end(stream, "another process with the same identity sends this stream");
+    }
+
+    /// A stream that this peer sends is not needed any more, and neither is what waits of it here.
+    pub fn forget(&self, stream: Received) {
+        self.end(stream, "it is not needed any more");
+    }
+
+    fn end(&self, stream: Received, why: &str) {
         let mut session = self.session.lock();
-        session.refuse(stream, "another process with the same identity sends this stream");
+        session.refuse(stream, why);
         session.abandon(stream);
         self.takers.lock().remove(&stream);
         self.woken.notify_one();
@@ -283,9 +292,6 @@ impl Peer {
                 Ok(due_us) => due_us,
                 Err(error) => return error.to_string(),
             };
-            if may_take && !out.is_empty() {
-                common.on_room.iter().for_each(|on_room| on_room());
-            }
             let write = async {
                 match written < out.len() {
                     true => writer.write(&out[written..]).await.map(|bytes| (bytes, false)),
@@ -324,12 +330,16 @@ impl Peer {
             asked = self.settle(common, &mut session);
         }
         session.tick(now_us)?;
-        if out.is_empty() {
+        let may_take = out.is_empty();
+        if may_take {
             session.connection().expect("it is attached").take_to_send(out, now_us);
         }
         let due_us = session.due_us().saturating_sub(now_us);
         drop(session);
         drop(asked);
+        if may_take && !out.is_empty() {
+            common.on_room.iter().for_each(|on_room| on_room());
+        }
         Ok(due_us)
     }
 
@@ -372,11 +382,12 @@ impl Peer {
         let mut session = self.session_of(number)?;
         // What came before an error is there to be taken.
         let outcome = session.receive(bytes, common.now_us());
-        let (mut taken, mut durable, mut arrived) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut taken, mut durable, mut arrived, mut has_room) = (Vec::new(), Vec::new(), Vec::new(), false);
         while let Some(event) = session.event() {
             let mut state = self.state.lock();
             match event {
                 Event::Accepted { stream, after } => {
+                    has_room = true;
                     state.refused.remove(&stream);
                     taken.extend(after.map(|after| (stream, after)));
                 }
@@ -399,6 +410,9 @@ impl Peer {
         }
         for (stream, number) in durable {
             store_of(stream).into_iter().for_each(|store| store.forget(number));
+        }
+        if has_room {
+            common.on_room.iter().for_each(|on_room| on_room());
         }
         for (stream, is_there) in arrived {
             let mut takers = self.takers.lock();
