@@ -1,0 +1,38 @@
+//! Bursts: tasks of big queries that run on borrowed workers for a while.
+//!
+//! A worker is a process that dials the server. The server gives it places for tasks, and moves the state of tasks into
+//! them and back. In reading order: [`message`]: what both sides say; [`pipe`]: the streams of one task; [`roster`]: the
+//! server's side; [`worker`]: the other one.
+//!
+//! What must hold: there is no thread here. Whoever has one calls `turn` of a roster or a worker, so that a simulation
+//! can step them.
+
+pub(crate) mod message;
+pub(crate) mod pipe;
+pub(crate) mod roster;
+pub(crate) mod worker;
+
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use rivulet_dataflow::{Dataflow, EdgeKind, NodeId};
+
+/// The columns of the rows that a stage of these nodes takes, by input, and of those that it gives.
+pub(crate) fn columns(dataflow: &Dataflow, nodes: &[NodeId]) -> (Vec<SchemaRef>, SchemaRef) {
+    let columns = |node: NodeId| dataflow.nodes()[node].schema.clone();
+    let mut inputs: Vec<SchemaRef> = Vec::new();
+    let edges = dataflow.inputs_of(nodes[0]).filter(|edge| !matches!(edge.kind, EdgeKind::Refused { .. }));
+    let mut edges: Vec<_> = edges.collect();
+    edges.sort_by_key(|edge| edge.input);
+    for edge in edges {
+        match inputs.get_mut(edge.input) {
+            None => inputs.push(columns(edge.from)),
+            // Of several streams into one input, one may have nulls where another has none.
+            Some(shared) => {
+                let nullable = |field: &Arc<Field>| field.as_ref().clone().with_nullable(true);
+                *shared = Arc::new(Schema::new(shared.fields().iter().map(nullable).collect::<Vec<_>>()));
+            }
+        }
+    }
+    (inputs, columns(*nodes.last().expect("a stage has a node")))
+}
