@@ -12,7 +12,8 @@
 //! [`rivulet_dataflow::stage`] decides what is fused into a stage and in how many instances it runs. Here, in reading
 //! order: [`inbox`]: the queue in front of a task; [`peer`] and [`exchange`]: where rows go; [`alignment`],
 //! [`idleness`] and [`reader`]: sources; [`measure`] and [`report`]: what tasks have done; [`checkpoint`]: the state of
-//! all tasks at one moment; [`state`]: what tasks share; [`task`]: one activation.
+//! all tasks at one moment; [`pipe`]: what a task that runs elsewhere holds; [`state`]: what tasks share; [`task`]: one
+//! activation.
 
 mod inbox;
 mod peer;
@@ -23,6 +24,7 @@ mod reader;
 mod measure;
 mod report;
 pub mod checkpoint;
+pub mod pipe;
 mod state;
 mod task;
 
@@ -40,14 +42,17 @@ use checkpoint::{CheckpointError, Gathered};
 use exchange::Outputs;
 use idleness::Idleness;
 use peer::Peer;
-use state::{FlowState, Phase};
+use state::FlowState;
 use task::{FlowTask, FlowTaskParts};
 
 pub use exchange::{Letters, Tap};
+pub use idleness::SourceTime;
 pub use inbox::FlowLimits;
 pub use measure::OperatorReport;
+pub use pipe::{GuestFigures, Pipe, PipeError, Waker, Word};
 pub use reader::Partition;
 pub use report::{FlowReport, TaskReport, Usage};
+pub use state::Phase;
 
 /// The parts of a big query.
 pub struct FlowParts {

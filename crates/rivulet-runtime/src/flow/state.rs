@@ -14,7 +14,7 @@ use super::peer::Peer;
 
 /// What a flow is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub enum Phase {
     /// Sources are polled.
     Running,
     /// Sources are not polled.
@@ -30,7 +30,8 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    const ALL: [Self; 6] =
+    /// All phases, by their discriminant.
+    pub const ALL: [Self; 6] =
         [Self::Running, Self::Paused, Self::Closing, Self::Draining, Self::Stopping, Self::Cancelled];
 
     /// Whether sources are not polled until the flow is resumed.
