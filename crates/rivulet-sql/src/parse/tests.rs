@@ -171,17 +171,20 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "SHOW QUERYS",
-            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, SECRETS, TENANTS, USERS, TOKENS or GRANTS, found 'QUERYS'\nhint: did you mean 'QUERIES'?",
+            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, SECRETS, TENANTS, USERS, TOKENS, GRANTS or BURSTS, found 'QUERYS'\nhint: did you mean 'QUERIES'?",
         ),
         (
             "SHOW STREAMS",
-            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, SECRETS, TENANTS, USERS, TOKENS or GRANTS, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
+            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, SECRETS, TENANTS, USERS, TOKENS, GRANTS or BURSTS, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
         ),
         (
             "CREATE SINK s TO 'http://a' FORMAT JSON WITH (token => '\0name')",
             "error at line 1, column 56: a value has no zero byte\nhint: leave the character out",
         ),
-        ("ALTER QUERY q", "error at line 1, column 14: expected SET or LABEL, found the end of the statement"),
+        (
+            "ALTER QUERY q",
+            "error at line 1, column 14: expected SET, LABEL or REDIRECT, found the end of the statement",
+        ),
         (
             "ALTER QUERY q SET limit => 3",
             "error at line 1, column 19: expected '(', found 'limit'\nhint: values stand in parentheses, each behind its name: (name => 5, other => 'text')",
@@ -200,7 +203,7 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "ALTER QUERY q SETT (a => 3)",
-            "error at line 1, column 15: expected SET or LABEL, found 'SETT'\nhint: did you mean 'SET'?",
+            "error at line 1, column 15: expected SET, LABEL or REDIRECT, found 'SETT'\nhint: did you mean 'SET'?",
         ),
         (
             "ALTER TABLE t SET (a => 3)",
