@@ -9,7 +9,7 @@ use std::fmt;
 use rivulet_dataflow::Work;
 use rivulet_dataflow::stage::Stage;
 use rivulet_runtime::TaskReport;
-use rivulet_sql::{Operators, Position, QueryPlan, name_in_sql};
+use rivulet_sql::{Operators, QueryPlan, name_in_sql};
 
 use crate::counted::counted;
 use crate::run;
@@ -114,22 +114,21 @@ pub(crate) fn redirected(
     let meant = meant((name, plan), stages, operators)?;
     let checked = meant.iter().map(|&index| check(plan, (index, &stages[index]), tasks).map(|()| index));
     let (may_go, stay): (Vec<_>, Vec<_>) = checked.partition(Result::is_ok);
+    let why: Vec<String> = stay.into_iter().filter_map(Result::err).collect();
     let position = match operators {
-        Operators::All if !may_go.is_empty() => None,
-        Operators::All => Some(Position::default()),
+        Operators::All => None,
         Operators::Number(_, position) => Some(*position),
         Operators::Named(name) => Some(name.position),
     };
-    let why: Vec<String> = stay.into_iter().filter_map(Result::err).collect();
-    match position {
-        Some(position) if !why.is_empty() => {
-            let error = ServiceError::new(ErrorKind::Conflict, why.join("; "));
-            let error =
-                error.with_hint(format!("EXPLAIN QUERY {} says of each stage whether it may go", name_in_sql(name)));
-            Err(if position.is_known() { error.or_at(position) } else { error })
-        }
-        _ => Ok(may_go.into_iter().flatten().collect()),
+    if why.is_empty() || (position.is_none() && !may_go.is_empty()) {
+        return Ok(may_go.into_iter().flatten().collect());
     }
+    let hint = format!("EXPLAIN QUERY {} says of each stage whether it may go", name_in_sql(name));
+    let error = ServiceError::new(ErrorKind::Conflict, why.join("; ")).with_hint(hint);
+    Err(match position {
+        Some(position) => error.or_at(position),
+        None => error,
+    })
 }
 
 /// The stages of `operators` of a query, by their indices, in order.
@@ -210,4 +209,73 @@ fn title(plan: &QueryPlan, stage: &Stage) -> String {
         work => work.name(),
     };
     stage.nodes.iter().map(name).collect::<Vec<_>>().join(" > ")
+}
+
+#[cfg(test)]
+mod tests {
+    use rivulet_connectors::files::Files;
+    use rivulet_dataflow::stage::cut;
+    use rivulet_sql::{Position, Scope, Statement, parse_script, plan_query};
+
+    use super::*;
+
+    /// The plan of a SELECT over generated bids, and its stages.
+    fn planned(select: &str) -> (QueryPlan, Vec<Stage>) {
+        let (mut scope, mut plan) = (Scope::new(), None);
+        for (statement, _) in parse_script(&format!("CREATE SOURCE bid FROM 'nexmark:bid'; {select}")).expect(select) {
+            match statement {
+                Statement::CreateSource(create) => {
+                    let declared = create.declare(run::own_columns(&Files::of_user())).expect("a source");
+                    scope.add_source(declared).expect("declared");
+                }
+                Statement::RunQuery(query) => plan = Some(plan_query(&query, &scope).expect(select)),
+                other => panic!("{other:?}"),
+            }
+        }
+        let plan = plan.expect("a SELECT");
+        let stages = cut(&plan.dataflow, &[2], 2);
+        (plan, stages)
+    }
+
+    fn task(stage: usize, rows_in: u64, rows_out: u64, busy_us: u64) -> TaskReport {
+        TaskReport { stage, rows_in, rows_out, busy_us, ..TaskReport::default() }
+    }
+
+    const JOIN: &str = "SELECT a.price, b.price AS other FROM bid AS a JOIN bid AS b ON a.auction = b.bidder \
+                        WITH (burst => true)";
+
+    #[test]
+    fn what_does_not_pay_is_refused_by_name() {
+        let (plan, stages) = planned(JOIN);
+        let join = stages.iter().position(|stage| title(&plan, stage).starts_with("join")).expect("a join");
+        let at = Position { line: 1, column: 24 };
+        let node = stages[join].nodes[0] as u64 + 1;
+        let redirected = |tasks: &[TaskReport], operators| redirected(("q", &plan), &stages, tasks, operators);
+        let number = &Operators::Number(node, at);
+        // 44 ns to send a row, and 42 ns for each of the rows that come back.
+        let cheap = [task(join, 10_000, 10_000, 300), task(join, 10_000, 10_000, 500)];
+        let error = redirected(&cheap, number).expect_err("86 ns for 40 ns");
+        let price = "40 ns a row here, 86 ns on the wire for 1.00 rows back";
+        assert_eq!(error.message, format!("stage {} does not pay elsewhere: {price}", join + 1));
+        assert_eq!((error.line, error.column), (Some(1), Some(24)));
+        assert!(explain(&plan, &stages, &cheap).contains(&format!("could go with its state; {price}: does not pay")));
+        // Of all stages those go that may.
+        assert!(!redirected(&cheap, &Operators::All).expect("others").contains(&join));
+        let dear = [task(join, 20_000, 20_000, 2_000)];
+        assert_eq!(redirected(&dear, number).expect("100 ns"), [join]);
+        assert!(explain(&plan, &stages, &dear).contains("goes with its state; 100 ns a row here, 86 ns on the wire"));
+        let few = [task(join, 9_999, 9_999, 1)];
+        assert_eq!(redirected(&few, number).expect("not known yet"), [join]);
+    }
+
+    #[test]
+    fn no_row_is_sent_to_a_stage_that_goes_with_its_source() {
+        let (plan, stages) = planned("SELECT price * 2 AS twice FROM bid WHERE price > 5");
+        let tasks = [task(0, 100_000, 50_000, 3_000)];
+        assert_eq!(stages.len(), 1, "the sink, which stays, is a part of it");
+        let found = explain(&plan, &stages, &tasks);
+        let line = "stage 1 (1-4: source bid > filter > project > sink) in 1 task goes with its source; \
+                    30 ns a row here, 21 ns on the wire for 0.50 rows back: pays";
+        assert!(found.contains(line), "{found}");
+    }
 }

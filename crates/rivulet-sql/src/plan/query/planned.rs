@@ -72,8 +72,8 @@ impl QueryPlan {
             return Some(format!("looks rows up in the table '{table}', which a worker has not"));
         }
         let identity = self.identities.get(&node)?;
-        let calls_model = self.versions.iter().any(|version| identity.contains(version));
-        calls_model.then(|| "calls a model, whose file a worker has not".into())
+        let uses_model = self.versions.iter().any(|version| identity.contains(version));
+        uses_model.then(|| "uses a model, whose file a worker has not".into())
     }
 }
 

@@ -7,11 +7,11 @@
 //! In reading order: `claim`: which caller may change a query; `opener`: calls that wait for the world outside;
 //! `declared`: sources, sinks and views; this file: queries, from their creation to their end; `saved` and `note`: what
 //! outlives the process; `ends`: the sources and sinks of a flow; `life`: the states of a query; `begin`: where a query
-//! continues; `burst`: tasks on burst workers; `load`: start and end of the server; `replace`: another version of a query continues where the query was;
-//! `info` and `health`: what is shown of queries; `select`, `select_rows`, `looked_at` and `whole`: readers that watch
-//! rows, how they get them, which rows they may watch, and tables; `watch`: what is done about queries that fail or do
-//! not start; `starts` and `crash`: about queries with which the process dies; `memory`: about queries that need more
-//! memory than allowed.
+//! continues; `burst`: tasks on burst workers; `load`: start and end of the server; `replace`: another version of a
+//! query continues where the query was; `info` and `health`: what is shown of queries; `select`, `select_rows`,
+//! `looked_at` and `whole`: readers that watch rows, how they get them, which rows they may watch, and tables; `watch`:
+//! what is done about queries that fail or do not start; `starts` and `crash`: about queries with which the process
+//! dies; `memory`: about queries that need more memory than allowed.
 
 mod begin;
 mod burst;
