@@ -31,7 +31,9 @@ use std::borrow::Cow;
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::lexer::{self, StatementTokens, describe_token};
-use crate::statement::{CreateApplication, CreateBigQuery, CreateTable, Name, ObjectKind, Show, StateWish, Statement};
+use crate::statement::{
+    CreateApplication, CreateBigQuery, CreateTable, Name, ObjectKind, Operators, Show, StateWish, Statement,
+};
 use crate::{Literal, Position, SqlError};
 use cursor::Cursor;
 
@@ -281,7 +283,7 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     if account::is_next(cursor, &account::SHOWN) {
         return account::show(cursor).map(Statement::Account);
     }
-    const LISTS: [&str; 13] = [
+    const LISTS: [&str; 14] = [
         "APPLICATIONS",
         "QUERIES",
         "TABLES",
@@ -295,6 +297,7 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
         "USERS",
         "TOKENS",
         "GRANTS",
+        "BURSTS",
     ];
     let what = cursor.expect_one_of(&LISTS).map_err(|error| match error.hint {
         Some(_) => error,
@@ -327,6 +330,7 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     Ok(match ObjectKind::ALL.get(what) {
         Some(&kind) => Statement::Show(Show { kind, application, like, label, limit }),
         None if what == 7 => Statement::ShowFunctions { like, limit },
+        None if what == 13 => Statement::ShowBursts { like, limit },
         None => Statement::ShowSecrets { like, limit },
     })
 }
@@ -369,14 +373,15 @@ fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     }
     let name = cursor.name("the name of a query")?;
     if cursor.is_word("as") {
-        return Err(cursor.expected("SET or LABEL").hint(format!(
+        return Err(cursor.expected("SET, LABEL or REDIRECT").hint(format!(
             "CREATE OR REPLACE QUERY {} AS ... gives a big query another text",
             crate::name_in_sql(&name.text)
         )));
     }
     let has_values = match cursor.is_word("label") {
         true => false,
-        false => cursor.expect_one_of(&["SET", "LABEL"]).map(|_| true)?,
+        false if cursor.expect_one_of(&["SET", "LABEL", "REDIRECT"])? == 2 => return redirect(cursor, name),
+        false => true,
     };
     let values = match has_values {
         true => cursor.values_to_set("the name of a parameter", false, "SET (parameter => value)")?,
@@ -388,6 +393,52 @@ fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
         false => None,
     };
     Ok(Statement::AlterQuery { name, values, label })
+}
+
+/// Reads what follows `ALTER QUERY name REDIRECT`.
+fn redirect(cursor: &mut Cursor<'_>, name: Name) -> Result<Statement, SqlError> {
+    const WHICH: &str = "ALL, the number of an operator, or its name in single quotes";
+    let hint = |error: SqlError| match error.hint {
+        Some(_) => error,
+        None => error.hint(format!("EXPLAIN QUERY {} shows numbers and names", crate::name_in_sql(&name.text))),
+    };
+    let position = cursor.position();
+    let operators = match cursor.peek() {
+        Token::Number(digits, _) if digits.parse::<u64>().is_ok_and(|number| number > 0) => {
+            let number = digits.parse().unwrap_or_default();
+            cursor.advance();
+            Operators::Number(number, position)
+        }
+        _ if cursor.eat_word("all") => Operators::All,
+        _ => {
+            let (text, position) = cursor.string(WHICH).map_err(hint)?;
+            Operators::Named(Name { text, position })
+        }
+    };
+    let ratio = match cursor.expect_one_of(&["TO", "BACK"])? {
+        0 => {
+            cursor.expect_word("BURST")?;
+            Some(if *cursor.peek() == Token::EOF { 1.0 } else { ratio(cursor)? })
+        }
+        _ => None,
+    };
+    Ok(Statement::RedirectQuery { name, operators, ratio })
+}
+
+/// Reads which part of the tasks moves.
+fn ratio(cursor: &mut Cursor<'_>) -> Result<f64, SqlError> {
+    let position = cursor.position();
+    let ratio = match cursor.literal()?.0 {
+        Literal::Float(ratio) => ratio,
+        Literal::Integer(whole) => whole as f64,
+        _ => f64::NAN,
+    };
+    if !(ratio > 0.0 && ratio <= 1.0) {
+        let found = if ratio.is_nan() { "something else".to_owned() } else { ratio.to_string() };
+        return Err(SqlError::new(position, format!("the ratio is a number above 0 and at most 1, found {found}"))
+            .hint("it is the part of the tasks of each stage that go: TO BURST 0.7"));
+    }
+    Ok(ratio)
 }
 
 fn drop_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {

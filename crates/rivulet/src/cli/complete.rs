@@ -62,6 +62,7 @@ const FOLLOWERS: &[(&str, &[&str])] = &[
         "SHOW",
         &[
             "APPLICATIONS",
+            "BURSTS",
             "CHECKPOINTS",
             "FUNCTIONS",
             "GRANTS",

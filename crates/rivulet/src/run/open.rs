@@ -107,6 +107,12 @@ pub(crate) fn own_columns(files: &Files) -> impl FnOnce(&str, &str) -> Option<Ow
     }
 }
 
+/// Why a source only runs in the process that has opened it, in words that follow its name; `None` if its partitions
+/// may go on in another process.
+pub(crate) fn bound(declaration: &SourceDeclaration) -> Option<String> {
+    CONNECTORS.bound(&declaration.connector(), &options_text(&declaration.options))
+}
+
 /// The partitions of a source that a query reads.
 pub(super) fn source(
     planned: &PlannedSource,

@@ -24,6 +24,7 @@ mod both_ends;
 mod bounds;
 mod broker_backup;
 mod bulk;
+mod burst_statements;
 mod callers;
 mod snapshot_property;
 mod catalog_crash;

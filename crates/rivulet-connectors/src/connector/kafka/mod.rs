@@ -150,6 +150,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
             is_confirmed: false,
         }),
         by_row: Some(BY_ROW),
+        bound_by: Some(&["group"]),
         ..Opening::NONE
     },
 };

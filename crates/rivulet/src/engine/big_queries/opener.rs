@@ -145,7 +145,9 @@ impl Opener {
         checkpoints: Option<Option<Snapshot>>,
     ) -> Result<Opened, ServiceError> {
         let workers = self.permitted.quota(&name.tenant).workers(self.config.workers.threads);
-        let options = RunOptions::new(workers);
+        // What is to move has to be in parts before. A tenant that may not use all workers keeps to their number.
+        let is_burst = plan.is_burst && workers == self.config.workers.threads;
+        let options = RunOptions::new(if is_burst { self.config.burst.instances.max(workers) } else { workers });
         let (plan, query) = (plan.clone(), name.name.clone());
         let (results, given) = look.unzip();
         let open = move || Opened::open(options, &host, &plan, &query, results, given.as_deref(), checkpoints);
