@@ -3,13 +3,33 @@
 //! What must hold: a statement moves tasks only of a query that was created for it and that has checkpoints, because
 //! the checkpoint is what remains of the state of a worker that is lost.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use rivulet_sql::{Operators, name_in_sql};
+use parking_lot::Mutex;
+use rivulet_connectors::clock::SystemClock;
+use rivulet_dataflow::Clock;
+use rivulet_runtime::{Flow, FlowLimits, MoveError, MoveStep, Placement};
+use rivulet_sql::{Operators, QueryPlan, name_in_sql};
 
-use super::{BigQueries, Engine, run};
-use crate::burst::moves;
+use super::declared::{names, text_of};
+use super::note::ROWS_OF_ONE_PIECE;
+use super::{BigQueries, OneQuery, Remembered, run};
+use crate::burst::message::Hold;
+use crate::burst::pipe::LinkPipe;
+use crate::burst::{columns, moves};
+use crate::counted::counted;
+use crate::engine::threads::Threads;
 use crate::service::{ErrorKind, FullName, QueryState, ServiceError, Tenant};
+
+/// How often burst workers are looked at, and how often if there are none.
+const LOOK_PERIOD: Duration = Duration::from_millis(100);
+const IDLE_PERIOD: Duration = Duration::from_secs(1);
+
+/// A task that has a place: where it is, the pipe to the place, and who gives it.
+type Held = ((usize, usize), Arc<LinkPipe>, On);
 
 /// Tasks of a stage of a query, of which some are or were on burst workers: a row of SHOW BURSTS.
 #[derive(Clone, Debug)]
@@ -35,51 +55,284 @@ pub(in crate::engine) struct Burst {
     pub(in crate::engine) why: String,
 }
 
-impl Engine {
+/// The worker that has a task: its number in the roster, and its name.
+type On = (u64, String);
+
+/// Tasks of queries on burst workers, by query, stage and instance. Tasks that came home stay until the query ends.
+pub(super) type OnWorkers = Mutex<BTreeMap<(u64, usize, usize), On>>;
+
+/// A running query, and stages of it by their indices.
+struct Meant {
+    number: u64,
+    text: String,
+    plan: Arc<QueryPlan>,
+    running: Arc<run::Running>,
+    stages: Vec<usize>,
+}
+
+impl Meant {
+    fn flow(&self) -> &Flow {
+        self.running.flow()
+    }
+
+    /// The tasks of the stages that are elsewhere, or on the way.
+    fn away(&self) -> Vec<Placement> {
+        let is_away = |one: &Placement| self.stages.contains(&one.stage) && one.step != MoveStep::Home;
+        self.flow().placements().into_iter().filter(is_away).collect()
+    }
+
+    /// Waits until the tasks at these places have moved, at most for `timeout`, and returns where they are.
+    fn wait(&self, places: &[(usize, usize)], on_the_way: MoveStep, timeout: Duration) -> Vec<Placement> {
+        const LOOK_PERIOD: Duration = Duration::from_millis(2);
+        let deadline = Instant::now() + timeout;
+        loop {
+            let mut placements = self.flow().placements();
+            placements.retain(|one| places.contains(&(one.stage, one.instance)));
+            let is_over = self.flow().ended().is_some() || Instant::now() >= deadline;
+            if is_over || !placements.iter().any(|one| one.step == on_the_way) {
+                return placements;
+            }
+            std::thread::sleep(LOOK_PERIOD);
+        }
+    }
+}
+
+impl BigQueries {
     /// Sends tasks of a query to burst workers: of each stage that is meant the part `ratio`, above 0 and at most 1,
     /// rounded up. Returns what it has done, in words.
     ///
     /// # Errors
     /// There is no such query or operator; it stays on the server; or there is no worker for it.
-    pub(in crate::engine) fn redirect_query(
+    pub(in crate::engine) fn redirect(
         &self,
         name: &FullName,
         operators: &Operators,
         ratio: f64,
     ) -> Result<String, ServiceError> {
-        let _ = (self.big_queries.to_burst(name, operators)?, ratio);
-        Err(ServiceError::new(ErrorKind::Unavailable, "no burst worker is connected")
-            .with_hint("start one on another machine: rivulet burst-worker --connect HOST:PORT"))
+        let _claim = self.claim(name)?;
+        let meant = self.to_burst(name, operators)?;
+        let away = meant.away();
+        let mut wanted = Vec::new();
+        for &stage in &meant.stages {
+            let instances = meant.flow().stages()[stage].instances;
+            let is_away =
+                |&(_, one): &(usize, usize)| away.iter().any(|task| (task.stage, task.instance) == (stage, one));
+            let (gone, here): (Vec<_>, Vec<_>) = (0..instances).map(|one| (stage, one)).partition(is_away);
+            let count = (1..=instances).find(|&count| count as f64 >= ratio * instances as f64).unwrap_or(instances);
+            wanted.extend(here.into_iter().take(count.saturating_sub(gone.len())));
+        }
+        if wanted.is_empty() {
+            return Ok("so much of it is on burst workers already, nothing was done".into());
+        }
+        let (held, mut why) = self.hold(name, &meant, &wanted)?;
+        let mut moved = Vec::new();
+        for (place, pipe, on) in held {
+            match meant.flow().redirect(place, pipe, ROWS_OF_ONE_PIECE) {
+                Ok(()) => {
+                    self.on_workers.lock().insert((meant.number, place.0, place.1), on);
+                    moved.push(place);
+                }
+                Err(error) => why.push(error.to_string()),
+            }
+        }
+        let placements = meant.wait(&moved, MoveStep::Beginning, self.opener.burst().answer_max);
+        let begun = placements.iter().filter(|one| one.step == MoveStep::Running).count();
+        why.extend(placements.iter().filter_map(|one| one.why.clone()));
+        let waiting = placements.iter().filter(|one| one.step == MoveStep::Beginning).count();
+        if begun + waiting == 0 {
+            why.dedup();
+            return Err(ServiceError::new(ErrorKind::Unavailable, why.join("; ")).with_hint("SHOW BURSTS shows more"));
+        }
+        let on = self.names_on(&meant, &moved);
+        let rest = if waiting > 0 { format!("; {waiting} more go as soon as they can") } else { String::new() };
+        Ok(format!(
+            "{begun} of {} are on burst workers now: {}{rest}",
+            counted(wanted.len() as u64, "task"),
+            on.join(", ")
+        ))
+    }
+
+    /// The names of the workers that have the tasks at these places.
+    fn names_on(&self, meant: &Meant, places: &[(usize, usize)]) -> Vec<String> {
+        let on = self.on_workers.lock();
+        let names = places.iter().filter_map(|(stage, one)| on.get(&(meant.number, *stage, *one)));
+        names.map(|(_, name)| name.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+    }
+
+    /// Asks workers for places for these tasks. Returns those that it got, and why it did not get others.
+    fn hold(
+        &self,
+        name: &FullName,
+        meant: &Meant,
+        wanted: &[(usize, usize)],
+    ) -> Result<(Vec<Held>, Vec<String>), ServiceError> {
+        let roster = self.opener.permitted.links().roster();
+        let none = || {
+            ServiceError::new(ErrorKind::Unavailable, "no burst worker is connected")
+                .with_hint("start one on another machine: rivulet burst-worker --connect HOST:PORT")
+        };
+        // A worker is of the tenant of its token, and only an administrator of the server may have one.
+        let mut workers = if name.tenant.is_default() { roster.workers() } else { Vec::new() };
+        let (script, fingerprint) = (self.script_of(&name.tenant, &meant.text), meant.plan.fingerprint());
+        let mut asked = Vec::new();
+        for &place in wanted {
+            // The one that has the least to do.
+            let worker = workers.iter_mut().min_by_key(|one| (one.tickets + 1) * 1_000 / one.threads.max(1));
+            let worker = worker.ok_or_else(none)?;
+            worker.tickets += 1;
+            let nodes = meant.flow().stages()[place.0].nodes.clone();
+            let (inputs, output) = columns(&meant.plan.dataflow, &nodes);
+            let hold = Hold {
+                ticket: 0,
+                query: name.name.clone(),
+                script: script.clone(),
+                fingerprint: fingerprint.clone(),
+                nodes,
+                instance: place.1,
+                now_us: SystemClock.now_us(),
+                limits: FlowLimits::default(),
+            };
+            let waker = meant.flow().waker(place);
+            if let Some(ticket) = roster.hold(worker.number, hold, (inputs, vec![output]), waker) {
+                asked.push((place, ticket, (worker.number, worker.name.clone())));
+            }
+        }
+        let tickets: Vec<u64> = asked.iter().map(|(_, ticket, _)| *ticket).collect();
+        roster.wait(&tickets, self.opener.burst().answer_max);
+        let (mut held, mut why) = (Vec::new(), Vec::new());
+        for (place, ticket, on) in asked {
+            let outcome = roster.outcome(ticket);
+            // A place that is not taken is given back.
+            let pipe = roster.take(ticket);
+            match outcome.unwrap_or_else(|| Err("it does not answer".into())) {
+                Ok(()) => held.extend(pipe.map(|pipe| (place, pipe, on))),
+                Err(problem) => why.push(format!("the burst worker '{}': {problem}", on.1)),
+            }
+        }
+        Ok((held, why))
+    }
+
+    /// The statements that create a query with this text, and declare what it may need.
+    fn script_of(&self, tenant: &Tenant, text: &str) -> String {
+        let known = self.known.lock();
+        let is_usable =
+            |(number, one): &(&u64, &Remembered)| one.tenant == *tenant && !known.absent.contains_key(number);
+        let declared = known.remembered.iter().filter(is_usable).filter_map(|(_, one)| text_of(&one.statement));
+        let declared: Vec<(&str, &str)> = declared.collect();
+        // What a statement names may name more.
+        let (mut needed, mut wanted) = (BTreeSet::new(), vec![text]);
+        while let Some(text) = wanted.pop() {
+            for (place, (name, other)) in declared.iter().enumerate() {
+                if names(text, name) && needed.insert(place) {
+                    wanted.push(other);
+                }
+            }
+        }
+        let texts = needed.into_iter().map(|place| declared[place].1);
+        texts.chain([text]).collect::<Vec<_>>().join(";\n")
     }
 
     /// Brings tasks of a query back from burst workers. Returns what it has done, in words.
     ///
     /// # Errors
     /// There is no such query or operator; or the worker does not give them back in time.
-    pub(in crate::engine) fn bring_query_back(
-        &self,
-        name: &FullName,
-        operators: &Operators,
-    ) -> Result<String, ServiceError> {
-        self.big_queries.from_burst(name, operators)?;
-        Ok("nothing of it is on a burst worker, nothing was done".into())
+    pub(in crate::engine) fn bring_back(&self, name: &FullName, operators: &Operators) -> Result<String, ServiceError> {
+        let _claim = self.claim(name)?;
+        let meant = self.from_burst(name, operators)?;
+        let places: Vec<_> = meant.away().iter().map(|one| (one.stage, one.instance)).collect();
+        if places.is_empty() {
+            return Ok("nothing of it is on a burst worker, nothing was done".into());
+        }
+        let failed = |error: MoveError| ServiceError::new(ErrorKind::Conflict, error.to_string());
+        places.iter().try_for_each(|&place| meant.flow().bring_back(place).map_err(failed))?;
+        let left = meant.wait(&places, MoveStep::Returning, self.opener.burst().answer_max);
+        let left = left.iter().filter(|one| one.step != MoveStep::Home).count();
+        if left > 0 {
+            let message = format!("{} of {} are not back yet", left, counted(places.len() as u64, "task"));
+            return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint("SHOW BURSTS shows when they are"));
+        }
+        Ok(format!("{} came back", counted(places.len() as u64, "task")))
     }
 
     /// What of a tenant's queries is on burst workers, by query and stage.
-    pub(in crate::engine) fn bursts(&self, _tenant: &Tenant) -> Vec<Burst> {
-        Vec::new()
+    pub(in crate::engine) fn bursts(&self, tenant: &Tenant) -> Vec<Burst> {
+        let mut bursts = Vec::new();
+        for (name, one) in self.bursting().into_iter().filter(|(name, _)| name.tenant == *tenant) {
+            let Some(running) = one.life.flow() else { continue };
+            let placements = running.flow().placements();
+            for (index, stage) in running.flow().stages().iter().enumerate() {
+                let moved: Vec<&Placement> = placements.iter().filter(|task| task.stage == index).collect();
+                let away: Vec<&Placement> = moved.iter().copied().filter(|task| task.step != MoveStep::Home).collect();
+                let on = self.on_workers.lock();
+                let name_of =
+                    |task: &&Placement| on.get(&(one.number, index, task.instance)).map(|(_, name)| name.clone());
+                let in_flight = |task: &&Placement| task.rows_sent.saturating_sub(task.figures.rows_in);
+                if moved.is_empty() {
+                    continue;
+                }
+                bursts.push(Burst {
+                    query: name.name.clone(),
+                    stage: index + 1,
+                    operators: moves::numbers(stage),
+                    tasks: stage.instances,
+                    away: away.len(),
+                    workers: away.iter().filter_map(name_of).collect::<BTreeSet<_>>().into_iter().collect(),
+                    since_us: away.iter().map(|task| task.since_us).min(),
+                    state_bytes: away.iter().map(|task| task.figures.state_bytes).sum(),
+                    in_flight_rows: away.iter().map(in_flight).sum(),
+                    why: moved.iter().filter_map(|task| task.why.clone()).next_back().unwrap_or_default(),
+                });
+            }
+        }
+        bursts
     }
-}
 
-/// The flow of a running query, and stages of it by their indices.
-type Meant = (Arc<run::Running>, Vec<usize>);
+    /// The running queries that may burst.
+    fn bursting(&self) -> Vec<(FullName, OneQuery)> {
+        self.that(|one| one.life.flow().is_some() && one.plan.as_ref().is_some_and(|plan| plan.is_burst))
+    }
 
-impl BigQueries {
+    /// Starts the thread that hears burst workers.
+    pub(in crate::engine) fn watch_bursts(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
+        let queries = self.clone();
+        let links = self.opener.permitted.links();
+        threads.start_paced("rivulet-bursts", &links.burst_news, Duration::ZERO, move || queries.look_at_bursts())
+    }
+
+    /// Hears burst workers, and takes for lost or brings home what has to be. Returns the pause until the next call.
+    fn look_at_bursts(&self) -> Duration {
+        let (roster, config, now_us) =
+            (self.opener.permitted.links().roster(), self.opener.burst(), SystemClock.steady_us());
+        roster.turn(now_us);
+        let workers = roster.workers();
+        let us = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
+        for (_, one) in self.bursting() {
+            let Some(flow) = one.life.flow().map(|running| running.flow()) else { continue };
+            for task in flow.placements() {
+                let place = (task.stage, task.instance);
+                let on = self.on_workers.lock().get(&(one.number, place.0, place.1)).cloned();
+                let Some((worker, name)) = on.filter(|_| task.step != MoveStep::Home) else { continue };
+                if task.unanswered_us.is_some_and(|since_us| since_us > us(config.answer_max)) {
+                    flow.lose(place, &format!("the burst worker '{name}' does not answer"));
+                }
+                let ends_us = workers.iter().find(|one| one.number == worker).and_then(|one| one.ends_us);
+                if task.step == MoveStep::Running
+                    && ends_us.is_some_and(|ends_us| ends_us - us(config.margin) <= now_us)
+                    && let Err(error) = flow.bring_back(place)
+                {
+                    tracing::warn!("a task stays on the burst worker '{name}', which ends soon: {error}");
+                }
+            }
+        }
+        // Without workers, a bell rings when one comes.
+        if workers.is_empty() { IDLE_PERIOD } else { LOOK_PERIOD }
+    }
+
     /// The flow of a query, and the stages that may go to workers if `operators` are redirected.
     ///
     /// # Errors
     /// There is no such query, or it does not run; or what it has or its operators do stays on the server.
-    pub(super) fn to_burst(&self, name: &FullName, operators: &Operators) -> Result<Meant, ServiceError> {
+    fn to_burst(&self, name: &FullName, operators: &Operators) -> Result<Meant, ServiceError> {
         self.meant_stages(name, |plan, running| {
             let stays = |message: String| ServiceError::new(ErrorKind::Conflict, message);
             if !plan.is_burst {
@@ -103,14 +356,14 @@ impl BigQueries {
     ///
     /// # Errors
     /// There is no such query or operator, or the query does not run.
-    pub(super) fn from_burst(&self, name: &FullName, operators: &Operators) -> Result<Meant, ServiceError> {
+    fn from_burst(&self, name: &FullName, operators: &Operators) -> Result<Meant, ServiceError> {
         self.meant_stages(name, |plan, running| moves::meant((&name.name, plan), running.flow().stages(), operators))
     }
 
     fn meant_stages(
         &self,
         name: &FullName,
-        stages: impl FnOnce(&rivulet_sql::QueryPlan, &run::Running) -> Result<Vec<usize>, ServiceError>,
+        stages: impl FnOnce(&QueryPlan, &run::Running) -> Result<Vec<usize>, ServiceError>,
     ) -> Result<Meant, ServiceError> {
         let Some(one) = self.known.lock().query(name) else {
             return Err(ServiceError::not_found(format!("there is no query '{name}' with a text of its own"))
@@ -121,6 +374,8 @@ impl BigQueries {
             return Err(ServiceError::new(ErrorKind::Conflict, format!("'{name}' does not run"))
                 .with_hint(format!("DESCRIBE QUERY {} says why", name_in_sql(&name.name))));
         };
-        Ok((running.clone(), stages(plan, running)?))
+        let stages = stages(plan, running)?;
+        let (number, text, plan, running) = (one.number, one.query.text.clone(), plan.clone(), running.clone());
+        Ok(Meant { number, text, plan, running, stages })
     }
 }

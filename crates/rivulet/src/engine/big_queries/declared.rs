@@ -105,6 +105,11 @@ pub(super) fn declared_by(statement: &Statement) -> Option<(Declared, &str)> {
     Declaration::of(statement).map(|one| (one.what, one.name.text.as_str()))
 }
 
+/// The name of what a recorded statement declares, and its text.
+pub(super) fn text_of(statement: &Statement) -> Option<(&str, &str)> {
+    Declaration::of(statement).map(|one| (one.name.text.as_str(), one.text))
+}
+
 /// What a recorded statement creates, in words: `source 'bids'`.
 pub(super) fn title(statement: &Statement) -> String {
     match (statement, Declaration::of(statement)) {
@@ -224,7 +229,7 @@ fn calls_models(statement: &Statement) -> bool {
 }
 
 /// Whether a name occurs in a text of SQL, ignoring case.
-fn names(text: &str, name: &str) -> bool {
+pub(super) fn names(text: &str, name: &str) -> bool {
     let is_plain = |sign: char| sign.is_alphanumeric() || sign == '_';
     match name.chars().all(is_plain) {
         true => text.split(|sign| !is_plain(sign)).any(|word| word.eq_ignore_ascii_case(name)),

@@ -45,7 +45,6 @@ use rivulet_dataflow::stage::cut;
 use rivulet_sql::{BigQuery, CreateBigQuery, QueryPlan, Scope, Statement, explain_query, plan_query};
 use rivulet_storage::Store;
 
-use super::Engine;
 use super::checkpoints::Checkpoints;
 use super::checkpoints::line::LineStatus;
 use super::memory::MemoryBound;
@@ -63,6 +62,7 @@ use saved::Saved;
 use selects::Select;
 
 pub(super) use burst::Burst;
+use burst::OnWorkers;
 pub(crate) use crash::note_crashes;
 pub(super) use info::BigQuerySnapshot;
 pub(super) use life::Resumed;
@@ -100,6 +100,7 @@ pub(super) struct BigQueries {
     changing: Mutex<()>,
     /// SELECT queries, each for one reader. Some of them have ended.
     selects: Mutex<Vec<Select>>,
+    on_workers: OnWorkers,
     /// Locked for moments only: queries can be read while another one is started.
     known: Mutex<Known>,
     /// Ring when there is a query, for the threads that watch and that make attempts.
@@ -199,7 +200,7 @@ impl BigQueries {
         memory: MemoryBound,
         starts: Starts,
     ) -> Self {
-        let (claimed, released, changing, selects, known) = Default::default();
+        let (claimed, released, changing, selects, on_workers, known) = Default::default();
         Self {
             opener,
             catalog,
@@ -212,6 +213,7 @@ impl BigQueries {
             released,
             changing,
             selects,
+            on_workers,
             known,
             has_some: Default::default(),
         }

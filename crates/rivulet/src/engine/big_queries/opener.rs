@@ -12,7 +12,7 @@ use rivulet_runtime::{Tap, Workers};
 use rivulet_sql::QueryPlan;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::config::Config;
+use crate::config::{BurstConfig, Config};
 use crate::engine::messaging::Messaging;
 use crate::engine::outside::{OPEN_MAX, Outside, START_MAX, START_MIN};
 use crate::engine::permitted::Permitted;
@@ -48,6 +48,11 @@ impl Opener {
     ) -> Self {
         let (start_ends, has_started) = (OnceLock::new(), AtomicBool::new(false));
         Self { config, permitted, messaging, workers, outside, server_id, is_stopped, start_ends, has_started }
+    }
+
+    /// How tasks go to burst workers.
+    pub(super) fn burst(&self) -> &BurstConfig {
+        &self.config.burst
     }
 
     /// Whether the server is stopping.
