@@ -12,6 +12,9 @@
 //! - An element other than a batch is passed on behind all output that it causes. The end is passed on last, and once.
 //! - At a barrier nothing is in flight: all that was given before it is in the state or has left. The driver gives
 //!   nothing behind the barrier of a channel until [`StageHost::pass_barrier`] or [`StageHost::give_up_barrier`].
+//!
+//! The operators may be elsewhere. Then the driver takes what they are to process with [`StageHost::take_next`], and
+//! tells the host by [`StageHost::pass`] when they have done so. It takes nothing behind an end or a barrier before.
 
 use std::collections::VecDeque;
 
@@ -87,8 +90,8 @@ impl StageHost {
         }
     }
 
-    /// Continues from a snapshot and the state of each operator, restricted to the key groups of this instance. At most
-    /// once, before the first step.
+    /// Continues from a snapshot and the state of each operator, restricted to the key groups of this instance: before
+    /// the first step of the operators.
     ///
     /// # Errors
     /// State of other operators.
@@ -166,6 +169,51 @@ impl StageHost {
             self.complete(out);
         }
         result
+    }
+
+    /// The next element, and its input, for operators that are elsewhere. A barrier or the end comes again until it is
+    /// passed.
+    ///
+    /// # Errors
+    /// Batches of different columns.
+    pub fn take_next(&mut self) -> Result<Option<(usize, Element)>, ArrowError> {
+        let next = self.next()?;
+        self.has_work = next.is_some();
+        Ok(next)
+    }
+
+    /// Operators that are elsewhere have processed this element; all their output before it has left.
+    pub fn pass(&mut self, element: Element, out: &mut dyn FnMut(Element)) {
+        match element {
+            Element::Batch(batch) => return out(Element::Batch(batch)),
+            // Of a source that is read elsewhere.
+            Element::Watermark(watermark_us) => {
+                self.channels.watermarks.begin_at(self.reached_us().max(Some(watermark_us)));
+            }
+            _ => {}
+        }
+        self.in_hand = Some(element);
+        self.has_work = true;
+        self.complete(out);
+    }
+
+    /// Whether operators have processed each element that they got, and wait for the next: they may be exchanged.
+    pub fn is_between(&self) -> bool {
+        let is_told = self.in_hand.is_none() && !self.chain.has_more() && self.begins_at_us.is_none();
+        is_told && self.at_barrier.is_none() && !self.had_ended && !self.has_ended
+    }
+
+    /// Makes operators emit what they hold back, as at a barrier, so that their state can be exported.
+    ///
+    /// # Errors
+    /// As [`StageHost::step`].
+    pub fn flush(&mut self, with: Surroundings<'_>, out: &mut dyn FnMut(Element)) -> Result<(), OperatorError> {
+        caught(|| self.chain.process(Element::Barrier(0), with, &mut |batch| out(Element::Batch(batch))))
+    }
+
+    /// Puts other operators in the place of these. [`StageHost::restore`] gives them state, and the watermark first.
+    pub fn exchange(&mut self, chain: Chain) {
+        self.chain = chain;
     }
 
     /// The next element for the operators, and its input.
@@ -257,13 +305,14 @@ impl StageHost {
     /// State that cannot be exported, or an error of `into`.
     ///
     /// # Panics
-    /// If the host does not wait at a barrier: operators may hold rows that are not part of any state.
+    /// If the host neither waits at a barrier nor is between two elements ([`StageHost::flush`] comes first then):
+    /// operators may hold rows that are not part of any state.
     pub fn snapshot(
         &self,
         rows_max: usize,
         into: &mut dyn FnMut(usize, usize, StateFrame) -> Result<(), StateError>,
     ) -> Result<StageSnapshot, StateError> {
-        assert!(self.at_barrier.is_some(), "a snapshot is made at a barrier");
+        assert!(self.at_barrier.is_some() || self.is_between(), "a snapshot is made at a barrier");
         self.chain.export_parts(rows_max, into)?;
         Ok(StageSnapshot { reached_us: self.reached_us(), ..StageSnapshot::default() })
     }

@@ -12,8 +12,8 @@
 //! [`rivulet_dataflow::stage`] decides what is fused into a stage and in how many instances it runs. Here, in reading
 //! order: [`inbox`]: the queue in front of a task; [`peer`] and [`exchange`]: where rows go; [`alignment`],
 //! [`idleness`] and [`reader`]: sources; [`measure`] and [`report`]: what tasks have done; [`checkpoint`]: the state of
-//! all tasks at one moment; [`pipe`]: what a task that runs elsewhere holds; [`state`]: what tasks share; [`task`]: one
-//! activation.
+//! all tasks at one moment; [`pipe`] and [`host`]: operators that are elsewhere; [`state`]: what tasks share; [`task`]:
+//! one activation; [`guest`]: the operators of a task elsewhere.
 
 mod inbox;
 mod peer;
@@ -25,8 +25,10 @@ mod measure;
 mod report;
 pub mod checkpoint;
 pub mod pipe;
+mod host;
 mod state;
 mod task;
+mod guest;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -43,9 +45,11 @@ use exchange::Outputs;
 use idleness::Idleness;
 use peer::Peer;
 use state::FlowState;
-use task::{FlowTask, FlowTaskParts};
+use task::{FlowTask, FlowTaskParts, Operators};
 
 pub use exchange::{Letters, Tap};
+pub use guest::{Guest, GuestParts};
+pub use host::{MoveStep, Placement};
 pub use idleness::SourceTime;
 pub use inbox::FlowLimits;
 pub use measure::OperatorReport;
@@ -128,8 +132,7 @@ impl Flow {
                     .enumerate()
                     .for_each(|(number, partition)| of_source[number % stage.instances].push(partition));
             }
-            let title: Vec<String> = stage.nodes.iter().map(|&node| dataflow.nodes()[node].work.name()).collect();
-            let title: Arc<str> = title.join(" > ").into();
+            let operators = Operators::of(stage, &dataflow);
             let divided = |node| restored.divide(&dataflow, node, stage.instances);
             let mut state_of = stage.operator_nodes(&dataflow).map(divided).collect::<Result<Vec<_>, _>>()?;
             for (instance, &worker) in workers.iter().enumerate().take(stage.instances) {
@@ -138,7 +141,7 @@ impl Flow {
                 made[index].push(FlowTask::new(
                     FlowTaskParts {
                         stage: index,
-                        title: title.clone(),
+                        operators: operators.clone(),
                         instance,
                         worker,
                         depth: depths[index],
@@ -148,19 +151,9 @@ impl Flow {
                         letters: letters.clone().map(|letters| (letters, sources_of[index].clone())),
                         is_of_results: stage.sink(&dataflow) == Some(0),
                         tap: tap.clone().filter(|_| stage.sink(&dataflow) == Some(0)),
-                        operators: stage
-                            .operators(&dataflow)
-                            .map(|factory| factory.create_instance(instance))
-                            .collect(),
-                        addresses: stage
-                            .operator_nodes(&dataflow)
-                            .map(|node| dataflow.address(node).cloned())
-                            .collect(),
-                        nodes: stage.operator_nodes(&dataflow).collect(),
-                        names: stage.operators(&dataflow).map(|factory| factory.describe().operator).collect(),
                         outputs,
                         sink,
-                        key_groups: dataflow.key_groups(),
+                        guest: None,
                         restored: of_stages[index].clone(),
                         state: state_of.iter_mut().map(|frames| frames[instance].take()).collect(),
                     },
@@ -269,9 +262,62 @@ impl Flow {
         true
     }
 
-    /// Whether the error that ended the flow rolled back to the last checkpoint, so that a restart is safe.
+    /// Whether a restart from the last checkpoint is safe behind the error that ended the flow: its sink rolled back to
+    /// it, or a guest was lost, which is as a crash.
     pub fn is_undone(&self) -> bool {
-        self.state.failure.get().is_some_and(|failure| failure.has_rolled_back)
+        self.state.failure.get().is_some_and(|failure| failure.may_restart)
+    }
+
+    /// Moves a task, by its stage and instance, to a guest at the other end of `pipe`. [`Flow::placements`] tells how
+    /// that goes; if it cannot begin, the task stays. The guest gives its state in parts of up to `rows_max` rows. Who
+    /// makes the pipe wakes the task with [`Flow::waker`].
+    ///
+    /// # Errors
+    /// The task does not move.
+    pub fn redirect(&self, place: (usize, usize), pipe: Arc<dyn Pipe>, rows_max: usize) -> Result<(), MoveError> {
+        self.task(place)?.redirect(pipe, rows_max)
+    }
+
+    /// Brings a task home. A task with a source comes only when [`Flow::reopened`] was called.
+    ///
+    /// # Errors
+    /// The task is at home.
+    pub fn bring_back(&self, place: (usize, usize)) -> Result<(), MoveError> {
+        self.task(place)?.bring_back()
+    }
+
+    /// The partitions of a task that comes home were opened again, where [`Placement::reopens`] says.
+    ///
+    /// # Errors
+    /// There is no such task.
+    pub fn reopened(&self, place: (usize, usize), partitions: Vec<Partition>) -> Result<(), MoveError> {
+        self.task(place).map(|task| task.reopened(partitions))
+    }
+
+    /// The guest of a task is lost. If it has not begun, the task goes on here; otherwise the flow fails, and may be
+    /// restarted from its last checkpoint ([`Flow::is_undone`]).
+    ///
+    /// # Errors
+    /// There is no such task.
+    pub fn lose(&self, place: (usize, usize), why: &str) -> Result<(), MoveError> {
+        self.task(place).map(|task| task.lose(why))
+    }
+
+    /// Where tasks run that were ever moved.
+    pub fn placements(&self) -> Vec<Placement> {
+        self.tasks.iter().filter_map(|task| task.placement()).collect()
+    }
+
+    /// What wakes a task when something has come by its pipe, or when there is room again.
+    ///
+    /// # Errors
+    /// There is no such task.
+    pub fn waker(&self, place: (usize, usize)) -> Result<Waker, MoveError> {
+        self.task(place).map(|task| task.waker())
+    }
+
+    fn task(&self, place: (usize, usize)) -> Result<&Arc<FlowTask>, MoveError> {
+        self.tasks.iter().find(|task| task.place() == place).ok_or(MoveError::Unknown(place.0, place.1))
     }
 
     /// Abandons the checkpoint in progress: sources go on.
@@ -440,3 +486,26 @@ impl Drop for Flow {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct FlowError(pub String);
+
+/// Why a task does not move.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MoveError {
+    /// There is no such task.
+    #[error("stage {0} has no task {1}")]
+    Unknown(usize, usize),
+    /// Sinks stay with the flow.
+    #[error("stage {0} is a sink, and sinks stay on the server")]
+    Sink(usize),
+    /// Its refused rows go to a sink.
+    #[error("the rows that stage {0} refuses go to a sink, so it stays on the server")]
+    Letters(usize),
+    /// It is away, or a move has begun.
+    #[error("the task is away already")]
+    Away,
+    /// It is not away.
+    #[error("the task is at home")]
+    Home,
+    /// It has ended.
+    #[error("the task has ended")]
+    Ended,
+}

@@ -5,7 +5,7 @@
 //! are a stream of their own in each direction. A stream keeps its order and gives each thing once; two streams are in
 //! no order to each other.
 
-use rivulet_dataflow::{Element, Reason, StageSnapshot, StateFrame};
+use rivulet_dataflow::{Element, Reason, StageSnapshot, StateError, StateFrame};
 
 use super::idleness::SourceTime;
 use super::state::Phase;
@@ -94,11 +94,13 @@ pub enum Word {
     GoOn(u64),
     /// To a guest with a source: the newest checkpoint with its positions is durable.
     Durable,
-    /// To a guest with a source: what the flow is to do.
+    /// To a guest with a source: whether it is to read. Until the first it does not. How the flow ends it never hears:
+    /// it comes home before.
     Phase(Phase),
     /// To a guest with a source: the time that it goes on to while it is idle, microseconds since the epoch.
     Others(i64),
-    /// To the front, of a guest with a source that has become or was idle: how far it has come.
+    /// To the front, of a guest with a source that is or was idle, or has ended: how far it has come. Otherwise its
+    /// watermark tells that.
     Reached(SourceTime),
     /// To the front, behind so many [`Word::State`]: the state at this barrier. The barrier itself comes as an element
     /// behind all output before it.
@@ -129,4 +131,20 @@ pub struct GuestFigures {
     pub state_bytes: u64,
     /// Rows that it refused, by [`Reason`].
     pub refused: [u64; Reason::ALL.len()],
+}
+
+/// State that has come in parts ([`Word::State`]), for each of so many operators.
+///
+/// # Errors
+/// State of an operator that there is not, or of different operators in one place.
+pub(super) fn whole(
+    operators: usize,
+    parts: Vec<(usize, usize, StateFrame)>,
+) -> Result<Vec<Option<StateFrame>>, StateError> {
+    let mut frames = vec![Vec::new(); operators];
+    for (operator, _, frame) in parts {
+        let missing = || StateError::Mismatch(format!("state of operator {operator} of {operators}"));
+        frames.get_mut(operator).ok_or_else(missing)?.push(frame);
+    }
+    frames.iter().map(|frames| StateFrame::concat(frames)).collect()
 }

@@ -38,6 +38,7 @@ impl FlowTask {
         let is_done = is_done.map_err(|error| error.0)?;
         if is_done {
             core.reader.iter_mut().for_each(Reader::confirm);
+            self.tell_durable(core);
             core.checkpoints.committing = None;
             self.final_to.store(core.checkpoints.committed, Ordering::Release);
         }
@@ -47,6 +48,9 @@ impl FlowTask {
     /// Makes the sink prepare, and then captures the state; returns whether both are done.
     pub(super) fn prepare(&self, core: &mut Core) -> Result<bool, String> {
         let Some(number) = core.stage.barrier() else { return Ok(true) };
+        if self.guest.is_some() {
+            return self.capture_as_guest(core, number).map(|()| true);
+        }
         let Some(into) = self.flow.barrier.state_sink(number) else {
             // The checkpoint was abandoned, and sources go on.
             core.stage.give_up_barrier();
@@ -71,14 +75,21 @@ impl FlowTask {
             into.take(StatePart { node: self.nodes[operator], instance: self.instance, part }, frame)
         };
         let captured = core.stage.snapshot(into.rows_max(), take).map(|snapshot| StageSnapshot {
-            partitions: core.reader.as_mut().map(Reader::positions),
+            partitions: core.reader.as_mut().map(Reader::positions).or(snapshot.partitions),
             sink: prepared,
             ..snapshot
         });
-        let Core { stage, outputs, .. } = core;
-        stage.pass_barrier(&mut |element| outputs.tell(&element));
+        Self::pass_barrier(core)?;
         self.flow.barrier.capture(number, self.place(), captured);
         Ok(true)
+    }
+
+    /// Sends the barrier on.
+    pub(super) fn pass_barrier(core: &mut Core) -> Result<(), String> {
+        let Core { stage, outputs, .. } = core;
+        let mut told = Ok(());
+        stage.pass_barrier(&mut |element| told = outputs.tell(&element));
+        told
     }
 
     /// Whether the barrier of the last checkpoint waits for rows that nobody could read again. They are polled up to a

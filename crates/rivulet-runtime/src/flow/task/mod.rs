@@ -3,6 +3,9 @@
 mod barrier;
 mod checkpoints;
 mod ending;
+mod guest;
+mod moving;
+mod operators;
 mod report;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,22 +16,27 @@ use arrow::datatypes::Schema;
 use parking_lot::Mutex;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
-    Address, Chain, Element, Fault, KeyGroups, NodeId, Operator, OperatorError, Reason, Refusal, Refusals, Refused,
-    Seconds, Sink, SlotTable, StageSnapshot, StateError, StateFrame, Surroundings, TransactionalSink, Waits, Watched,
-    panic_text,
+    Element, Fault, NodeId, OperatorError, Reason, Refusal, Refusals, Refused, Seconds, Sink, SlotTable, StageSnapshot,
+    StateError, StateFrame, Surroundings, TransactionalSink, Waits, panic_text,
 };
 
 use super::exchange::{Letters, Outputs, Tap};
+use super::host::Host;
 use super::idleness::SourceTime;
 use super::inbox::{FlowInbox, Sent};
-use super::measure::{Counting, OperatorCounters, Times, Turn};
+use super::measure::{OperatorCounters, Times, Turn};
 use super::peer::Peer;
+use super::pipe::Waker;
 use super::reader::{Partition, Read, Reader};
 use super::state::{FlowState, Phase};
 use crate::pool::{DeadlineId, Pool};
 use crate::scheduler::{Budget, Rank, Runnable, Standing};
 use crate::{Activation, Histogram};
 use checkpoints::Checkpoints;
+pub(super) use guest::Outlet;
+use guest::Told;
+use moving::Moves;
+pub(super) use operators::Operators;
 
 /// How many refusals of a task are kept in words.
 const REFUSALS_TOLD_MAX: usize = 5;
@@ -52,8 +60,7 @@ type OwnLetters = (Arc<dyn Letters>, Arc<[usize]>);
 /// The parts of a task of a flow.
 pub(super) struct FlowTaskParts {
     pub(super) stage: usize,
-    /// The name of its stage.
-    pub(super) title: Arc<str>,
+    pub(super) operators: Operators,
     pub(super) instance: usize,
     pub(super) worker: usize,
     /// The number of stages before it, on the longest way from a source.
@@ -70,16 +77,10 @@ pub(super) struct FlowTaskParts {
     pub(super) is_of_results: bool,
     /// Looks at what it writes.
     pub(super) tap: Option<Tap>,
-    pub(super) operators: Vec<Box<dyn Operator>>,
-    /// The addresses of their state.
-    pub(super) addresses: Vec<Option<Arc<Address>>>,
-    /// The nodes of its operators in the dataflow.
-    pub(super) nodes: Vec<NodeId>,
-    /// The names of its operators.
-    pub(super) names: Vec<String>,
     pub(super) outputs: Outputs,
     pub(super) sink: Option<Box<dyn Sink>>,
-    pub(super) key_groups: KeyGroups,
+    /// Of a guest: what leads to the flow that it works for.
+    pub(super) guest: Option<Outlet>,
     /// The snapshot it continues from, and the state of each operator.
     pub(super) restored: StageSnapshot,
     pub(super) state: Vec<Option<StateFrame>>,
@@ -91,8 +92,12 @@ pub(crate) struct FlowTask {
     stage: usize,
     title: Arc<str>,
     instance: usize,
+    /// The number of inputs of its first operator; none if it reads sources.
+    inputs: usize,
     worker: usize,
     depth: usize,
+    guest: Option<Outlet>,
+    moves: Moves,
     flow: Arc<FlowState>,
     pool: Arc<Pool>,
     inbox: FlowInbox,
@@ -147,7 +152,7 @@ struct Counters {
 /// The state of a task. The thread that runs the task holds its lock, and a report takes it in between.
 struct Core {
     reader: Option<Reader>,
-    stage: StageHost,
+    stage: Host,
     checkpoints: Checkpoints,
     outputs: Outputs,
     sink: Option<Box<dyn Sink>>,
@@ -157,6 +162,8 @@ struct Core {
     /// Kept to reuse the memory.
     taken: Vec<Sent>,
     turn: Turn,
+    /// What it has told, if it is a guest.
+    told: Told,
     /// Whether it has stopped with work left, because there was no room for what comes of it.
     is_held: bool,
     /// Whether the restored task had already ended.
@@ -178,16 +185,16 @@ impl FlowTask {
         flow: Arc<FlowState>,
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, StateError> {
-        let measured: Vec<Arc<OperatorCounters>> = parts.operators.iter().map(|_| Arc::default()).collect();
-        let counting = |(operator, counters): (_, &Arc<OperatorCounters>)| -> Box<dyn Operator> {
-            Box::new(Watched::new(operator, Counting(counters.clone())))
-        };
-        let operators = parts.operators.into_iter().zip(&measured).map(counting).collect();
+        let (operators, instance) = (parts.operators, parts.instance);
+        let measured: Vec<Arc<OperatorCounters>> = operators.nodes.iter().map(|_| Arc::default()).collect();
+        let inputs = parts.channels.iter().max().map_or(0, |last| last + 1);
         // The rows of all its sources come by one channel, like those of another stage.
         let channels = if parts.partitions.is_some() { vec![0] } else { parts.channels };
-        let chain = Chain::new(operators).with_addresses(parts.addresses).with_key_groups(parts.key_groups);
-        let mut stage = StageHost::new(chain, channels, flow.limits.batch_rows);
-        stage.restore(&parts.restored, &parts.state)?;
+        let mut front = StageHost::new(operators.chain(instance, &measured), channels, flow.limits.batch_rows);
+        front.restore(&parts.restored, &parts.state)?;
+        let (title, nodes, names) = (operators.title.clone(), operators.nodes.clone(), operators.names());
+        let counted = measured.clone();
+        let stage = Host::new(front, operators.len(), move || operators.chain(instance, &counted));
         if let Some(load) = pool.workers.get(parts.worker) {
             load.flow_tasks.fetch_add(1, Ordering::Relaxed);
         }
@@ -197,10 +204,13 @@ impl FlowTask {
         Ok(Arc::new_cyclic(|task: &Weak<Self>| Self {
             myself: task.clone(),
             stage: parts.stage,
-            title: parts.title,
-            instance: parts.instance,
+            title,
+            instance,
+            inputs,
             worker: parts.worker,
             depth: parts.depth,
+            guest: parts.guest,
+            moves: Moves::default(),
             inbox: FlowInbox::new(flow.limits),
             flow,
             upstream: OnceLock::new(),
@@ -218,8 +228,8 @@ impl FlowTask {
             in_stage: AtomicUsize::new(0),
             counters: Counters::default(),
             times: Times::default(),
-            nodes: parts.nodes,
-            names: parts.names,
+            nodes,
+            names,
             measured,
             figures: Mutex::default(),
             core: Mutex::new(Core {
@@ -232,6 +242,7 @@ impl FlowTask {
                 refusals: Refusals::new(refusals_max),
                 taken: Vec::new(),
                 turn: Turn::default(),
+                told: Told::default(),
                 is_held: false,
                 had_ended: parts.restored.has_ended,
                 is_overfull: false,
@@ -271,6 +282,12 @@ impl FlowTask {
         self.pool.schedule(self);
     }
 
+    /// What makes the task check whether it can go on.
+    pub(super) fn waker(&self) -> Waker {
+        let task = self.myself.clone();
+        Arc::new(move || task.upgrade().iter().for_each(Self::begin))
+    }
+
     fn schedule(&self) {
         if let Some(task) = self.myself.upgrade() {
             self.pool.schedule(&task);
@@ -284,6 +301,8 @@ impl FlowTask {
         let mut given = Some(0);
         if !core.stage.has_work() {
             given = match core.reader {
+                _ if !core.stage.wants() => None,
+                None if self.guest.is_some() => self.give_of_pipe(core, rows_max)?,
                 Some(_) => self.give_of_sources(core, now_us, rows_max)?,
                 None => self.give_of_inbox(core, rows_max),
             };
@@ -337,6 +356,10 @@ impl FlowTask {
             }
             Read::End => {
                 self.sources_at_us.store(i64::MAX, Ordering::Release);
+                // The task that it works for calls it home, and ends there.
+                if self.guest.is_some() {
+                    return Ok(None);
+                }
                 stage.give(0, Element::End);
                 return Ok(rows);
             }
@@ -392,7 +415,7 @@ impl FlowTask {
     fn work_off(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
         core.stage.discard_open(matches!(self.flow.phase(), Phase::Stopping | Phase::Cancelled));
         loop {
-            self.run_stage(core, now_us, StageHost::step)?;
+            self.run_stage(core, now_us, Host::step)?;
             if core.stage.has_ended() {
                 Self::finish(core);
                 return Ok(());
@@ -408,17 +431,16 @@ impl FlowTask {
         &self,
         core: &mut Core,
         now_us: i64,
-        run: impl FnOnce(&mut StageHost, Surroundings<'_>, &mut dyn FnMut(Element)) -> Result<(), OperatorError>,
+        run: impl FnOnce(&mut Host, Surroundings<'_>, &mut dyn FnMut(Element)) -> Result<(), OperatorError>,
     ) -> Result<(), String> {
         let Core { stage, outputs, sink, slots, refusals, .. } = core;
         let clock = &self.pool.clock;
         let mut failed = None;
         let mut rows_out = 0;
         let mut out = |element: Element| {
-            let Element::Batch(batch) = element else { return outputs.tell(&element) };
-            rows_out += batch.rows() as u64;
-            let sent = match sink {
-                Some(sink) => {
+            rows_out += if let Element::Batch(batch) = &element { batch.rows() as u64 } else { 0 };
+            let sent = match (element, &mut *sink) {
+                (Element::Batch(batch), Some(sink)) => {
                     if let Some(tap) = &self.tap {
                         tap(&batch);
                     }
@@ -428,7 +450,8 @@ impl FlowTask {
                     batch.arrival_us.iter().for_each(|&arrival_us| latency_us.record(now_us - arrival_us));
                     written
                 }
-                None => outputs.send(batch).map_err(|error| error.to_string()),
+                (Element::Batch(batch), None) => outputs.send(batch),
+                (element, _) => outputs.tell(&element),
             };
             if let Err(error) = sent {
                 failed.get_or_insert(error);
@@ -479,10 +502,13 @@ impl FlowTask {
     /// Updates the figures and flushes the sink.
     fn count_and_send(&self, core: &mut Core) -> Result<(), String> {
         self.figures.lock().reached_us = core.stage.reached_us();
-        match &mut core.sink {
-            Some(sink) if !core.is_finishing => sink.flush().map_err(|error| error.0),
-            _ => Ok(()),
+        if let Some(sink) = core.sink.as_mut().filter(|_| !core.is_finishing) {
+            sink.flush().map_err(|error| error.0)?;
         }
+        if let Some(away) = &core.stage.away {
+            away.pipe.flush();
+        }
+        self.tell_as_guest(core)
     }
 
     fn work(&self, core: &mut Core, budget: Budget) -> Result<Activation, String> {
@@ -495,6 +521,8 @@ impl FlowTask {
         let held = core.stage.rows_waiting();
         // Each pass asks the sink at most once: to commit a checkpoint, to prepare one, or to finish.
         let outcome = loop {
+            self.hear_as_guest(core)?;
+            self.move_on(core)?;
             self.go_on(core);
             // Before the check for room: paused sources must release what they hold even when no rows move.
             if let Some(reader) = &mut core.reader {
@@ -524,6 +552,7 @@ impl FlowTask {
                 core.is_held = core.reader.is_some() || core.stage.has_work() || !self.inbox.is_empty();
                 break Activation::Ran(rows);
             }
+            self.begin_move(core)?;
             let rows_max = budget.left(held + rows);
             let Some(more) = self.step(core, rows_max)? else { break Activation::Ran(rows) };
             rows += more;
@@ -542,7 +571,7 @@ impl FlowTask {
             self.commit(core)?;
         }
         if !core.is_finishing && !is_at_barrier && !core.checkpoints.is_committing() {
-            self.run_stage(core, clock.now_us(), StageHost::tick)?;
+            self.run_stage(core, clock.now_us(), Host::tick)?;
         }
         self.count_and_send(core)?;
         self.times.end(&mut core.turn, core.is_held, clock.steady_us());
@@ -587,8 +616,8 @@ impl Peer for FlowTask {
         }
     }
 
-    fn reads(&self) -> bool {
-        self.aligned.is_some()
+    fn rests(&self) -> bool {
+        self.aligned.is_some() || self.moves.are_on()
     }
 
     fn results_final_to(&self) -> Option<u64> {
@@ -643,6 +672,7 @@ impl Runnable for FlowTask {
         let worked = catch_unwind(AssertUnwindSafe(|| self.work(&mut core, budget)))
             .unwrap_or_else(|panic| Err(format!("a defect of the engine: {}", panic_text(&*panic))));
         let outcome = worked.unwrap_or_else(|error| {
+            self.say_why(&error);
             self.flow.fail(error, transactional(&mut core.sink).is_some_and(|sink| sink.has_rolled_back()));
             Activation::Ran(0)
         });
@@ -667,10 +697,16 @@ impl Runnable for FlowTask {
             // The task must release its resources.
             return !core.has_ended;
         }
+        if !core.has_ended && self.moves_on(&core) {
+            return true;
+        }
         // A task that waits for a device is run by the timer.
         let waits = core.is_finishing || core.stage.barrier().is_some() || core.checkpoints.is_committing();
         if core.has_ended || waits || !core.outputs.have_room() {
             return false;
+        }
+        if core.stage.away.is_some() || self.may_begin_move(&core) {
+            return core.stage.has_work() || self.may_begin_move(&core) || !self.inbox.is_empty() && core.stage.wants();
         }
         let phase = self.flow.phase();
         let has_to_end = core.reader.is_some() && phase.ends();
@@ -682,7 +718,8 @@ impl Runnable for FlowTask {
                 && core.reader.as_ref().is_none_or(|reader| self.may_read(reader))
         };
         let has_to_rest = || core.reader.is_some() && core.checkpoints.lacks(self.flow.barrier.wanted());
-        has_to_end || core.stage.has_work() || !self.inbox.is_empty() || has_to_rest() || may_ask()
+        let has_come = || self.guest.as_ref().is_some_and(|outlet| outlet.pipe.has_some());
+        has_to_end || core.stage.has_work() || !self.inbox.is_empty() || has_come() || has_to_rest() || may_ask()
     }
 }
 

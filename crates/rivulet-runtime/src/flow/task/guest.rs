@@ -1,0 +1,138 @@
+//! A guest: a task that runs the operators of a task of a flow elsewhere. Elements come to it by a pipe and leave by it.
+
+use rivulet_dataflow::{Element, StageSnapshot, StateError};
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::{Core, FlowTask};
+use crate::flow::host::LEAVE;
+use crate::flow::idleness::SourceTime;
+use crate::flow::pipe::{GuestFigures, Pipe, PipeError, Word};
+use crate::flow::reader::Reader;
+
+/// How often a guest says what it has done, at most.
+const FIGURES_PERIOD_US: i64 = 500_000;
+
+/// The place of all other sources in the idleness of a guest, which is alone in its flow.
+const OTHERS: usize = 1;
+
+/// What leads from a guest to the flow that it works for.
+pub(in crate::flow) struct Outlet {
+    pub(in crate::flow) pipe: Arc<dyn Pipe>,
+    /// State is exported in parts of up to so many rows.
+    pub(in crate::flow) rows_max: usize,
+}
+
+/// What a guest has told last.
+#[derive(Default)]
+pub(super) struct Told {
+    /// When it told its figures, on the steady clock.
+    at_us: i64,
+    reached: Option<SourceTime>,
+}
+
+impl FlowTask {
+    /// Does what the flow says that the guest works for.
+    pub(super) fn hear_as_guest(&self, core: &mut Core) -> Result<(), String> {
+        let Some(outlet) = &self.guest else { return Ok(()) };
+        while let Some(word) = outlet.pipe.heard().map_err(text)? {
+            match word {
+                Word::Barrier(number) => self.flow.barrier.rest_at(number),
+                Word::GoOn(number) => {
+                    core.checkpoints.gone_on = number;
+                    if self.flow.barrier.wanted() == number {
+                        self.flow.barrier.lower();
+                    }
+                }
+                Word::Durable => core.reader.iter_mut().for_each(Reader::confirm),
+                Word::Phase(phase) => self.flow.turn(phase),
+                Word::Others(time_us) => {
+                    let _ = self.flow.idleness.reached(OTHERS, SourceTime::Active(time_us));
+                }
+                _ => return Err("the flow has said a word out of place".into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives the stage what has come by the pipe. Returns the number of rows, or `None` if nothing has.
+    pub(super) fn give_of_pipe(&self, core: &mut Core, rows_max: usize) -> Result<Option<usize>, String> {
+        let Some(outlet) = &self.guest else { return Ok(None) };
+        let mut given = None;
+        while given < Some(self.flow.limits.batch_rows.min(rows_max))
+            && let Some((channel, element)) = outlet.pipe.take().map_err(text)?
+        {
+            let rows = if let Element::Batch(batch) = &element { batch.rows() } else { 0 };
+            given = Some(given.unwrap_or(0) + rows);
+            core.stage.give(channel, element);
+        }
+        self.counters.rows_in.fetch_add(given.unwrap_or(0) as u64, Ordering::Relaxed);
+        Ok(given)
+    }
+
+    /// Sends the state at a barrier, and the barrier behind it. Timers rest until the flow goes on, since their output
+    /// would count twice; behind the last barrier the guest ends.
+    pub(super) fn capture_as_guest(&self, core: &mut Core, number: u64) -> Result<(), String> {
+        let Some(outlet) = &self.guest else { return Ok(()) };
+        let mut parts = 0;
+        let mut say = |operator, part, frame| {
+            parts += 1;
+            let said = outlet.pipe.say(Word::State { operator, part, frame });
+            said.map_err(|error| StateError::Mismatch(error.to_string()))
+        };
+        let snapshot = core.stage.snapshot(outlet.rows_max, &mut say).map_err(|error| error.to_string())?;
+        let snapshot = StageSnapshot { partitions: core.reader.as_mut().map(Reader::positions), ..snapshot };
+        core.checkpoints.captured = number;
+        if number > core.checkpoints.gone_on {
+            self.flow.barrier.rest_at(number);
+        }
+        outlet.pipe.say(Word::Figures(self.guest_figures(core))).map_err(text)?;
+        outlet.pipe.say(Word::Captured { barrier: number, parts, snapshot }).map_err(text)?;
+        core.has_ended = number == LEAVE;
+        Self::pass_barrier(core)
+    }
+
+    /// Says now and then what it has done, how far an idle source is, and sends on what it has given.
+    pub(super) fn tell_as_guest(&self, core: &mut Core) -> Result<(), String> {
+        let Some(outlet) = &self.guest else { return Ok(()) };
+        let now_us = self.pool.clock.steady_us();
+        if now_us - core.told.at_us >= FIGURES_PERIOD_US && !core.has_ended {
+            core.told.at_us = now_us;
+            outlet.pipe.say(Word::Figures(self.guest_figures(core))).map_err(text)?;
+        }
+        let is_told = |time: Option<SourceTime>| matches!(time, Some(SourceTime::Idle(_) | SourceTime::Ended));
+        let reached = core.reader.as_ref().map(Reader::reached);
+        if is_told(reached) || is_told(core.told.reached) {
+            if let Some(time) = reached.filter(|_| reached != core.told.reached) {
+                outlet.pipe.say(Word::Reached(time)).map_err(text)?;
+            }
+            core.told.reached = reached;
+        }
+        outlet.pipe.flush();
+        Ok(())
+    }
+
+    /// Says to the flow why the guest has failed.
+    pub(super) fn say_why(&self, error: &str) {
+        if let Some(outlet) = &self.guest {
+            // Who is not there does not hear it.
+            let _ = outlet.pipe.say(Word::Failed(error.to_owned()));
+            outlet.pipe.flush();
+        }
+    }
+
+    fn guest_figures(&self, core: &Core) -> GuestFigures {
+        GuestFigures {
+            rows_in: self.counters.rows_in.load(Ordering::Relaxed),
+            rows_out: self.counters.rows_out.load(Ordering::Relaxed),
+            busy_us: self.times.busy_us.load(Ordering::Relaxed),
+            state_bytes: core.stage.memory_bytes() as u64,
+            refused: self.figures.lock().refused,
+        }
+    }
+}
+
+fn text(error: PipeError) -> String {
+    error.to_string()
+}

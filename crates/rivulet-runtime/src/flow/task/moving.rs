@@ -1,0 +1,292 @@
+//! How a task moves to a guest and back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+
+use super::{Core, FlowTask, SOURCES_READY};
+use crate::flow::MoveError;
+use crate::flow::host::{MoveStep, Placement};
+use crate::flow::idleness::SourceTime;
+use crate::flow::pipe::{GuestFigures, Pipe, Word};
+use crate::flow::reader::{Partition, Reader};
+
+/// What others ask of a task about moves, and what they are told.
+#[derive(Default)]
+pub(super) struct Moves {
+    /// Whether a move is wanted, or the task is away.
+    are_on: AtomicBool,
+    asked: Mutex<Asked>,
+}
+
+#[derive(Default)]
+struct Asked {
+    wish: Option<Wish>,
+    /// Why its guest is lost.
+    lost: Option<String>,
+    /// Its partitions, opened again.
+    reopened: Option<Vec<Partition>>,
+    placement: Option<Placement>,
+    /// Since when its guest has left something unanswered, on the steady clock, and by which pipe.
+    unanswered: Option<(i64, Arc<dyn Pipe>)>,
+}
+
+enum Wish {
+    Out(Arc<dyn Pipe>, usize),
+    Back,
+}
+
+impl Moves {
+    /// Whether a move is wanted, or the task is away.
+    pub(super) fn are_on(&self) -> bool {
+        self.are_on.load(Ordering::Acquire)
+    }
+}
+
+impl FlowTask {
+    /// See [`Flow::redirect`](crate::Flow::redirect).
+    pub(in crate::flow) fn redirect(&self, pipe: Arc<dyn Pipe>, rows_max: usize) -> Result<(), MoveError> {
+        if self.writes {
+            return Err(MoveError::Sink(self.stage));
+        }
+        if self.letters.is_some() {
+            return Err(MoveError::Letters(self.stage));
+        }
+        let mut asked = self.moves.asked.lock();
+        if asked.placement.as_ref().is_some_and(|placement| placement.step != MoveStep::Home) {
+            return Err(MoveError::Away);
+        }
+        // Who ends looks at the wish behind this.
+        if self.final_to() == u64::MAX {
+            return Err(MoveError::Ended);
+        }
+        asked.placement = Some(Placement {
+            stage: self.stage,
+            instance: self.instance,
+            step: MoveStep::Beginning,
+            since_us: self.pool.clock.now_us(),
+            moved_in_us: 0,
+            rows_sent: 0,
+            figures: GuestFigures::default(),
+            unanswered_us: None,
+            reopens: None,
+            why: None,
+        });
+        asked.wish = Some(Wish::Out(pipe, rows_max));
+        self.moves.are_on.store(true, Ordering::Release);
+        drop(asked);
+        self.schedule();
+        Ok(())
+    }
+
+    /// See [`Flow::bring_back`](crate::Flow::bring_back).
+    pub(in crate::flow) fn bring_back(&self) -> Result<(), MoveError> {
+        let mut asked = self.moves.asked.lock();
+        let asked = &mut *asked;
+        let away = asked.placement.as_mut().filter(|placement| placement.step != MoveStep::Home);
+        let placement = away.ok_or(MoveError::Home)?;
+        if asked.wish.take_if(|wish| matches!(wish, Wish::Out(..))).is_some() {
+            placement.step = MoveStep::Home;
+        } else {
+            asked.wish = Some(Wish::Back);
+        }
+        self.schedule();
+        Ok(())
+    }
+
+    /// See [`Flow::reopened`](crate::Flow::reopened).
+    pub(in crate::flow) fn reopened(&self, partitions: Vec<Partition>) {
+        self.moves.asked.lock().reopened = Some(partitions);
+        self.schedule();
+    }
+
+    /// See [`Flow::lose`](crate::Flow::lose).
+    pub(in crate::flow) fn lose(&self, why: &str) {
+        self.moves.asked.lock().lost = Some(why.to_owned());
+        self.schedule();
+    }
+
+    /// Where the task runs, if it was ever moved.
+    pub(in crate::flow) fn placement(&self) -> Option<Placement> {
+        let asked = self.moves.asked.lock();
+        // An answer that waits until there is room for it has come in time.
+        let unanswered = asked.unanswered.as_ref().filter(|(_, pipe)| !pipe.has_some());
+        let unanswered_us = unanswered.map(|(since_us, _)| self.pool.clock.steady_us() - since_us);
+        asked.placement.clone().map(|placement| Placement { unanswered_us, ..placement })
+    }
+
+    /// Goes on with a move, and tells the guest what it must know.
+    pub(super) fn move_on(&self, core: &mut Core) -> Result<(), String> {
+        if !self.moves.are_on() {
+            return Ok(());
+        }
+        let lost = self.moves.asked.lock().lost.take();
+        if let Some(why) = lost.or_else(|| core.stage.lost.take()) {
+            if !matches!(core.stage.step_of_move(), None | Some(MoveStep::Beginning)) {
+                // What the guest had is lost, as in a crash.
+                self.flow.fail(why.clone(), true);
+                return Err(why);
+            }
+            return self.stay(core, Some(why));
+        }
+        self.follow(core);
+        while let Some(word) = self.news(core) {
+            if let Some(away) = &mut core.stage.away {
+                away.note(&word);
+            }
+            core.stage.say(word);
+        }
+        if self.may_come_home(core) {
+            if self.aligned.is_some() {
+                let reopened = self.moves.asked.lock().reopened.take();
+                core.reader = Some(Reader::new(reopened.unwrap_or_default()));
+                self.sources_at_us.store(SOURCES_READY, Ordering::Release);
+                // What is durable of the reader before says nothing of this one.
+                core.checkpoints.captured = 0;
+            }
+            return self.stay(core, None);
+        }
+        self.note_placement(core);
+        Ok(())
+    }
+
+    /// Follows what the guest has told.
+    fn follow(&self, core: &mut Core) {
+        let reached_us = core.stage.reached_us();
+        let Some(away) = core.stage.away.as_mut().filter(|away| away.placement.step != MoveStep::Beginning) else {
+            return;
+        };
+        let (figures, counted) = (&away.placement.figures, &away.counted);
+        for (all, (now, before)) in
+            self.figures.lock().refused.iter_mut().zip(figures.refused.iter().zip(&counted.refused))
+        {
+            *all += now - before;
+        }
+        if self.aligned.is_some() {
+            self.counters.rows_in.fetch_add(figures.rows_in - counted.rows_in, Ordering::Relaxed);
+            if let Some(reader) = core.reader.take() {
+                away.lateness_us = reader.lateness_us();
+                core.checkpoints.captured = 0;
+            }
+            let active = || SourceTime::Active(reached_us.map_or(i64::MIN, |us| us.saturating_add(away.lateness_us)));
+            let idle = away.reached.filter(|reached| matches!(reached, SourceTime::Idle(_)));
+            self.note_reached(None, idle.unwrap_or_else(active));
+        }
+        away.counted = away.placement.figures.clone();
+    }
+
+    /// What the guest is to be told next.
+    fn news(&self, core: &Core) -> Option<Word> {
+        let away = core.stage.away.as_ref().filter(|away| away.placement.step == MoveStep::Running)?;
+        let (wanted, phase) = (self.flow.barrier.wanted(), self.flow.phase());
+        if away.rests_at != 0 && away.rests_at != wanted {
+            return Some(Word::GoOn(away.rests_at));
+        }
+        let place = self.aligned?;
+        if away.phase_told != Some(phase) && !phase.ends() {
+            return Some(Word::Phase(phase));
+        }
+        if away.rests_at != wanted && core.checkpoints.lacks(wanted) {
+            return Some(Word::Barrier(wanted));
+        }
+        away.reached.filter(|reached| matches!(reached, SourceTime::Idle(_)))?;
+        let time_us = self.flow.idleness.time_us(place).filter(|&time_us| away.others_told != Some(time_us))?;
+        Some(Word::Others(time_us))
+    }
+
+    /// Whether [`FlowTask::move_on`] has something to do.
+    pub(super) fn moves_on(&self, core: &Core) -> bool {
+        let is_lost = || core.stage.lost.is_some() || self.moves.asked.lock().lost.is_some();
+        self.moves.are_on() && (is_lost() || self.may_come_home(core) || self.news(core).is_some())
+    }
+
+    /// Whether a wanted move may begin: between two elements, and while no checkpoint is made, so that moves and
+    /// checkpoints need not know of each other.
+    pub(super) fn may_begin_move(&self, core: &Core) -> bool {
+        if !self.moves.are_on() || self.flow.barrier.wanted() != 0 {
+            return false;
+        }
+        match &self.moves.asked.lock().wish {
+            Some(Wish::Out(..)) => core.stage.away.is_none() && core.stage.is_between(),
+            Some(Wish::Back) => core.stage.is_running(),
+            None => core.stage.is_running() && self.is_over(core),
+        }
+    }
+
+    /// Whether its source, which is read elsewhere, ends or has ended. It comes home for that.
+    fn is_over(&self, core: &Core) -> bool {
+        let has_ended = || core.stage.away.as_ref().is_some_and(|away| away.reached == Some(SourceTime::Ended));
+        self.aligned.is_some() && (self.flow.phase().ends() || has_ended())
+    }
+
+    /// Whether the state is back, and so are its partitions if it is still to read any.
+    fn may_come_home(&self, core: &Core) -> bool {
+        let is_open = || self.aligned.is_none() || self.moves.asked.lock().reopened.is_some();
+        core.stage.is_back() && (self.is_over(core) || is_open())
+    }
+
+    /// Begins a wanted move, if it may begin now.
+    pub(super) fn begin_move(&self, core: &mut Core) -> Result<(), String> {
+        if !self.may_begin_move(core) {
+            return Ok(());
+        }
+        let mut asked = self.moves.asked.lock();
+        let (wish, placement) = (asked.wish.take(), asked.placement.clone());
+        drop(asked);
+        let (Some(Wish::Out(pipe, rows_max)), Some(placement)) = (wish, placement) else {
+            core.stage.come_back();
+            return Ok(());
+        };
+        self.run_stage(core, self.pool.clock.now_us(), |host, with, out| host.flush(with, out))?;
+        let partitions = core.reader.as_mut().map(Reader::positions);
+        self.sources_at_us.store(i64::MAX, Ordering::Release);
+        let clock = self.pool.clock.clone();
+        match core.stage.leave((pipe, rows_max), (placement, partitions, self.inputs), clock) {
+            Ok(()) => Ok(()),
+            Err(why) => self.stay(core, Some(why)),
+        }
+    }
+
+    /// The operators are at home, where they came back to or never left.
+    fn stay(&self, core: &mut Core, why: Option<String>) -> Result<(), String> {
+        let home = core.stage.come_home().map_err(|error| error.to_string())?;
+        if core.reader.is_some() {
+            self.sources_at_us.store(SOURCES_READY, Ordering::Release);
+        }
+        let mut asked = self.moves.asked.lock();
+        let placement = home.or_else(|| asked.placement.take());
+        let placement = placement.map(|placement| Placement { step: MoveStep::Home, why, ..placement });
+        *asked = Asked { placement, ..Asked::default() };
+        self.moves.are_on.store(false, Ordering::Release);
+        Ok(())
+    }
+
+    fn note_placement(&self, core: &Core) {
+        let mut asked = self.moves.asked.lock();
+        match &core.stage.away {
+            Some(away) => {
+                asked.placement = Some(away.placement.clone());
+                asked.unanswered = away.unanswered_since_us.map(|since_us| (since_us, away.pipe.clone()));
+            }
+            None if asked.wish.is_none() => self.moves.are_on.store(false, Ordering::Release),
+            None => {}
+        }
+    }
+
+    /// Tells the guest that the checkpoint with its positions is durable.
+    pub(super) fn tell_durable(&self, core: &mut Core) {
+        if self.aligned.is_some() && core.stage.is_running() {
+            core.stage.say(Word::Durable);
+        }
+    }
+
+    /// The task has ended, wherever it ran.
+    pub(super) fn end_move(&self) {
+        let mut asked = self.moves.asked.lock();
+        let placement = asked.placement.take();
+        let placement = placement.map(|placement| Placement { step: MoveStep::Home, ..placement });
+        *asked = Asked { placement, ..Asked::default() };
+        self.moves.are_on.store(false, Ordering::Release);
+    }
+}
