@@ -13,13 +13,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use parking_lot::Mutex;
 use rivulet_connectors::connector::ConnectorContext;
 use rivulet_connectors::links::{Asked, LinkRights, Links, Machine, Outgoing, Peer, Receive, Received, Target};
-use rivulet_dataflow::{Clock, Leaps, StateFrame};
+use rivulet_dataflow::{Clock, Leaps, StageSnapshot, StateFrame, Work};
 use rivulet_runtime::{Guest, GuestParts, Pipe, PipeError, Waker, Word, Workers};
 use rivulet_sql::QueryPlan;
 
 use super::columns;
 use super::message::{self, Control, Hold};
 use super::pipe::{CONTROL, Inbound, LinkPipe, Pipes, SEND, What, named, say};
+use crate::run;
 use crate::service::BURST_STREAMS;
 
 /// A query as this process has planned it, and what its sources find here.
@@ -97,8 +98,8 @@ struct Place {
     hold: Hold,
     planned: Arc<PlannedQuery>,
     pipe: Arc<LinkPipe>,
-    /// State that has come, by operator.
-    state: BTreeMap<usize, Vec<StateFrame>>,
+    /// State that has come: operator, part and frame.
+    state: Vec<(usize, usize, StateFrame)>,
     guest: Option<Guest>,
     /// The server has been told, and closes its streams.
     has_failed: bool,
@@ -198,7 +199,7 @@ impl Worker {
         self.says.as_ref()?.problem()
     }
 
-    /// Hears the server, and its words to tasks.
+    /// Hears the server, and starts tasks whose state has come.
     ///
     /// # Errors
     /// Why the server does not need this worker.
@@ -300,51 +301,47 @@ impl Worker {
 }
 
 impl Place {
-    /// Hears what comes before the task, and has it hear what comes after.
+    /// Hears what comes before the task, and starts the task. It hears the rest itself.
     fn turn(&mut self, workers: &Workers) -> Result<(), PipeError> {
-        if let Some(guest) = &self.guest {
-            guest.turn();
-            return Ok(());
-        }
-        while let Some(word) = self.pipe.heard()? {
-            match word {
-                Word::State { operator, frame, .. } => self.state.entry(operator).or_default().push(frame),
-                Word::Begin { parts, snapshot, rows_max } => {
-                    let wrong = |error: String| PipeError::Wrong(error);
-                    let came = self.state.values().map(Vec::len).sum::<usize>();
-                    if came != parts {
-                        return Err(wrong(format!("{came} parts of the state came, and there are {parts}")));
-                    }
-                    let (Hold { nodes, instance, limits, query, .. }, plan) = (&self.hold, &self.planned.plan);
-                    let dataflow = &plan.dataflow;
-                    let operators = nodes.iter().filter(|&&node| dataflow.nodes()[node].work.factory().is_some());
-                    let mut state = std::mem::take(&mut self.state);
-                    let frames = (0..operators.count()).map(|operator| {
-                        StateFrame::concat(&state.remove(&operator).unwrap_or_default())
-                            .map_err(|error| wrong(error.to_string()))
-                    });
-                    let parts = GuestParts {
-                        name: query.clone(),
-                        dataflow: dataflow.clone(),
-                        nodes: nodes.clone(),
-                        instance: *instance,
-                        inputs: columns(dataflow, nodes).0.len(),
-                        partitions: None,
-                        letters: None,
-                        limits: *limits,
-                        pipe: self.pipe.clone(),
-                        begins: snapshot,
-                        state: frames.collect::<Result<_, _>>()?,
-                        rows_max,
-                    };
-                    let guest = workers.start_guest(parts).map_err(|error| wrong(error.to_string()))?;
+        while self.guest.is_none() {
+            match self.pipe.heard()? {
+                None => break,
+                Some(Word::State { operator, part, frame }) => self.state.push((operator, part, frame)),
+                Some(Word::Begin { parts, snapshot, rows_max }) if parts == self.state.len() => {
+                    let parts = self.begin(snapshot, rows_max).map_err(PipeError::Wrong)?;
+                    let guest = workers.start_guest(parts).map_err(|error| PipeError::Wrong(error.to_string()))?;
                     self.pipe.wake_by(guest.waker());
                     self.guest = Some(guest);
-                    return Ok(());
                 }
-                other => return Err(PipeError::Wrong(format!("{other:?} came before the task"))),
+                Some(_) => return Err(PipeError::Wrong("a word that does not stand before a task".into())),
             }
         }
         Ok(())
+    }
+
+    /// The task, whose source goes on where it was.
+    fn begin(&mut self, begins: StageSnapshot, rows_max: usize) -> Result<GuestParts, String> {
+        let (Hold { nodes, instance, limits, query, .. }, plan) = (&self.hold, &self.planned.plan);
+        let partitions = match plan.dataflow.nodes()[nodes[0]].work {
+            Work::Source(source) => {
+                let was_at = begins.partitions.as_deref().unwrap_or_default();
+                let opened = run::open_partitions(&plan.sources[source], &self.planned.host, was_at);
+                Some(opened.map_err(|error| error.message)?)
+            }
+            _ => None,
+        };
+        Ok(GuestParts {
+            name: query.clone(),
+            dataflow: plan.dataflow.clone(),
+            nodes: nodes.clone(),
+            instance: *instance,
+            inputs: columns(&plan.dataflow, nodes).0.len(),
+            partitions,
+            limits: *limits,
+            pipe: self.pipe.clone(),
+            begins,
+            rows_max,
+            state: std::mem::take(&mut self.state),
+        })
     }
 }

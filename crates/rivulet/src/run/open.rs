@@ -136,6 +136,18 @@ pub(super) fn source(
     Ok(opened.into_iter().map(|source| partition(source, planned, newest_us.next().flatten())).collect())
 }
 
+/// The partitions of a source that a task reads, where they were when it moved.
+///
+/// # Errors
+/// The source cannot be opened, or not there.
+pub(crate) fn open_partitions(
+    planned: &PlannedSource,
+    host: &ConnectorContext,
+    was_at: &[PartitionState],
+) -> Result<Vec<Partition>, ServiceError> {
+    source(planned, was_at.len(), host, Some(was_at))
+}
+
 /// A partition of an open source, whose newest row so far has this time.
 pub(super) fn partition(source: Box<dyn Source>, planned: &PlannedSource, newest_us: Option<i64>) -> Partition {
     let declaration = &planned.declaration;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rivulet_connectors::clock::SystemClock;
-use rivulet_dataflow::Clock;
+use rivulet_dataflow::{Clock, PartitionState};
 use rivulet_runtime::{Flow, FlowLimits, MoveError, MoveStep, Placement};
 use rivulet_sql::{Operators, QueryPlan, name_in_sql};
 
@@ -55,8 +55,15 @@ pub(in crate::engine) struct Burst {
     pub(in crate::engine) why: String,
 }
 
-/// The worker that has a task: its number in the roster, and its name.
-type On = (u64, String);
+/// The worker that has a task.
+#[derive(Clone)]
+pub(super) struct On {
+    /// Its number in the roster, and its name.
+    worker: u64,
+    name: String,
+    /// Whether the source of the task is being opened here, because it comes home.
+    reopens: bool,
+}
 
 /// Tasks of queries on burst workers, by query, stage and instance. Tasks that came home stay until the query ends.
 pub(super) type OnWorkers = Mutex<BTreeMap<(u64, usize, usize), On>>;
@@ -156,7 +163,7 @@ impl BigQueries {
     fn names_on(&self, meant: &Meant, places: &[(usize, usize)]) -> Vec<String> {
         let on = self.on_workers.lock();
         let names = places.iter().filter_map(|(stage, one)| on.get(&(meant.number, *stage, *one)));
-        names.map(|(_, name)| name.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+        names.map(|on| on.name.clone()).collect::<BTreeSet<_>>().into_iter().collect()
     }
 
     /// Asks workers for places for these tasks. Returns those that it got, and why it did not get others.
@@ -192,9 +199,10 @@ impl BigQueries {
                 now_us: SystemClock.now_us(),
                 limits: FlowLimits::default(),
             };
-            let waker = meant.flow().waker(place);
+            let Ok(waker) = meant.flow().waker(place) else { continue };
             if let Some(ticket) = roster.hold(worker.number, hold, (inputs, vec![output]), waker) {
-                asked.push((place, ticket, (worker.number, worker.name.clone())));
+                let on = On { worker: worker.number, name: worker.name.clone(), reopens: false };
+                asked.push((place, ticket, on));
             }
         }
         let tickets: Vec<u64> = asked.iter().map(|(_, ticket, _)| *ticket).collect();
@@ -206,7 +214,7 @@ impl BigQueries {
             let pipe = roster.take(ticket);
             match outcome.unwrap_or_else(|| Err("it does not answer".into())) {
                 Ok(()) => held.extend(pipe.map(|pipe| (place, pipe, on))),
-                Err(problem) => why.push(format!("the burst worker '{}': {problem}", on.1)),
+                Err(problem) => why.push(format!("the burst worker '{}': {problem}", on.name)),
             }
         }
         Ok((held, why))
@@ -254,6 +262,45 @@ impl BigQueries {
         Ok(format!("{} came back", counted(places.len() as u64, "task")))
     }
 
+    /// Opens the partitions of a task that comes home, in a thread of its own: that may take a while.
+    fn reopen(
+        self: &Arc<Self>,
+        name: &FullName,
+        (plan, running): (&Arc<QueryPlan>, &Arc<run::Running>),
+        place: (usize, usize),
+        was_at: Vec<PartitionState>,
+    ) {
+        /// How often it is tried, before the query goes on from its checkpoint.
+        const ATTEMPTS_MAX: usize = 3;
+        let (queries, name, plan, flow) = (self.clone(), name.clone(), plan.clone(), running.clone());
+        let open = move || {
+            let (opener, flow) = (&queries.opener, flow.flow());
+            let source = flow.stages()[place.0].source(&plan.dataflow);
+            let Some(source) = source.and_then(|source| plan.sources.get(source)).cloned() else { return };
+            let mut opened = Err(None);
+            for _ in 0..ATTEMPTS_MAX {
+                let (host, source, was_at) = (opener.host_of(&name), source.clone(), was_at.clone());
+                let open = move || run::open_partitions(&source, &host, &was_at);
+                opened =
+                    opener.call(&format!("opening a source of '{name}' again"), opener.limit(), open).map_err(Some);
+                if opened.is_ok() {
+                    break;
+                }
+            }
+            // If the flow has ended meanwhile, that is no matter.
+            let _ = match opened {
+                Ok(partitions) => flow.reopened(place, partitions),
+                Err(error) => {
+                    let why = error.map_or_else(String::new, |error| error.message);
+                    flow.lose(place, &format!("a source that comes home cannot be opened: {why}"))
+                }
+            };
+        };
+        if let Err(error) = std::thread::Builder::new().name("rivulet-reopen".into()).spawn(open) {
+            let _ = running.flow().lose(place, &format!("a source that comes home cannot be opened: {error}"));
+        }
+    }
+
     /// What of a tenant's queries is on burst workers, by query and stage.
     pub(in crate::engine) fn bursts(&self, tenant: &Tenant) -> Vec<Burst> {
         let mut bursts = Vec::new();
@@ -264,8 +311,7 @@ impl BigQueries {
                 let moved: Vec<&Placement> = placements.iter().filter(|task| task.stage == index).collect();
                 let away: Vec<&Placement> = moved.iter().copied().filter(|task| task.step != MoveStep::Home).collect();
                 let on = self.on_workers.lock();
-                let name_of =
-                    |task: &&Placement| on.get(&(one.number, index, task.instance)).map(|(_, name)| name.clone());
+                let name_of = |task: &&Placement| on.get(&(one.number, index, task.instance)).map(|on| on.name.clone());
                 let in_flight = |task: &&Placement| task.rows_sent.saturating_sub(task.figures.rows_in);
                 if moved.is_empty() {
                     continue;
@@ -300,27 +346,31 @@ impl BigQueries {
     }
 
     /// Hears burst workers, and takes for lost or brings home what has to be. Returns the pause until the next call.
-    fn look_at_bursts(&self) -> Duration {
+    fn look_at_bursts(self: &Arc<Self>) -> Duration {
         let (roster, config, now_us) =
             (self.opener.permitted.links().roster(), self.opener.burst(), SystemClock.steady_us());
         roster.turn(now_us);
         let workers = roster.workers();
         let us = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
-        for (_, one) in self.bursting() {
-            let Some(flow) = one.life.flow().map(|running| running.flow()) else { continue };
-            for task in flow.placements() {
+        for (name, one) in self.bursting() {
+            let (Some(running), Some(plan)) = (one.life.flow(), &one.plan) else { continue };
+            for task in running.flow().placements() {
                 let place = (task.stage, task.instance);
-                let on = self.on_workers.lock().get(&(one.number, place.0, place.1)).cloned();
-                let Some((worker, name)) = on.filter(|_| task.step != MoveStep::Home) else { continue };
+                let mut all = self.on_workers.lock();
+                let on = all.get_mut(&(one.number, place.0, place.1)).filter(|_| task.step != MoveStep::Home);
+                let Some(on) = on else { continue };
                 if task.unanswered_us.is_some_and(|since_us| since_us > us(config.answer_max)) {
-                    flow.lose(place, &format!("the burst worker '{name}' does not answer"));
+                    let _ = running.flow().lose(place, &format!("the burst worker '{}' does not answer", on.name));
                 }
-                let ends_us = workers.iter().find(|one| one.number == worker).and_then(|one| one.ends_us);
-                if task.step == MoveStep::Running
-                    && ends_us.is_some_and(|ends_us| ends_us - us(config.margin) <= now_us)
-                    && let Err(error) = flow.bring_back(place)
-                {
-                    tracing::warn!("a task stays on the burst worker '{name}', which ends soon: {error}");
+                let ends_us = workers.iter().find(|one| one.number == on.worker).and_then(|one| one.ends_us);
+                let ends_soon = ends_us.is_some_and(|ends_us| ends_us - us(config.margin) <= now_us);
+                if ends_soon && task.step == MoveStep::Running {
+                    // It is tried again.
+                    let _ = running.flow().bring_back(place);
+                }
+                if let Some(was_at) = task.reopens.filter(|_| !std::mem::replace(&mut on.reopens, true)) {
+                    drop(all);
+                    self.reopen(&name, (plan, running), place, was_at);
                 }
             }
         }
