@@ -25,6 +25,7 @@ mod bounds;
 mod broker_backup;
 mod bulk;
 mod burst_statements;
+mod bursts;
 mod callers;
 mod snapshot_property;
 mod catalog_crash;

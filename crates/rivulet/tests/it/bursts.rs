@@ -1,0 +1,241 @@
+//! Tasks of big queries on burst workers, which are processes of their own: results are the same wherever a task runs.
+
+use std::fs::File;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::links::start;
+use super::server::{Server, free_port, rivulet, wait, wait_for};
+
+/// The longest wait for anything.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// A `rivulet burst-worker`; killed when dropped.
+struct Worker(Child);
+
+impl Worker {
+    /// Its messages go to a file of its name in the folder.
+    fn start(folder: &Path, name: &str, link: SocketAddr, more: &[&str]) -> Self {
+        let log = File::options().create(true).append(true).open(folder.join(name)).unwrap();
+        let mut command = rivulet();
+        command.args(["burst-worker", "--connect", &link.to_string(), "--name", name, "--threads", "2"]).args(more);
+        Self(command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn().unwrap())
+    }
+
+    fn kill_9(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+
+    fn end(&mut self) -> Option<i32> {
+        let mut code = None;
+        wait_for(WAIT_MAX, "the worker to end", || {
+            code = self.0.try_wait().unwrap();
+            code.is_some()
+        });
+        code.and_then(|status| status.code())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a worker has said.
+fn said(folder: &Path, name: &str) -> String {
+    std::fs::read_to_string(folder.join(name)).unwrap_or_default()
+}
+
+fn rows(server: &Server, statement: &str) -> Vec<Vec<Value>> {
+    let answer = server.sql_ok(statement);
+    serde_json::from_value(answer["results"][0]["rows"].clone()).unwrap()
+}
+
+/// The message of a statement, or its error.
+fn message(server: &Server, statement: &str) -> Result<String, String> {
+    let answer = server.sql(statement);
+    match answer.get("error") {
+        Some(error) => Err(error.to_string()),
+        None => Ok(answer["results"][0]["message"].as_str().unwrap_or_default().to_owned()),
+    }
+}
+
+/// Runs a statement that needs a worker, which may still be on its way.
+fn redirect(server: &Server, statement: &str) -> String {
+    let mut answer = Err(String::new());
+    wait_for(WAIT_MAX, statement, || {
+        answer = message(server, statement);
+        match &answer {
+            Err(error) => assert!(error.contains("no burst worker is connected"), "{error}"),
+            Ok(_) => {}
+        }
+        answer.is_ok()
+    });
+    answer.unwrap()
+}
+
+/// The number of the first operator of the stage of a query of which EXPLAIN says this.
+fn operator(server: &Server, query: &str, what: &str) -> String {
+    let plan = rows(server, &format!("EXPLAIN QUERY {query}"));
+    let lines: Vec<&str> = plan.iter().filter_map(|row| row[0].as_str()).collect();
+    let line = lines.iter().rfind(|line| line.trim().starts_with("stage ") && line.contains(what));
+    let line = line.unwrap_or_else(|| panic!("no {what} in {}", lines.join("\n")));
+    let numbers = line.split_once('(').unwrap().1;
+    numbers.chars().take_while(char::is_ascii_digit).collect()
+}
+
+/// How many tasks of a query are away, and on which workers.
+fn away(server: &Server, query: &str) -> (u64, String) {
+    let of_query = rows(server, "SHOW BURSTS").into_iter().filter(|row| row[0] == query);
+    let all: Vec<(u64, String)> =
+        of_query.map(|row| (row[4].as_u64().unwrap(), row[5].as_str().unwrap().into())).collect();
+    let names: Vec<&str> = all.iter().map(|(_, names)| names.as_str()).filter(|names| !names.is_empty()).collect();
+    (all.iter().map(|(tasks, _)| tasks).sum(), names.join(", "))
+}
+
+/// The rows in the files of a sink, as far as they are final, in order.
+fn results(folder: &Path) -> Vec<String> {
+    let Ok(files) = std::fs::read_dir(folder) else { return Vec::new() };
+    let files = files.map(|entry| entry.unwrap().path());
+    let whole = files.filter(|file| !file.file_name().unwrap().to_string_lossy().starts_with('.'));
+    let texts: Vec<String> = whole.filter_map(|file| std::fs::read_to_string(file).ok()).collect();
+    let mut rows: Vec<String> = texts.iter().flat_map(|text| text.lines()).map(str::to_owned).collect();
+    rows.sort_unstable();
+    rows
+}
+
+fn has_ended(server: &Server, query: &str) -> bool {
+    let status = server.status();
+    let mut queries = status["big_queries"].as_array().unwrap().iter();
+    queries.any(|one| one["name"] == query && one["state"] == "ended")
+}
+
+const COUNTS: &str = "SELECT channel, count(*) AS n, sum(price) AS total, window_end FROM {bid}
+                      GROUP BY channel, tumble(date_time, INTERVAL '1 second')";
+
+/// A server with a door for workers, and a stream of bids: `bid` at a rate, `every` at once.
+fn server_with_bids(folder: &Path, events: u64) -> (Server, SocketAddr) {
+    let link = free_port();
+    let server = restart(folder, link);
+    let options = format!("events => {events}, seed => 7, event_rate => 10000, partitions => 2");
+    server.sql_ok(&format!("CREATE SOURCE bid FROM 'nexmark:bid' WITH ({options}, rate => 10000)"));
+    server.sql_ok(&format!("CREATE SOURCE every FROM 'nexmark:bid' WITH ({options})"));
+    for sink in ["moved", "plain"] {
+        let options = "commit_interval => '300 ms'";
+        server.sql_ok(&format!("CREATE SINK {sink} TO 'file:{sink}/' FORMAT JSON WITH ({options})"));
+    }
+    (server, link)
+}
+
+fn restart(folder: &Path, link: SocketAddr) -> Server {
+    let settings = [
+        ("RIVULET_LINK_ADDRESS", link.to_string()),
+        ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned()),
+        ("RIVULET_BURST_INSTANCES", "4".to_owned()),
+    ];
+    start(folder, &settings)
+}
+
+/// Waits until both queries have ended, and compares what they wrote.
+fn check(server: &Server, folder: &Path) {
+    server.sql_ok(&format!("CREATE QUERY plain AS {} INTO plain", COUNTS.replace("{bid}", "every")));
+    for query in ["plain", "q"] {
+        wait(&format!("{query} to end"), || has_ended(server, query));
+    }
+    let [moved, plain] = ["moved", "plain"].map(|sink| results(&folder.join(sink)));
+    assert!(plain.len() > 4, "{plain:?}");
+    assert!(moved == plain, "{} rows, and {} are right: {moved:?} {plain:?}", moved.len(), plain.len());
+}
+
+#[test]
+fn a_window_goes_out_and_comes_back() {
+    let folder = TempDir::new().unwrap();
+    let (server, link) = server_with_bids(folder.path(), 150_000);
+    let counts = COUNTS.replace("{bid}", "bid");
+    server.sql_ok(&format!("CREATE QUERY q AS {counts} INTO moved WITH (burst => true, fuse => 'none')"));
+    let window = operator(&server, "q", "with its state");
+    let one = Worker::start(folder.path(), "one", link, &[]);
+    let out = format!("ALTER QUERY q REDIRECT {window} TO BURST 0.5");
+    assert_eq!(redirect(&server, &out), "query q: 2 of 2 tasks are on burst workers now: one");
+    assert_eq!(away(&server, "q"), (2, "one".into()));
+    let two = Worker::start(folder.path(), "two", link, &[]);
+    wait("the second worker", || said(folder.path(), "two").contains("connected to"));
+    server.sql_ok("CHECKPOINT");
+    let out = format!("ALTER QUERY q REDIRECT {window} TO BURST");
+    wait("the others to go to the second worker", || {
+        redirect(&server, &out).contains("two") || away(&server, "q").0 == 4
+    });
+    assert_eq!(away(&server, "q").0, 4);
+    let back = format!("ALTER QUERY q REDIRECT {window} BACK");
+    assert_eq!(message(&server, &back), Ok("query q: 4 tasks came back".into()));
+    assert_eq!(away(&server, "q"), (0, String::new()));
+    assert_eq!(redirect(&server, &out), "query q: 4 of 4 tasks are on burst workers now: one, two");
+    check(&server, folder.path());
+    drop((one, two));
+}
+
+#[test]
+fn a_killed_worker_costs_no_row_and_none_comes_twice() {
+    let folder = TempDir::new().unwrap();
+    let (server, link) = server_with_bids(folder.path(), 150_000);
+    let counts = COUNTS.replace("{bid}", "bid");
+    server.sql_ok(&format!("CREATE QUERY q AS {counts} INTO moved WITH (burst => true, fuse => 'none')"));
+    let window = operator(&server, "q", "with its state");
+    for kill in 0..3 {
+        let name = format!("worker{kill}");
+        let mut worker = Worker::start(folder.path(), &name, link, &[]);
+        redirect(&server, &format!("ALTER QUERY q REDIRECT {window} TO BURST"));
+        assert_eq!(away(&server, "q"), (4, name));
+        let rows = results(&folder.path().join("moved")).len();
+        wait("more results", || results(&folder.path().join("moved")).len() > rows || has_ended(&server, "q"));
+        worker.kill_9();
+        wait("the query to go on without it", || away(&server, "q").0 == 0);
+    }
+    check(&server, folder.path());
+}
+
+#[test]
+fn a_worker_ends_when_it_has_nothing_to_do_and_hands_its_tasks_back_before_its_end() {
+    let folder = TempDir::new().unwrap();
+    let (server, link) = server_with_bids(folder.path(), 150_000);
+    let counts = COUNTS.replace("{bid}", "bid");
+    server.sql_ok(&format!("CREATE QUERY q AS {counts} INTO moved WITH (burst => true, fuse => 'none')"));
+    let window = operator(&server, "q", "with its state");
+    assert_eq!(Worker::start(folder.path(), "idle", link, &["--idle-s", "1"]).end(), Some(0));
+    // The margin is 20 s.
+    let mut limited = Worker::start(folder.path(), "limited", link, &["--limit-s", "24"]);
+    redirect(&server, &format!("ALTER QUERY q REDIRECT {window} TO BURST"));
+    wait("the tasks to come back", || away(&server, "q").0 == 0);
+    assert_eq!(limited.end(), Some(0));
+    check(&server, folder.path());
+    let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(!log.contains("a query has failed"), "{log}");
+}
+
+#[test]
+fn a_moved_source_goes_on_where_it_was() {
+    let folder = TempDir::new().unwrap();
+    let (server, link) = server_with_bids(folder.path(), 150_000);
+    let counts = COUNTS.replace("{bid}", "bid");
+    server.sql_ok(&format!("CREATE QUERY q AS {counts} INTO moved WITH (burst => true)"));
+    let source = operator(&server, "q", "with its source");
+    let mut worker = Worker::start(folder.path(), "one", link, &[]);
+    let out = format!("ALTER QUERY q REDIRECT {source} TO BURST");
+    assert_eq!(redirect(&server, &out), "query q: 2 of 2 tasks are on burst workers now: one");
+    server.sql_ok("CHECKPOINT");
+    assert_eq!(message(&server, "ALTER QUERY q REDIRECT ALL BACK"), Ok("query q: 2 tasks came back".into()));
+    redirect(&server, &out);
+    server.sql_ok("PAUSE QUERY q");
+    server.sql_ok("RESUME QUERY q");
+    worker.kill_9();
+    wait("the query to go on without it", || away(&server, "q").0 == 0);
+    check(&server, folder.path());
+}
