@@ -4,12 +4,19 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::process::{Child, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use arrow::array::{ArrayRef, AsArray, BinaryArray, RecordBatch, StringArray};
+use arrow::datatypes::{DataType, Field, Schema};
+use rivulet_connectors::links::{Asked, Compression, LinkRights, Links, Peer, Receive, Received, SendOptions, Target};
+use rivulet_connectors::reach::AllowedHosts;
+use rivulet_dataflow::{Batch, Element};
 use serde_json::Value;
 use tempfile::TempDir;
 
 use super::links::start;
+use super::links_bad::sql_as;
 use super::server::{Server, free_port, rivulet, wait, wait_for};
 
 /// The longest wait for anything.
@@ -238,4 +245,96 @@ fn a_moved_source_goes_on_where_it_was() {
     worker.kill_9();
     wait("the query to go on without it", || away(&server, "q").0 == 0);
     check(&server, folder.path());
+}
+
+#[test]
+fn one_without_the_right_is_refused() {
+    let (folder, link) = (TempDir::new().unwrap(), free_port());
+    let server = restart(folder.path(), link);
+    server.sql_ok("CREATE USER admin ADMIN");
+    let made = server.sql_ok("CREATE TOKEN FOR admin");
+    let admin = made["results"][0]["rows"][0][0].as_str().unwrap().to_owned();
+    let other = sql_as(&server, &admin, "CREATE USER other; CREATE TOKEN FOR other");
+    let start = |name: &str, token: &str| {
+        let file = folder.path().join(format!("{name}.token"));
+        std::fs::write(&file, token).unwrap();
+        Worker::start(folder.path(), name, link, &["--token-file", file.to_str().unwrap()])
+    };
+    let (nobody, other, admin) =
+        (Worker::start(folder.path(), "nobody", link, &[]), start("other", &other), start("admin", &admin));
+    let told = |name: &str, text: &str| wait_for(WAIT_MAX, text, || said(folder.path(), name).contains(text));
+    told("nobody", "not connected to");
+    told("other", "the user of the token may not administer the server, which a burst worker needs");
+    told("log", "a burst worker has come");
+    let log = said(folder.path(), "log");
+    assert!(!["nobody", "other"].iter().any(|name| log.contains(&format!("worker=\"{name}\""))), "{log}");
+    drop((nobody, other, admin));
+}
+
+struct Anything;
+
+impl LinkRights for Anything {
+    fn scope(&self) -> &str {
+        ""
+    }
+
+    fn may_send(&self, _stream: &str) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Takes the control words of a server.
+#[derive(Default)]
+struct Words(Mutex<Vec<(Arc<Peer>, Received)>>);
+
+impl Receive for Words {
+    fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<(u64, u64)>, String> {
+        self.0.lock().unwrap().push((peer.clone(), asked.stream));
+        Ok(None)
+    }
+
+    fn arrived(&self, _peer: &Arc<Peer>, _stream: Received) {}
+}
+
+#[test]
+fn a_worker_of_another_version_and_streams_of_tasks_that_it_has_not_are_refused() {
+    let (folder, link) = (TempDir::new().unwrap(), free_port());
+    let server = restart(folder.path(), link);
+    let links = Links::new("fake", None, None);
+    let words = Arc::<Words>::default();
+    links.receive("", "$burst", &(words.clone() as Arc<dyn Receive>)).unwrap();
+    let (host, port, reach) = (link.ip().to_string(), link.port(), AllowedHosts::everything());
+    let target = Target { scope: String::new(), host, port, tls: None, token: None, reach };
+    let peer = links.join(target, Arc::new(Anything)).unwrap();
+    let fields = [("message", DataType::Utf8, false), ("bytes", DataType::Binary, true)];
+    let fields = fields.map(|(name, data_type, is_nullable)| Field::new(name, data_type, is_nullable));
+    let schema = Arc::new(Schema::new(fields.to_vec()));
+    let options = SendOptions { buffer_bytes: 1, flush_us: 0, compression: Compression::None };
+    let open = |name: &str| links.open_to(&peer, name.to_owned(), schema.clone(), options);
+    let stranger = open("$burst#00000000000000aa/words");
+    let nameless = open("$burst#something");
+    let control = open("$burst#control");
+    for (stream, why) in [(&stranger, "no such ticket"), (&nameless, "no such ticket")] {
+        wait_for(WAIT_MAX, why, || stream.problem().is_some_and(|problem| problem.contains(why)));
+    }
+    wait_for(WAIT_MAX, "the control words to be taken", || control.has_room());
+    let hello = r#"{"Hello":{"version":"0.0.0","name":"fake","threads":1,"limit_s":null}}"#;
+    let columns: Vec<ArrayRef> =
+        vec![Arc::new(StringArray::from(vec![hello])), Arc::new(BinaryArray::from_opt_vec(vec![None]))];
+    let columns = RecordBatch::try_new(schema.clone(), columns).unwrap();
+    let row = Batch::new(vec![0].into(), vec![0].into(), vec![0].into(), columns);
+    control.push(&Element::Batch(row)).unwrap();
+    let mut answer = String::new();
+    wait_for(WAIT_MAX, "an answer", || {
+        let streams = words.0.lock().unwrap().clone();
+        let buffer = streams.iter().find_map(|(peer, stream)| peer.take(*stream));
+        let element = buffer.and_then(|buffer| buffer.elements().unwrap().next_element().unwrap());
+        if let Some(Element::Batch(batch)) = element {
+            answer = batch.column(0).as_string::<i32>().value(0).to_owned();
+        }
+        !answer.is_empty()
+    });
+    assert!(answer.contains("Bye") && answer.contains("the worker is of version 0.0.0"), "{answer}");
+    assert!(said(folder.path(), "log").contains("a burst worker is refused"));
+    server.sql_ok("SHOW BURSTS");
 }
