@@ -239,3 +239,50 @@ pub(crate) fn word_of(element: &Element) -> Result<Word, PipeError> {
         Said::Failed(why) => Word::Failed(why),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{UInt16Array, UInt32Array};
+
+    use super::*;
+
+    #[test]
+    fn words_come_out_as_they_went_in() {
+        let columns: [(&str, ArrayRef); 2] =
+            [("slot", Arc::new(UInt32Array::from(vec![0]))), ("key_group", Arc::new(UInt16Array::from(vec![3])))];
+        let columns = columns.map(|(name, column)| (name, column, false));
+        let frame = StateFrame::new("sum", 1, RecordBatch::try_from_iter_with_nullable(columns).unwrap());
+        let state = PartitionState { position: Some("7".into()), newest_us: Some(-1) };
+        let snapshot = StageSnapshot {
+            partitions: Some(vec![state, PartitionState::default()]),
+            sink: None,
+            reached_us: Some(i64::MIN),
+            has_ended: true,
+        };
+        let figures = GuestFigures { rows_in: u64::MAX, refused: [1; Reason::ALL.len()], ..GuestFigures::default() };
+        let words = [
+            Word::State { operator: 1, part: 2, frame },
+            Word::Begin { parts: 3, snapshot: snapshot.clone(), rows_max: 4 },
+            Word::Begun,
+            Word::Barrier(u64::MAX),
+            Word::GoOn(5),
+            Word::Durable,
+            Word::Others(i64::MAX),
+            Word::Reached(SourceTime::Active(6)),
+            Word::Reached(SourceTime::Idle(7)),
+            Word::Reached(SourceTime::Ended),
+            Word::Captured { barrier: 8, parts: 0, snapshot },
+            Word::Figures(figures),
+            Word::Failed("why".into()),
+        ];
+        let words = words.into_iter().chain(Phase::ALL.map(Word::Phase));
+        for word in words {
+            let row = row_of(&word).unwrap();
+            assert_eq!(format!("{:?}", word_of(&row).unwrap()), format!("{word:?}"));
+            assert!(Control::read(&row).is_err());
+        }
+        let row = Control::Held { ticket: u64::MAX }.row();
+        assert_eq!(Control::read(&row), Ok(Control::Held { ticket: u64::MAX }));
+        assert!(word_of(&row).is_err() && word_of(&Element::End).is_err());
+    }
+}

@@ -347,3 +347,18 @@ pub(super) fn say(stream: &Outgoing, word: &message::Control) {
     let _ = stream.push(&word.row());
     stream.flush();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_says_whose_stream_it_is() {
+        for what in [What::Channel(0), What::Channel(12), What::Words] {
+            assert_eq!(named(&name(u64::MAX - 1, what)), Some((u64::MAX - 1, what)));
+        }
+        for other in [CONTROL, "$burst", "$burst#1", "$burst#x/0", "$burst#1/", "orders#1/0"] {
+            assert_eq!(named(other), None, "{other}");
+        }
+    }
+}
