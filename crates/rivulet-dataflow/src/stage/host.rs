@@ -437,7 +437,7 @@ mod tests {
         fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
             match element {
                 Element::Batch(batch) => self.0 = Some(batch),
-                Element::End => self.0.take().into_iter().for_each(|batch| context.emit(batch)),
+                Element::Barrier(_) | Element::End => self.0.take().into_iter().for_each(|batch| context.emit(batch)),
                 _ => {}
             }
             Ok(())
@@ -501,5 +501,52 @@ mod tests {
         assert_eq!(host.deadline_us(), Some(5));
         host.restore(&StageSnapshot { has_ended: true, ..StageSnapshot::default() }, &[]).unwrap();
         assert_eq!(host.deadline_us(), None);
+    }
+    #[test]
+    fn a_flush_gives_what_is_held_and_waits_for_nobody() {
+        let mut stage = Stage(StageHost::new(Chain::new(vec![Box::new(Keeps(None))]), vec![0], 16));
+        assert_eq!(stage.give([(0, rows(1))]), [""; 0]);
+        assert!(stage.0.is_between());
+        let (slots, mut refusals) = (SlotTable::new(Arc::new(Schema::empty())), Refusals::new(0));
+        let with = Surroundings { now_us: 0, slots: &slots, refusals: &mut refusals };
+        let mut left = Vec::new();
+        stage.0.flush(with, &mut |element| left.push(words(&element))).unwrap();
+        assert_eq!((left, stage.0.barrier()), (vec!["1 rows".into()], None));
+        assert!(stage.0.snapshot(10, &mut |_, _, _| Ok(())).is_ok());
+        assert_eq!(stage.give([(0, Element::Barrier(3))]), [""; 0]);
+        assert!(!stage.0.is_between());
+        assert_eq!(stage.pass(), ["Barrier(3)"]);
+    }
+
+    #[test]
+    fn a_chain_that_is_exchanged_hears_its_watermark_first() {
+        let mut stage = Stage::new(1);
+        assert_eq!(stage.give([(0, rows(1)), (0, Element::Watermark(7))]), ["1 rows", "Watermark(7)"]);
+        stage.0.exchange(Chain::new(Vec::new()));
+        stage.0.restore(&StageSnapshot { reached_us: stage.0.reached_us(), ..StageSnapshot::default() }, &[]).unwrap();
+        assert!(!stage.0.is_between(), "it is yet to hear it");
+        let elements = [(0, rows(2)), (0, Element::Watermark(7)), (0, Element::Watermark(8))];
+        assert_eq!(stage.give(elements), ["Watermark(7)", "2 rows", "Watermark(8)"]);
+    }
+
+    #[test]
+    fn what_is_processed_elsewhere_is_taken_in_order_and_passed() {
+        let mut stage = Stage::new(2);
+        let mut left = Vec::new();
+        let mut pass = |host: &mut StageHost, element| host.pass(element, &mut |element| left.push(words(&element)));
+        stage.0.give(0, rows(2));
+        (0..2).for_each(|channel| stage.0.give(channel, Element::Watermark(5)));
+        (0..2).for_each(|channel| stage.0.give(channel, Element::Barrier(1)));
+        let mut take = |host: &mut StageHost| host.take_next().unwrap().map(|(_, element)| words(&element));
+        let taken = [0; 4].map(|_| take(&mut stage.0).unwrap_or_default());
+        assert_eq!(taken, ["2 rows", "Watermark(5)", "Barrier(1)", "Barrier(1)"]);
+        pass(&mut stage.0, rows(1));
+        pass(&mut stage.0, Element::Watermark(5));
+        pass(&mut stage.0, Element::Barrier(1));
+        assert_eq!((stage.0.barrier(), take(&mut stage.0), stage.0.reached_us()), (Some(1), None, Some(5)));
+        stage.0.give_up_barrier();
+        assert!(stage.0.has_work() && take(&mut stage.0).is_none() && !stage.0.has_work());
+        pass(&mut stage.0, Element::End);
+        assert_eq!((left, stage.0.has_ended()), (vec!["1 rows".into(), "Watermark(5)".into(), "End".into()], true));
     }
 }

@@ -1,5 +1,5 @@
-//! A guest: the operators of a task of a flow that runs elsewhere. It is a flow of one task, so timers, refusals, panics
-//! and reports are those of every task. What differs is in `task/guest.rs`.
+//! A guest: the operators of a task of a flow that runs elsewhere. It is a flow of one task, so timers, refusals,
+//! panics and reports are those of every task. What differs is in `task/guest.rs`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,5 @@
-//! A guest: a task that runs the operators of a task of a flow elsewhere. Elements come to it by a pipe and leave by it.
+//! A guest: a task that runs the operators of a task of a flow elsewhere. Elements come to it by a pipe, and leave by
+//! it.
 
 use rivulet_dataflow::{Element, StageSnapshot, StateError};
 

@@ -505,9 +505,7 @@ impl FlowTask {
         if let Some(sink) = core.sink.as_mut().filter(|_| !core.is_finishing) {
             sink.flush().map_err(|error| error.0)?;
         }
-        if let Some(away) = &core.stage.away {
-            away.pipe.flush();
-        }
+        self.note_placement(core);
         self.tell_as_guest(core)
     }
 

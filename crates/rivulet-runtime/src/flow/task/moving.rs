@@ -61,7 +61,7 @@ impl FlowTask {
         if self.final_to() == u64::MAX {
             return Err(MoveError::Ended);
         }
-        asked.placement = Some(Placement {
+        let placement = Placement {
             stage: self.stage,
             instance: self.instance,
             step: MoveStep::Beginning,
@@ -72,8 +72,9 @@ impl FlowTask {
             unanswered_us: None,
             reopens: None,
             why: None,
-        });
-        asked.wish = Some(Wish::Out(pipe, rows_max));
+        };
+        let wish = Some(Wish::Out(pipe, rows_max));
+        *asked = Asked { wish, placement: Some(placement), ..Asked::default() };
         self.moves.are_on.store(true, Ordering::Release);
         drop(asked);
         self.schedule();
@@ -103,17 +104,22 @@ impl FlowTask {
 
     /// See [`Flow::lose`](crate::Flow::lose).
     pub(in crate::flow) fn lose(&self, why: &str) {
-        self.moves.asked.lock().lost = Some(why.to_owned());
-        self.schedule();
+        if self.moves.are_on() {
+            self.moves.asked.lock().lost = Some(why.to_owned());
+            self.schedule();
+        }
     }
 
     /// Where the task runs, if it was ever moved.
     pub(in crate::flow) fn placement(&self) -> Option<Placement> {
         let asked = self.moves.asked.lock();
+        let (placement, unanswered) = (asked.placement.clone()?, asked.unanswered.clone());
+        // No lock is held while a pipe is asked, which has locks of its own.
+        drop(asked);
         // An answer that waits until there is room for it has come in time.
-        let unanswered = asked.unanswered.as_ref().filter(|(_, pipe)| !pipe.has_some());
+        let unanswered = unanswered.filter(|(_, pipe)| !pipe.has_some());
         let unanswered_us = unanswered.map(|(since_us, _)| self.pool.clock.steady_us() - since_us);
-        asked.placement.clone().map(|placement| Placement { unanswered_us, ..placement })
+        Some(Placement { unanswered_us, ..placement })
     }
 
     /// Goes on with a move, and tells the guest what it must know.
@@ -147,7 +153,6 @@ impl FlowTask {
             }
             return self.stay(core, None);
         }
-        self.note_placement(core);
         Ok(())
     }
 
@@ -158,13 +163,10 @@ impl FlowTask {
             return;
         };
         let (figures, counted) = (&away.placement.figures, &away.counted);
-        for (all, (now, before)) in
-            self.figures.lock().refused.iter_mut().zip(figures.refused.iter().zip(&counted.refused))
-        {
-            *all += now - before;
-        }
+        let more = figures.refused.iter().zip(&counted.refused).map(|(now, before)| now.saturating_sub(*before));
+        self.figures.lock().refused.iter_mut().zip(more).for_each(|(all, more)| *all += more);
         if self.aligned.is_some() {
-            self.counters.rows_in.fetch_add(figures.rows_in - counted.rows_in, Ordering::Relaxed);
+            self.counters.rows_in.fetch_add(figures.rows_in.saturating_sub(counted.rows_in), Ordering::Relaxed);
             if let Some(reader) = core.reader.take() {
                 away.lateness_us = reader.lateness_us();
                 core.checkpoints.captured = 0;
@@ -262,7 +264,12 @@ impl FlowTask {
         Ok(())
     }
 
-    fn note_placement(&self, core: &Core) {
+    /// Sends on what the guest is given, and notes how far the move is.
+    pub(super) fn note_placement(&self, core: &Core) {
+        if !self.moves.are_on() {
+            return;
+        }
+        core.stage.away.iter().for_each(|away| away.pipe.flush());
         let mut asked = self.moves.asked.lock();
         match &core.stage.away {
             Some(away) => {

@@ -1,0 +1,738 @@
+//! Tasks whose operators run elsewhere, at the other end of a pair of pipes in memory. Both sides are stepped in an
+//! order of the seed, and what is under way arrives when the seed says so: the streams are in no order to each other.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::datatypes::Int64Type;
+use parking_lot::Mutex;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use rivulet_dataflow::{
+    Address, Batch, CollectedState, Context, Dataflow, Description, EdgeKind, Element, ManualClock, Operator,
+    OperatorError, OperatorFactory, PartitionState, Snapshot, StateError, StateFrame, StateSelection, Work,
+};
+use rivulet_runtime::{
+    Flow, FlowParts, Guest, GuestParts, MoveError, MoveStep, Partition, Phase, Pipe, PipeError, Placement, Waker, Word,
+    Workers,
+};
+
+use crate::flows::{Collected, CountByKey, Numbers, Then, numbers, parts, schema};
+
+type Place = (usize, usize);
+
+/// Rows of all sources together, and of a batch.
+const ROWS: i64 = 6_000;
+const BATCH_ROWS: usize = 150;
+
+/// More than any test needs, and less than would take a second.
+const STEPS_MAX: usize = 200_000;
+
+/// What was sent, and what of it has arrived.
+struct Stream<T> {
+    sent: VecDeque<T>,
+    arrived: VecDeque<T>,
+}
+
+impl<T> Stream<T> {
+    fn arrive(&mut self, count: usize) {
+        let count = count.min(self.sent.len());
+        self.arrived.extend(self.sent.drain(..count));
+    }
+}
+
+impl<T> Default for Stream<T> {
+    fn default() -> Self {
+        Self { sent: VecDeque::new(), arrived: VecDeque::new() }
+    }
+}
+
+/// One direction.
+#[derive(Default)]
+struct Way {
+    elements: Mutex<Stream<(usize, Element)>>,
+    words: Mutex<Stream<Word>>,
+    /// Whether the sender found no room.
+    is_waited_for: AtomicBool,
+    /// Rows that were sent.
+    rows: AtomicUsize,
+    /// Wakes the sender, and the receiver.
+    wakers: Mutex<[Option<Waker>; 2]>,
+}
+
+impl Way {
+    fn wake(&self, receiver: bool) {
+        let waker = self.wakers.lock()[usize::from(receiver)].clone();
+        waker.iter().for_each(|waker| waker());
+    }
+
+    /// Lets some of what is under way arrive; whether there was anything.
+    fn carry(&self, random: &mut StdRng) -> bool {
+        let (words, count) = (random.random_bool(0.5), random.random_range(1..4));
+        let under_way = [self.elements.lock().sent.len(), self.words.lock().sent.len()];
+        if under_way == [0, 0] {
+            return false;
+        }
+        if words && under_way[1] > 0 || under_way[0] == 0 {
+            self.words.lock().arrive(count);
+        } else {
+            self.elements.lock().arrive(count);
+        }
+        self.wake(true);
+        true
+    }
+}
+
+/// One end of a pair of pipes.
+#[derive(Clone)]
+struct End {
+    out: Arc<Way>,
+    into: Arc<Way>,
+    room: usize,
+    is_lost: Arc<AtomicBool>,
+}
+
+impl End {
+    fn check(&self) -> Result<(), PipeError> {
+        if self.is_lost.load(Ordering::SeqCst) { Err(PipeError::Lost("the line is cut".into())) } else { Ok(()) }
+    }
+
+    fn is_below(&self) -> bool {
+        let elements = self.out.elements.lock();
+        elements.sent.len() + elements.arrived.len() < self.room
+    }
+}
+
+impl Pipe for End {
+    fn has_room(&self) -> bool {
+        if self.is_below() {
+            return true;
+        }
+        self.out.is_waited_for.store(true, Ordering::SeqCst);
+        self.is_below()
+    }
+
+    fn push(&self, channel: usize, element: &Element) -> Result<(), PipeError> {
+        self.check()?;
+        if let Element::Batch(batch) = element {
+            self.out.rows.fetch_add(batch.rows(), Ordering::SeqCst);
+        }
+        self.out.elements.lock().sent.push_back((channel, element.clone()));
+        Ok(())
+    }
+
+    fn take(&self) -> Result<Option<(usize, Element)>, PipeError> {
+        self.check()?;
+        let taken = self.into.elements.lock().arrived.pop_front();
+        if taken.is_some() && self.into.is_waited_for.swap(false, Ordering::SeqCst) {
+            self.into.wake(false);
+        }
+        Ok(taken)
+    }
+
+    fn say(&self, word: Word) -> Result<(), PipeError> {
+        self.check()?;
+        self.out.words.lock().sent.push_back(word);
+        Ok(())
+    }
+
+    fn heard(&self) -> Result<Option<Word>, PipeError> {
+        self.check()?;
+        Ok(self.into.words.lock().arrived.pop_front())
+    }
+
+    fn has_some(&self) -> bool {
+        let has_elements = !self.into.elements.lock().arrived.is_empty();
+        has_elements || !self.into.words.lock().arrived.is_empty() || self.check().is_err()
+    }
+
+    fn flush(&self) {}
+}
+
+/// A move: both ends, and the guest once it has begun.
+struct Line {
+    place: Place,
+    here: End,
+    there: End,
+    state: Vec<(usize, usize, StateFrame)>,
+    guest: Option<Guest>,
+    has_begun: bool,
+    has_reopened: bool,
+}
+
+/// A flow, and who works for it.
+struct World {
+    clock: Arc<ManualClock>,
+    flow: Flow,
+    server: Workers,
+    worker: Workers,
+    lines: Vec<Line>,
+    random: StdRng,
+    room: usize,
+    /// Whether guests begin and run, and whether anything arrives.
+    works: bool,
+    carries: bool,
+    then: Then,
+}
+
+/// Partitions of numbers, where they were.
+fn reopened(states: &[PartitionState], then: Then) -> Vec<Partition> {
+    let of_state = |state: &PartitionState| {
+        let (next, end) = state.position.as_ref().unwrap().split_once(' ').unwrap();
+        let (next, end) = (next.parse().unwrap(), end.parse().unwrap());
+        let source: Box<dyn rivulet_dataflow::Source> = Box::new(Numbers { next, end, then, polled: Arc::default() });
+        let idle_timeout_us = Some(20_000);
+        Partition { event_time_column: Some(1), newest_us: state.newest_us, idle_timeout_us, ..Partition::from(source) }
+    };
+    states.iter().map(of_state).collect()
+}
+
+impl World {
+    fn new(mut parts: FlowParts, seed: u64) -> Self {
+        parts.limits.batch_rows = BATCH_ROWS;
+        let clock = Arc::new(ManualClock::new(1_000_000));
+        let (server, worker) = (Workers::stepped(clock.clone()), Workers::stepped(clock.clone()));
+        Self {
+            flow: server.start_flow(parts).unwrap(),
+            clock,
+            server,
+            worker,
+            lines: Vec::new(),
+            random: StdRng::seed_from_u64(seed),
+            room: 4,
+            works: true,
+            carries: true,
+            then: Then::End,
+        }
+    }
+
+    fn placement(&self, place: Place) -> Option<Placement> {
+        self.flow.placements().into_iter().find(|one| (one.stage, one.instance) == place)
+    }
+
+    fn step_of(&self, place: Place) -> MoveStep {
+        self.placement(place).map_or(MoveStep::Home, |placement| placement.step)
+    }
+
+    fn redirect(&mut self, place: Place) -> Result<(), MoveError> {
+        let (out, back) = <(Arc<Way>, Arc<Way>)>::default();
+        let is_lost = Arc::<AtomicBool>::default();
+        let here = End { out: out.clone(), into: back.clone(), room: self.room, is_lost: is_lost.clone() };
+        let there = End { out: back, into: out, room: self.room, is_lost };
+        let waker = self.flow.waker(place).unwrap();
+        here.out.wakers.lock()[0] = Some(waker.clone());
+        here.into.wakers.lock()[1] = Some(waker);
+        self.flow.redirect(place, Arc::new(here.clone()), 10)?;
+        self.lines.retain(|line| line.place != place);
+        let (state, guest) = (Vec::new(), None);
+        self.lines.push(Line { place, here, there, state, guest, has_begun: false, has_reopened: false });
+        Ok(())
+    }
+
+    /// What who owns the worker does, and who owns the server.
+    fn turn(&mut self) {
+        let limits = self.limits();
+        for line in self.lines.iter_mut().filter(|_| self.works) {
+            let placements = self.flow.placements();
+            let placement = placements.iter().find(|one| (one.stage, one.instance) == line.place);
+            if let Some(reopens) = placement.and_then(|placement| placement.reopens.as_ref())
+                && !std::mem::replace(&mut line.has_reopened, true)
+            {
+                self.flow.reopened(line.place, reopened(reopens, self.then)).unwrap();
+            }
+            if line.guest.as_ref().is_some_and(Guest::has_ended) {
+                line.guest = None;
+            }
+            while !line.has_begun
+                && let Ok(Some(word)) = line.there.heard()
+            {
+                match word {
+                    Word::State { operator, part, frame } => line.state.push((operator, part, frame)),
+                    Word::Begin { parts, snapshot, rows_max } => {
+                        assert_eq!(parts, line.state.len());
+                        let stage = &self.flow.stages()[line.place.0];
+                        let partitions = snapshot.partitions.as_ref();
+                        let inputs = stage.inputs.iter().map(|input| input.input + 1).max().unwrap_or(0);
+                        let guest = self.worker.start_guest(GuestParts {
+                            name: "test".into(),
+                            dataflow: self.flow.dataflow().clone(),
+                            nodes: stage.nodes.clone(),
+                            instance: line.place.1,
+                            inputs,
+                            partitions: partitions.map(|partitions| reopened(partitions, self.then)),
+                            limits,
+                            pipe: Arc::new(line.there.clone()),
+                            begins: snapshot,
+                            rows_max,
+                            state: std::mem::take(&mut line.state),
+                        });
+                        let guest = guest.unwrap();
+                        line.there.out.wakers.lock()[0] = Some(guest.waker());
+                        line.there.into.wakers.lock()[1] = Some(guest.waker());
+                        (line.guest, line.has_begun) = (Some(guest), true);
+                    }
+                    word => panic!("{word:?} before the guest has begun"),
+                }
+            }
+        }
+    }
+
+    fn limits(&self) -> rivulet_runtime::FlowLimits {
+        rivulet_runtime::FlowLimits { rows_max: 4_000, bytes_max: 1 << 20, batch_rows: BATCH_ROWS }
+    }
+
+    /// One step of one side, or of what is under way. Whether anything was done.
+    fn step(&mut self) -> bool {
+        self.turn();
+        let first = self.random.random_range(0..3);
+        (first..first + 3).any(|which| {
+            let Self { random, .. } = self;
+            match which % 3 {
+                0 => self.server.run_one(|ready| random.random_range(0..ready), Duration::ZERO),
+                1 => self.works && self.worker.run_one(|ready| random.random_range(0..ready), Duration::ZERO),
+                _ => {
+                    let mut ways = self.lines.iter().flat_map(|line| [&line.here.out, &line.there.out]);
+                    self.carries && ways.any(|way| way.carry(random))
+                }
+            }
+        })
+    }
+
+    /// Steps until nothing is left to do.
+    fn rest(&mut self) {
+        assert!((0..STEPS_MAX).any(|_| !self.step()), "tasks run for ever");
+        self.turn();
+        assert!((0..STEPS_MAX).any(|_| !self.step()), "tasks run for ever");
+    }
+
+    /// Lets some time pass.
+    fn pass(&mut self, time_us: i64) {
+        self.clock.advance_us(time_us);
+        self.server.keep_time_once();
+        self.worker.keep_time_once();
+    }
+
+    /// Steps, and lets time pass when nothing else is left to do.
+    fn until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        for _ in 0..STEPS_MAX {
+            if is_so(self) {
+                return;
+            }
+            if !self.step() {
+                self.pass(10_000);
+            }
+        }
+        panic!("{what}: {:?}, {:?}", self.flow.placements(), self.flow.report().tasks);
+    }
+
+    fn until_step(&mut self, place: Place, step: MoveStep) {
+        self.until(&format!("{place:?} is {step:?}"), |world| world.step_of(place) == step);
+    }
+
+    fn until_ended(&mut self) -> Result<(), String> {
+        self.until("it ends", |world| world.flow.ended().is_some());
+        self.flow.wait(Duration::ZERO).unwrap().map_err(|error| error.to_string())
+    }
+
+    fn cut(&self, place: Place) {
+        let line = self.lines.iter().find(|line| line.place == place).unwrap();
+        line.here.is_lost.store(true, Ordering::SeqCst);
+        line.here.into.wake(true);
+        line.there.into.wake(true);
+    }
+}
+
+/// Holds rows back until an element comes that is none.
+struct Holding(Vec<Batch>);
+
+impl Operator for Holding {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        match element {
+            Element::Batch(batch) => self.0.push(batch),
+            _ => self.0.drain(..).for_each(|batch| context.emit(batch)),
+        }
+        Ok(())
+    }
+
+    fn export_state(&self, _: &StateSelection) -> Result<Option<StateFrame>, StateError> {
+        assert!(self.0.is_empty(), "what is held back leaves before the state");
+        Ok(None)
+    }
+}
+
+struct Holds;
+
+impl OperatorFactory for Holds {
+    fn create(&self) -> Box<dyn Operator> {
+        Box::new(Holding(Vec::new()))
+    }
+
+    fn describe(&self) -> Description {
+        Description { operator: "hold".into(), ..Description::default() }
+    }
+
+    fn state(&self) -> Option<Address> {
+        None
+    }
+}
+
+/// Counts rows by key and input: the keys of input 1 are 100 higher.
+struct BySide(Box<dyn Operator>);
+
+impl Operator for BySide {
+    fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.0.process(element, context)
+    }
+
+    fn process_input(&mut self, input: usize, element: Element, to: &mut Context<'_>) -> Result<(), OperatorError> {
+        let Element::Batch(batch) = element else { return self.0.process(element, to) };
+        let keys = batch.column(0).as_primitive::<Int64Type>().unary::<_, Int64Type>(|key| key + 100 * input as i64);
+        let columns: Vec<ArrayRef> = vec![Arc::new(keys), batch.column(1).clone()];
+        self.0.process(Element::Batch(batch.with_columns(RecordBatch::try_new(schema(), columns)?)), to)
+    }
+
+    fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
+        self.0.export_state(selection)
+    }
+
+    fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
+        self.0.import_state(frame)
+    }
+}
+
+struct CountBySide(CountByKey);
+
+impl OperatorFactory for CountBySide {
+    fn create(&self) -> Box<dyn Operator> {
+        Box::new(BySide(self.0.create()))
+    }
+
+    fn describe(&self) -> Description {
+        Description { operator: "count by side".into(), ..Description::default() }
+    }
+
+    fn state(&self) -> Option<Address> {
+        self.0.state()
+    }
+}
+
+/// Sources whose rows are held back, counted by key and side, to sinks in turn.
+fn dataflow(sources: usize) -> Dataflow {
+    let mut dataflow = Dataflow::default();
+    let held: Vec<usize> = (0..sources)
+        .map(|source| {
+            let source = dataflow.add(Work::Source(source), schema());
+            dataflow.then(source, EdgeKind::Forward, Arc::new(Holds), schema())
+        })
+        .collect();
+    let count = dataflow.add(Work::Operator(Arc::new(CountBySide(CountByKey { emits_at_us: 2_000 }))), schema());
+    held.into_iter().enumerate().for_each(|(input, held)| {
+        dataflow.connect(held, count, input, EdgeKind::Hash(vec![0]));
+    });
+    let end = dataflow.add(Work::Sink(0), schema());
+    dataflow.connect(count, end, 0, EdgeKind::RoundRobin);
+    dataflow
+}
+
+/// Each source has the rows in two partitions.
+fn counting(sources: usize, parallelism: usize, sink: &Collected, then: Then) -> FlowParts {
+    let partitions = || vec![numbers(0..ROWS / 2, then), numbers(ROWS / 2..ROWS, then)];
+    parts(dataflow(sources), (0..sources).map(|_| partitions()).collect(), parallelism, sink)
+}
+
+/// How many rows of each key and side were counted.
+fn sums(rows: &[(i64, i64)], sources: usize) -> Vec<i64> {
+    let mut sums = vec![0; 100 * sources];
+    rows.iter().for_each(|&(key, count)| sums[key as usize] += count);
+    sums
+}
+
+fn all(sources: usize) -> Vec<i64> {
+    vec![ROWS / 100; 100 * sources]
+}
+
+/// Runs a flow, and every so many steps one task of `stages` goes out or comes home. Returns how many went out.
+fn run_with_moves(sources: usize, stages: &[usize], seed: u64) -> usize {
+    let sink = Collected::default();
+    let mut world = World::new(counting(sources, 2, &sink, Then::End), seed);
+    world.room = 1 + (seed as usize) % 5;
+    let period = world.random.random_range(1..40);
+    let mut moves = 0;
+    for step in 0..STEPS_MAX {
+        if world.flow.ended().is_some() {
+            break;
+        }
+        if step % period == 0 {
+            let stage = stages[world.random.random_range(0..stages.len())];
+            let place = (stage, world.random.random_range(0..2));
+            match world.step_of(place) {
+                MoveStep::Home => moves += usize::from(world.redirect(place).is_ok()),
+                _ => drop(world.flow.bring_back(place)),
+            }
+        }
+        if !world.step() {
+            world.pass(10_000);
+        }
+    }
+    world.until_ended().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    assert_eq!(sums(&sink.rows.lock(), sources), all(sources), "seed {seed}");
+    let read: u64 = world.flow.report().rows_in;
+    assert_eq!(read, sources as u64 * ROWS as u64, "seed {seed}: what a guest has read counts");
+    world.turn();
+    world.rest();
+    world.turn();
+    assert!(world.lines.iter().all(|line| line.guest.is_none() || !line.has_begun), "seed {seed}: a guest is left");
+    moves
+}
+
+#[test]
+fn results_are_the_same_wherever_a_stage_runs() {
+    let moves: usize = (0..60).map(|seed| run_with_moves(1, &[1], seed)).sum();
+    assert!(moves > 200, "{moves}");
+}
+
+#[test]
+fn a_source_goes_on_where_it_was() {
+    let moves: usize = (0..60).map(|seed| run_with_moves(1, &[0, 1], seed)).sum();
+    assert!(moves > 200, "{moves}");
+}
+
+#[test]
+fn two_inputs_align_there() {
+    let moves: usize = (0..60).map(|seed| run_with_moves(2, &[0, 1, 2], seed)).sum();
+    assert!(moves > 200, "{moves}");
+}
+
+#[test]
+fn no_task_spins_while_it_waits_and_a_full_pipe_holds_up_its_senders() {
+    let sink = Collected::default();
+    let mut world = World::new(counting(1, 1, &sink, Then::End), 1);
+    world.room = 2;
+    let place = (1, 0);
+    // Nobody has begun: the task has its state, and takes nothing.
+    world.works = false;
+    world.redirect(place).unwrap();
+    world.rest();
+    assert_eq!((world.step_of(place), world.redirect(place)), (MoveStep::Beginning, Err(MoveError::Away)));
+    let read = world.flow.report().rows_in;
+    assert!((1..ROWS as u64).contains(&read), "{read} rows were read");
+    world.works = true;
+    world.until_step(place, MoveStep::Running);
+    // The guest does not run, so the pipe is full, and the inbox behind it.
+    world.works = false;
+    world.rest();
+    let sent = world.placement(place).unwrap();
+    assert!(sent.rows_sent <= 3 * BATCH_ROWS as u64, "{sent:?}");
+    let report = world.flow.report();
+    let waiting = report.tasks.iter().find(|task| task.stage == 1).unwrap();
+    assert!(waiting.waiting_rows >= 4_000 && report.rows_in < ROWS as u64, "{waiting:?}");
+    for _ in 0..10 {
+        world.pass(1_000_000);
+        world.rest();
+    }
+    assert_eq!(
+        (world.flow.report().rows_in, world.placement(place).unwrap().rows_sent),
+        (report.rows_in, sent.rows_sent)
+    );
+    // Its state does not come.
+    (world.works, world.carries) = (true, false);
+    world.flow.bring_back(place).unwrap();
+    world.rest();
+    assert_eq!(world.step_of(place), MoveStep::Running, "there is no room");
+    world.carries = true;
+    world.until_step(place, MoveStep::Returning);
+    world.carries = false;
+    world.rest();
+    world.pass(5_000_000);
+    assert!(world.placement(place).unwrap().unanswered_us.is_some_and(|us| us >= 5_000_000));
+    world.rest();
+    world.carries = true;
+    world.until_ended().unwrap();
+    assert_eq!(sums(&sink.rows.lock(), 1), all(1));
+    assert_eq!(world.step_of(place), MoveStep::Home);
+    assert_eq!(world.redirect(place), Err(MoveError::Ended));
+    assert_eq!(world.flow.bring_back(place), Err(MoveError::Home));
+    assert_eq!(world.redirect((2, 0)), Err(MoveError::Sink(2)));
+    assert_eq!(world.flow.lose((7, 0), ""), Err(MoveError::Unknown(7, 0)));
+}
+
+/// Runs a flow with tasks of these stages away, makes a checkpoint, and starts it anew from there.
+fn run_with_restart(stages: &[usize], parallelism: usize, seed: u64) {
+    let sink = Collected::default();
+    let mut world = World::new(counting(1, 2, &sink, Then::End), seed);
+    for (stage, instance) in stages.iter().flat_map(|&stage| [(stage, 0), (stage, 1)]) {
+        world.redirect((stage, instance)).unwrap();
+    }
+    for _ in 0..world.random.random_range(0..400) {
+        world.step();
+    }
+    let mut kept = Vec::new();
+    let mut snapshot: Option<Snapshot> = None;
+    for number in 1..4 {
+        let into = Arc::new(CollectedState::default());
+        if world.flow.begin_checkpoint(number, into.clone()).is_err() {
+            break;
+        }
+        // One that is given up at any moment costs nothing.
+        if number == 1 {
+            for _ in 0..world.random.random_range(0..60) {
+                world.step();
+            }
+            world.flow.abandon_checkpoint();
+        } else {
+            let mut taken = None;
+            for _ in 0..STEPS_MAX {
+                taken = world.flow.look_at_checkpoint();
+                if taken.is_some() {
+                    break;
+                }
+                if !world.step() {
+                    world.pass(10_000);
+                }
+            }
+            // Otherwise it has come to its end.
+            if let Ok(taken) = taken.expect("all come to the barrier") {
+                kept.clone_from(&sink.rows.lock());
+                snapshot = Some(Snapshot { state: into.take_all(), ..taken });
+                world.flow.committed(number);
+            }
+        }
+        for _ in 0..world.random.random_range(0..100) {
+            world.step();
+        }
+    }
+    let Some(snapshot) = snapshot else { return };
+    drop(world);
+    let sink = Collected::default();
+    let sources = vec![reopened(&snapshot.sources[0], Then::End)];
+    let parts = FlowParts { restored: Some(snapshot), ..parts(dataflow(1), sources, parallelism, &sink) };
+    let mut world = World::new(parts, seed);
+    world.until_ended().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+    kept.extend_from_slice(&sink.rows.lock());
+    assert_eq!(sums(&kept, 1), all(1), "seed {seed}");
+}
+
+#[test]
+fn a_checkpoint_has_the_state_that_is_away() {
+    for seed in 0..40 {
+        run_with_restart(&[1], 1 + seed as usize % 3, seed);
+        run_with_restart(&[0, 1], 1 + seed as usize % 3, seed);
+    }
+}
+
+#[test]
+fn who_is_lost_before_it_has_begun_costs_nothing() {
+    for (seed, place) in [(0, 0), (1, 0), (0, 1), (1, 1)].into_iter().enumerate() {
+        let sink = Collected::default();
+        let mut world = World::new(counting(1, 2, &sink, Then::End), seed as u64);
+        world.works = false;
+        (0..3).for_each(|_| drop(world.step()));
+        world.redirect(place).unwrap();
+        world.rest();
+        if seed % 2 == 0 {
+            world.cut(place)
+        } else {
+            world.flow.lose(place, "the line is cut").unwrap()
+        }
+        world.until_step(place, MoveStep::Home);
+        assert_eq!(world.placement(place).unwrap().why.as_deref(), Some("the line is cut"));
+        // Another one takes its place, or is called back before it has gone.
+        world.redirect(place).unwrap();
+        world.flow.bring_back(place).unwrap();
+        world.works = true;
+        world.until_ended().unwrap();
+        assert_eq!(sums(&sink.rows.lock(), 1), all(1));
+        assert_eq!(world.flow.report().rows_in, ROWS as u64);
+    }
+}
+
+#[test]
+fn who_is_lost_later_fails_the_flow_so_that_it_may_restart() {
+    for place in [(0, 0), (1, 0)] {
+        for seed in 0..10 {
+            let sink = Collected::default();
+            let mut world = World::new(counting(1, 2, &sink, Then::Silence), seed);
+            world.then = Then::Silence;
+            world.redirect(place).unwrap();
+            world.until_step(place, MoveStep::Running);
+            for _ in 0..world.random.random_range(0..50) {
+                world.step();
+            }
+            if seed % 3 == 2 {
+                world.flow.bring_back(place).unwrap();
+                world.until_step(place, MoveStep::Returning);
+            }
+            if seed % 2 == 0 {
+                world.cut(place)
+            } else {
+                world.flow.lose(place, "the line is cut").unwrap()
+            }
+            assert_eq!(world.until_ended(), Err("the line is cut".into()));
+            assert!(world.flow.is_undone());
+            world.until("all let go", |world| world.flow.wait_closed(Duration::ZERO));
+        }
+    }
+}
+
+#[test]
+fn no_row_of_a_moved_source_crosses_the_server_and_a_stop_brings_it_home() {
+    for drains in [true, false] {
+        let sink = Collected::default();
+        let mut world = World::new(counting(1, 1, &sink, Then::Silence), 3);
+        world.then = Then::Silence;
+        world.flow.pause();
+        let place = (0, 0);
+        world.redirect(place).unwrap();
+        world.until_step(place, MoveStep::Running);
+        world.rest();
+        world.pass(1_000_000);
+        world.rest();
+        assert_eq!(world.flow.report().rows_in, 0, "it is paused there too");
+        world.flow.resume();
+        world.until("all is read", |world| world.flow.report().rows_in == ROWS as u64);
+        assert_eq!(world.lines[0].here.out.rows.load(Ordering::SeqCst), 0);
+        world.flow.stop(drains);
+        world.until_ended().unwrap();
+        let counted: i64 = sink.rows.lock().iter().map(|(_, count)| count).sum();
+        // What is counted when the watermark passes 2,000 was open no more.
+        assert!(counted == ROWS || !drains && counted > 0, "{counted}");
+        world.rest();
+        assert!(world.lines[0].guest.is_none());
+    }
+}
+
+/// One source is silent from the start and away; the other one goes on.
+#[test]
+fn an_idle_moved_source_holds_up_nobody() {
+    let sink = Collected::default();
+    let sources = vec![vec![numbers(0..10, Then::Silence)], vec![numbers(0..ROWS, Then::Silence)]];
+    let mut world = World::new(parts(dataflow(2), sources, 1, &sink), 5);
+    world.then = Then::Silence;
+    world.redirect((0, 0)).unwrap();
+    world.until("the time of the other one counts", |world| {
+        sink.rows.lock().iter().map(|(_, count)| count).sum::<i64>() >= 2_000 && world.step_of((0, 0)) != MoveStep::Home
+    });
+    // And the other way round: here who is idle goes on with the one that is away.
+    let sink = Collected::default();
+    let sources = vec![vec![numbers(0..10, Then::Silence)], vec![numbers(0..ROWS, Then::Silence)]];
+    let mut world = World::new(parts(dataflow(2), sources, 1, &sink), 6);
+    world.then = Then::Silence;
+    world.redirect((1, 0)).unwrap();
+    world.until("the time of the one that is away counts", |_| {
+        sink.rows.lock().iter().map(|(_, count)| count).sum::<i64>() >= 2_000
+    });
+}
+
+#[test]
+fn what_a_guest_says_wrong_is_a_loss() {
+    let sink = Collected::default();
+    let mut world = World::new(counting(1, 1, &sink, Then::Silence), 7);
+    world.redirect((1, 0)).unwrap();
+    world.until_step((1, 0), MoveStep::Running);
+    world.lines[0].there.say(Word::Phase(Phase::Running)).unwrap();
+    let error = world.until_ended().unwrap_err();
+    assert!(error.contains("out of place") && world.flow.is_undone(), "{error}");
+}
