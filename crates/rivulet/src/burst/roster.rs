@@ -85,7 +85,9 @@ impl Receive for Desk {
             if asked.schema != message::schema() {
                 return Err("control words have other columns".into());
             }
-            // If it had another one, that is closed, and the worker has begun anew.
+            // If it had another one, that is closed, and the worker has begun anew: what it had before is lost first.
+            let before = state.workers.values().filter(|worker| Arc::ptr_eq(&worker.peer, peer));
+            before.for_each(|worker| worker.hears.arrived());
             let number = state.next;
             state.next += 1;
             let hears = Arc::new(Inbound::of(asked.stream));

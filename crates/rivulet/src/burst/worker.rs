@@ -251,7 +251,7 @@ impl Worker {
                 Err(_) => {
                     // It has taken this worker for lost, or is another process: all begins anew.
                     tracing::warn!("the server does not know this worker any more");
-                    self.desk.state.lock().control = None;
+                    self.desk.state.lock().control.take_if(|now| Arc::ptr_eq(now, &control));
                     self.places.clear();
                     self.says = None;
                     return Ok(());

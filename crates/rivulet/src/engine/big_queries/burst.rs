@@ -313,7 +313,8 @@ impl BigQueries {
                 let on = self.on_workers.lock();
                 let name_of = |task: &&Placement| on.get(&(one.number, index, task.instance)).map(|on| on.name.clone());
                 let in_flight = |task: &&Placement| task.rows_sent.saturating_sub(task.figures.rows_in);
-                if moved.is_empty() {
+                let why = moved.iter().filter_map(|task| task.why.clone()).next_back().unwrap_or_default();
+                if away.is_empty() && why.is_empty() {
                     continue;
                 }
                 bursts.push(Burst {
@@ -326,7 +327,7 @@ impl BigQueries {
                     since_us: away.iter().map(|task| task.since_us).min(),
                     state_bytes: away.iter().map(|task| task.figures.state_bytes).sum(),
                     in_flight_rows: away.iter().map(in_flight).sum(),
-                    why: moved.iter().filter_map(|task| task.why.clone()).next_back().unwrap_or_default(),
+                    why,
                 });
             }
         }
