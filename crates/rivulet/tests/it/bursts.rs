@@ -212,13 +212,13 @@ fn a_killed_worker_costs_no_row_and_none_comes_twice() {
 #[test]
 fn a_worker_ends_when_it_has_nothing_to_do_and_hands_its_tasks_back_before_its_end() {
     let folder = TempDir::new().unwrap();
-    let (server, link) = server_with_bids(folder.path(), 150_000);
+    let (server, link) = server_with_bids(folder.path(), 250_000);
     let counts = COUNTS.replace("{bid}", "bid");
     server.sql_ok(&format!("CREATE QUERY q AS {counts} INTO moved WITH (burst => true, fuse => 'none')"));
     let window = operator(&server, "q", "with its state");
     assert_eq!(Worker::start(folder.path(), "idle", link, &["--idle-s", "1"]).end(), Some(0));
     // The margin is 20 s.
-    let mut limited = Worker::start(folder.path(), "limited", link, &["--limit-s", "24"]);
+    let mut limited = Worker::start(folder.path(), "limited", link, &["--limit-s", "30"]);
     redirect(&server, &format!("ALTER QUERY q REDIRECT {window} TO BURST"));
     wait("the tasks to come back", || away(&server, "q").0 == 0);
     assert_eq!(limited.end(), Some(0));

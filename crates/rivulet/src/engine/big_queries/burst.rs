@@ -180,6 +180,7 @@ impl BigQueries {
         };
         // A worker is of the tenant of its token, and only an administrator of the server may have one.
         let mut workers = if name.tenant.is_default() { roster.workers() } else { Vec::new() };
+        workers.retain(|one| !self.ends_soon(one.ends_us));
         let (script, fingerprint) = (self.script_of(&name.tenant, &meant.text), meant.plan.fingerprint());
         let mut asked = Vec::new();
         for &place in wanted {
@@ -334,6 +335,12 @@ impl BigQueries {
         bursts
     }
 
+    /// Whether a worker gives its tasks back, because its life ends then.
+    fn ends_soon(&self, ends_us: Option<i64>) -> bool {
+        let margin_us = us(self.opener.burst().margin);
+        ends_us.is_some_and(|ends_us| ends_us - margin_us <= SystemClock.steady_us())
+    }
+
     /// The running queries that may burst.
     fn bursting(&self) -> Vec<(FullName, OneQuery)> {
         self.that(|one| one.life.flow().is_some() && one.plan.as_ref().is_some_and(|plan| plan.is_burst))
@@ -348,11 +355,9 @@ impl BigQueries {
 
     /// Hears burst workers, and takes for lost or brings home what has to be. Returns the pause until the next call.
     fn look_at_bursts(self: &Arc<Self>) -> Duration {
-        let (roster, config, now_us) =
-            (self.opener.permitted.links().roster(), self.opener.burst(), SystemClock.steady_us());
-        roster.turn(now_us);
+        let (roster, answer_max) = (self.opener.permitted.links().roster(), self.opener.burst().answer_max);
+        roster.turn(SystemClock.steady_us());
         let workers = roster.workers();
-        let us = |span: Duration| i64::try_from(span.as_micros()).unwrap_or(i64::MAX);
         for (name, one) in self.bursting() {
             let (Some(running), Some(plan)) = (one.life.flow(), &one.plan) else { continue };
             for task in running.flow().placements() {
@@ -360,12 +365,11 @@ impl BigQueries {
                 let mut all = self.on_workers.lock();
                 let on = all.get_mut(&(one.number, place.0, place.1)).filter(|_| task.step != MoveStep::Home);
                 let Some(on) = on else { continue };
-                if task.unanswered_us.is_some_and(|since_us| since_us > us(config.answer_max)) {
+                if task.unanswered_us.is_some_and(|since_us| since_us > us(answer_max)) {
                     let _ = running.flow().lose(place, &format!("the burst worker '{}' does not answer", on.name));
                 }
                 let ends_us = workers.iter().find(|one| one.number == on.worker).and_then(|one| one.ends_us);
-                let ends_soon = ends_us.is_some_and(|ends_us| ends_us - us(config.margin) <= now_us);
-                if ends_soon && task.step == MoveStep::Running {
+                if self.ends_soon(ends_us) && task.step == MoveStep::Running {
                     // It is tried again.
                     let _ = running.flow().bring_back(place);
                 }
@@ -429,4 +433,9 @@ impl BigQueries {
         let (number, text, plan, running) = (one.number, one.query.text.clone(), plan.clone(), running.clone());
         Ok(Meant { number, text, plan, running, stages })
     }
+}
+
+/// Microseconds.
+fn us(span: Duration) -> i64 {
+    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
 }
