@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
+use arrow::array::{ArrayRef, AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
@@ -20,7 +20,7 @@ use rivulet_runtime::{
     Workers,
 };
 
-use crate::flows::{Collected, CountByKey, Numbers, Then, numbers, parts, schema};
+use crate::flows::{Collected, CountByKey, Numbers, Then, numbers, parts, schema, workers};
 
 type Place = (usize, usize);
 
@@ -165,7 +165,8 @@ struct Line {
 
 /// A flow, and who works for it.
 struct World {
-    clock: Arc<ManualClock>,
+    /// None where the workers have threads.
+    clock: Option<Arc<ManualClock>>,
     flow: Flow,
     server: Workers,
     worker: Workers,
@@ -191,10 +192,14 @@ fn reopened(states: &[PartitionState], then: Then) -> Vec<Partition> {
 }
 
 impl World {
-    fn new(mut parts: FlowParts, seed: u64) -> Self {
-        parts.limits.batch_rows = BATCH_ROWS;
+    fn new(parts: FlowParts, seed: u64) -> Self {
         let clock = Arc::new(ManualClock::new(1_000_000));
-        let (server, worker) = (Workers::stepped(clock.clone()), Workers::stepped(clock.clone()));
+        let workers = [Workers::stepped(clock.clone()), Workers::stepped(clock.clone())];
+        Self::of(workers, Some(clock), parts, seed)
+    }
+
+    fn of([server, worker]: [Workers; 2], clock: Option<Arc<ManualClock>>, mut parts: FlowParts, seed: u64) -> Self {
+        parts.limits.batch_rows = BATCH_ROWS;
         Self {
             flow: server.start_flow(parts).unwrap(),
             clock,
@@ -289,7 +294,7 @@ impl World {
         self.turn();
         let first = self.random.random_range(0..3);
         (first..first + 3).any(|which| {
-            let Self { random, .. } = self;
+            let random = &mut self.random;
             match which % 3 {
                 0 => self.server.run_one(|ready| random.random_range(0..ready), Duration::ZERO),
                 1 => self.works && self.worker.run_one(|ready| random.random_range(0..ready), Duration::ZERO),
@@ -310,7 +315,8 @@ impl World {
 
     /// Lets some time pass.
     fn pass(&mut self, time_us: i64) {
-        self.clock.advance_us(time_us);
+        let Some(clock) = &self.clock else { return std::thread::sleep(Duration::from_millis(1)) };
+        clock.advance_us(time_us);
         self.server.keep_time_once();
         self.worker.keep_time_once();
     }
@@ -457,7 +463,11 @@ fn all(sources: usize) -> Vec<i64> {
 /// Runs a flow, and every so many steps one task of `stages` goes out or comes home. Returns how many went out.
 fn run_with_moves(sources: usize, stages: &[usize], seed: u64) -> usize {
     let sink = Collected::default();
-    let mut world = World::new(counting(sources, 2, &sink, Then::End), seed);
+    let world = World::new(counting(sources, 2, &sink, Then::End), seed);
+    move_about(world, &sink, sources, stages, seed)
+}
+
+fn move_about(mut world: World, sink: &Collected, sources: usize, stages: &[usize], seed: u64) -> usize {
     world.room = 1 + (seed as usize) % 5;
     let period = world.random.random_range(1..40);
     let mut moves = 0;
@@ -528,7 +538,8 @@ fn no_task_spins_while_it_waits_and_a_full_pipe_holds_up_its_senders() {
     assert!(sent.rows_sent <= 3 * BATCH_ROWS as u64, "{sent:?}");
     let report = world.flow.report();
     let waiting = report.tasks.iter().find(|task| task.stage == 1).unwrap();
-    assert!(waiting.waiting_rows >= 4_000 && report.rows_in < ROWS as u64, "{waiting:?}");
+    // Senders are woken when half of it is free.
+    assert!(waiting.waiting_rows >= 2_000 && report.rows_in < ROWS as u64, "{waiting:?}");
     for _ in 0..10 {
         world.pass(1_000_000);
         world.rest();
@@ -541,11 +552,7 @@ fn no_task_spins_while_it_waits_and_a_full_pipe_holds_up_its_senders() {
     (world.works, world.carries) = (true, false);
     world.flow.bring_back(place).unwrap();
     world.rest();
-    assert_eq!(world.step_of(place), MoveStep::Running, "there is no room");
-    world.carries = true;
-    world.until_step(place, MoveStep::Returning);
-    world.carries = false;
-    world.rest();
+    assert_eq!(world.step_of(place), MoveStep::Returning);
     world.pass(5_000_000);
     assert!(world.placement(place).unwrap().unanswered_us.is_some_and(|us| us >= 5_000_000));
     world.rest();
@@ -557,6 +564,15 @@ fn no_task_spins_while_it_waits_and_a_full_pipe_holds_up_its_senders() {
     assert_eq!(world.flow.bring_back(place), Err(MoveError::Home));
     assert_eq!(world.redirect((2, 0)), Err(MoveError::Sink(2)));
     assert_eq!(world.flow.lose((7, 0), ""), Err(MoveError::Unknown(7, 0)));
+}
+
+#[test]
+fn results_are_the_same_where_threads_run_the_tasks() {
+    for seed in 0..20 {
+        let sink = Collected::default();
+        let world = World::of([workers(2), workers(2)], None, counting(2, 2, &sink, Then::End), seed);
+        move_about(world, &sink, 2, &[0, 1, 2], seed);
+    }
 }
 
 /// Runs a flow with tasks of these stages away, makes a checkpoint, and starts it anew from there.
@@ -629,7 +645,7 @@ fn who_is_lost_before_it_has_begun_costs_nothing() {
         let sink = Collected::default();
         let mut world = World::new(counting(1, 2, &sink, Then::End), seed as u64);
         world.works = false;
-        (0..3).for_each(|_| drop(world.step()));
+        (0..3).for_each(|_| assert!(world.step()));
         world.redirect(place).unwrap();
         world.rest();
         if seed % 2 == 0 {
