@@ -385,8 +385,11 @@ impl OperatorFactory for Holds {
     }
 }
 
-/// Counts rows by key and input: the keys of input 1 are 100 higher.
-struct BySide(Box<dyn Operator>);
+/// How often counts are given by the clock.
+const TICK_US: i64 = 30_000;
+
+/// Counts rows by key and input: the keys of input 1 are 100 higher. Gives the counts also by the clock.
+struct BySide(Box<dyn Operator>, i64);
 
 impl Operator for BySide {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
@@ -398,6 +401,15 @@ impl Operator for BySide {
         let keys = batch.column(0).as_primitive::<Int64Type>().unary::<_, Int64Type>(|key| key + 100 * input as i64);
         let columns: Vec<ArrayRef> = vec![Arc::new(keys), batch.column(1).clone()];
         self.0.process(Element::Batch(batch.with_columns(RecordBatch::try_new(schema(), columns)?)), to)
+    }
+
+    fn deadline_us(&self) -> Option<i64> {
+        Some(self.1)
+    }
+
+    fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.1 = context.now_us + TICK_US;
+        self.0.process(Element::End, context)
     }
 
     fn export_state(&self, selection: &StateSelection) -> Result<Option<StateFrame>, StateError> {
@@ -413,7 +425,7 @@ struct CountBySide(CountByKey);
 
 impl OperatorFactory for CountBySide {
     fn create(&self) -> Box<dyn Operator> {
-        Box::new(BySide(self.0.create()))
+        Box::new(BySide(self.0.create(), i64::MIN))
     }
 
     fn describe(&self) -> Description {
@@ -426,7 +438,7 @@ impl OperatorFactory for CountBySide {
 }
 
 /// Sources whose rows are held back, counted by key and side, to sinks in turn.
-fn dataflow(sources: usize) -> Dataflow {
+fn dataflow(sources: usize, emits_at_us: i64) -> Dataflow {
     let mut dataflow = Dataflow::default();
     let held: Vec<usize> = (0..sources)
         .map(|source| {
@@ -434,7 +446,7 @@ fn dataflow(sources: usize) -> Dataflow {
             dataflow.then(source, EdgeKind::Forward, Arc::new(Holds), schema())
         })
         .collect();
-    let count = dataflow.add(Work::Operator(Arc::new(CountBySide(CountByKey { emits_at_us: 2_000 }))), schema());
+    let count = dataflow.add(Work::Operator(Arc::new(CountBySide(CountByKey { emits_at_us }))), schema());
     held.into_iter().enumerate().for_each(|(input, held)| {
         dataflow.connect(held, count, input, EdgeKind::Hash(vec![0]));
     });
@@ -446,7 +458,7 @@ fn dataflow(sources: usize) -> Dataflow {
 /// Each source has the rows in two partitions.
 fn counting(sources: usize, parallelism: usize, sink: &Collected, then: Then) -> FlowParts {
     let partitions = || vec![numbers(0..ROWS / 2, then), numbers(ROWS / 2..ROWS, then)];
-    parts(dataflow(sources), (0..sources).map(|_| partitions()).collect(), parallelism, sink)
+    parts(dataflow(sources, 2_000), (0..sources).map(|_| partitions()).collect(), parallelism, sink)
 }
 
 /// How many rows of each key and side were counted.
@@ -605,8 +617,8 @@ fn run_with_restart(stages: &[usize], parallelism: usize, seed: u64) {
                 if taken.is_some() {
                     break;
                 }
-                if !world.step() {
-                    world.pass(10_000);
+                if !world.step() || world.random.random_bool(0.05) {
+                    world.pass(TICK_US);
                 }
             }
             // Otherwise it has come to its end.
@@ -616,6 +628,7 @@ fn run_with_restart(stages: &[usize], parallelism: usize, seed: u64) {
                 world.flow.committed(number);
             }
         }
+        world.pass(TICK_US);
         for _ in 0..world.random.random_range(0..100) {
             world.step();
         }
@@ -624,7 +637,7 @@ fn run_with_restart(stages: &[usize], parallelism: usize, seed: u64) {
     drop(world);
     let sink = Collected::default();
     let sources = vec![reopened(&snapshot.sources[0], Then::End)];
-    let parts = FlowParts { restored: Some(snapshot), ..parts(dataflow(1), sources, parallelism, &sink) };
+    let parts = FlowParts { restored: Some(snapshot), ..parts(dataflow(1, 2_000), sources, parallelism, &sink) };
     let mut world = World::new(parts, seed);
     world.until_ended().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     kept.extend_from_slice(&sink.rows.lock());
@@ -636,6 +649,36 @@ fn a_checkpoint_has_the_state_that_is_away() {
     for seed in 0..40 {
         run_with_restart(&[1], 1 + seed as usize % 3, seed);
         run_with_restart(&[0, 1], 1 + seed as usize % 3, seed);
+    }
+}
+
+#[test]
+fn a_guest_has_its_timers_and_goes_on_behind_a_checkpoint() {
+    for is_given_up in [false, true] {
+        let sink = Collected::default();
+        let parts = parts(dataflow(1, i64::MAX), vec![vec![numbers(0..ROWS, Then::Silence)]], 1, &sink);
+        let mut world = World::new(parts, 4);
+        world.flow.pause();
+        world.redirect((1, 0)).unwrap();
+        world.until_step((1, 0), MoveStep::Running);
+        world.flow.begin_checkpoint(1, Arc::new(CollectedState::default())).unwrap();
+        if is_given_up {
+            (0..3).for_each(|_| assert!(world.step()));
+            world.flow.abandon_checkpoint();
+            world.rest();
+        } else {
+            let mut taken = None;
+            while taken.is_none() {
+                if !world.step() {
+                    world.pass(1_000);
+                }
+                taken = world.flow.look_at_checkpoint();
+            }
+            taken.unwrap().unwrap();
+        }
+        world.flow.resume();
+        world.until("timers count all", |_| sums(&sink.rows.lock(), 1) == all(1));
+        assert_eq!(world.step_of((1, 0)), MoveStep::Running);
     }
 }
 
@@ -725,7 +768,7 @@ fn no_row_of_a_moved_source_crosses_the_server_and_a_stop_brings_it_home() {
 fn an_idle_moved_source_holds_up_nobody() {
     let sink = Collected::default();
     let sources = vec![vec![numbers(0..10, Then::Silence)], vec![numbers(0..ROWS, Then::Silence)]];
-    let mut world = World::new(parts(dataflow(2), sources, 1, &sink), 5);
+    let mut world = World::new(parts(dataflow(2, 2_000), sources, 1, &sink), 5);
     world.then = Then::Silence;
     world.redirect((0, 0)).unwrap();
     world.until("the time of the other one counts", |world| {
@@ -734,7 +777,7 @@ fn an_idle_moved_source_holds_up_nobody() {
     // And the other way round: here who is idle goes on with the one that is away.
     let sink = Collected::default();
     let sources = vec![vec![numbers(0..10, Then::Silence)], vec![numbers(0..ROWS, Then::Silence)]];
-    let mut world = World::new(parts(dataflow(2), sources, 1, &sink), 6);
+    let mut world = World::new(parts(dataflow(2, 2_000), sources, 1, &sink), 6);
     world.then = Then::Silence;
     world.redirect((1, 0)).unwrap();
     world.until("the time of the one that is away counts", |_| {
