@@ -537,7 +537,7 @@ mod tests {
         stage.0.give(0, rows(2));
         (0..2).for_each(|channel| stage.0.give(channel, Element::Watermark(5)));
         (0..2).for_each(|channel| stage.0.give(channel, Element::Barrier(1)));
-        let mut take = |host: &mut StageHost| host.take_next().unwrap().map(|(_, element)| words(&element));
+        let take = |host: &mut StageHost| host.take_next().unwrap().map(|(_, element)| words(&element));
         let taken = [0; 4].map(|_| take(&mut stage.0).unwrap_or_default());
         assert_eq!(taken, ["2 rows", "Watermark(5)", "Barrier(1)", "Barrier(1)"]);
         pass(&mut stage.0, rows(1));

@@ -40,6 +40,29 @@ pub enum MoveStep {
     Home,
 }
 
+/// Why a task does not move.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MoveError {
+    /// There is no such task.
+    #[error("stage {0} has no task {1}")]
+    Unknown(usize, usize),
+    /// Sinks stay with the flow.
+    #[error("stage {0} is a sink, and sinks stay on the server")]
+    Sink(usize),
+    /// Its refused rows go to a sink.
+    #[error("the rows that stage {0} refuses go to a sink, so it stays on the server")]
+    Letters(usize),
+    /// It is away, or a move has begun.
+    #[error("the task is away already")]
+    Away,
+    /// It is not away.
+    #[error("the task is at home")]
+    Home,
+    /// It has ended.
+    #[error("the task has ended")]
+    Ended,
+}
+
 /// Where a task that was moved runs.
 #[derive(Clone, Debug)]
 pub struct Placement {
@@ -98,11 +121,19 @@ pub(super) struct Away {
     /// The lateness of its source, microseconds.
     pub(super) lateness_us: i64,
     arriving: Vec<(usize, usize, StateFrame)>,
-    captured: Option<(u64, StageSnapshot, Vec<(usize, usize, StateFrame)>)>,
+    captured: Option<Captured>,
     /// A barrier that has come back, and whose state has not come yet.
     echo: Option<u64>,
     /// What of its figures was counted already.
     pub(super) counted: GuestFigures,
+}
+
+/// The state of a guest at a barrier.
+struct Captured {
+    barrier: u64,
+    snapshot: StageSnapshot,
+    /// Operator, part and frame.
+    state: Vec<(usize, usize, StateFrame)>,
 }
 
 impl Deref for Host {
@@ -186,7 +217,7 @@ impl Host {
                 element => front.pass(element, out),
             }
         }
-        let captured = away.captured.as_ref().map(|(number, ..)| *number);
+        let captured = away.captured.as_ref().map(|captured| captured.barrier);
         if away.echo.is_some() && away.echo == captured && captured != Some(LEAVE) {
             (away.echo, away.waits_for) = (None, None);
             front.pass(Element::Barrier(captured.unwrap_or_default()), out);
@@ -277,7 +308,7 @@ impl Host {
     /// Whether the state and all output are here, so that the operators can come home.
     pub(super) fn is_back(&self) -> bool {
         let Some(away) = &self.away else { return false };
-        away.echo == Some(LEAVE) && matches!(away.captured, Some((LEAVE, ..)))
+        away.echo == Some(LEAVE) && matches!(away.captured, Some(Captured { barrier: LEAVE, .. }))
     }
 
     /// Goes on here with the state of the guest, which is back. Returns its placement.
@@ -286,7 +317,7 @@ impl Host {
     /// State of other operators.
     pub(super) fn come_home(&mut self) -> Result<Option<Placement>, StateError> {
         let Some(mut away) = self.away.take() else { return Ok(None) };
-        if let Some((_, snapshot, state)) = away.captured.take() {
+        if let Some(Captured { snapshot, state, .. }) = away.captured.take() {
             self.front.exchange((self.make)());
             self.front.restore(&snapshot, &whole(self.operators, state)?)?;
         }
@@ -303,7 +334,7 @@ impl Host {
         into: &mut dyn FnMut(usize, usize, StateFrame) -> Result<(), StateError>,
     ) -> Result<StageSnapshot, StateError> {
         match self.away.as_mut().and_then(|away| away.captured.take()) {
-            Some((_, snapshot, state)) => {
+            Some(Captured { snapshot, state, .. }) => {
                 state.into_iter().try_for_each(|(operator, part, frame)| into(operator, part, frame))?;
                 Ok(snapshot)
             }
@@ -376,7 +407,7 @@ impl Away {
                 if barrier == LEAVE {
                     self.placement.reopens.clone_from(&snapshot.partitions);
                 }
-                self.captured = Some((barrier, snapshot, take(&mut self.arriving)));
+                self.captured = Some(Captured { barrier, snapshot, state: take(&mut self.arriving) });
             }
             Word::Figures(figures) => self.placement.figures = figures,
             Word::Reached(time) => self.reached = Some(time),

@@ -49,7 +49,7 @@ use task::{FlowTask, FlowTaskParts, Operators};
 
 pub use exchange::{Letters, Tap};
 pub use guest::{Guest, GuestParts};
-pub use host::{MoveStep, Placement};
+pub use host::{MoveError, MoveStep, Placement};
 pub use idleness::SourceTime;
 pub use inbox::FlowLimits;
 pub use measure::OperatorReport;
@@ -486,26 +486,3 @@ impl Drop for Flow {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct FlowError(pub String);
-
-/// Why a task does not move.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MoveError {
-    /// There is no such task.
-    #[error("stage {0} has no task {1}")]
-    Unknown(usize, usize),
-    /// Sinks stay with the flow.
-    #[error("stage {0} is a sink, and sinks stay on the server")]
-    Sink(usize),
-    /// Its refused rows go to a sink.
-    #[error("the rows that stage {0} refuses go to a sink, so it stays on the server")]
-    Letters(usize),
-    /// It is away, or a move has begun.
-    #[error("the task is away already")]
-    Away,
-    /// It is not away.
-    #[error("the task is at home")]
-    Home,
-    /// It has ended.
-    #[error("the task has ended")]
-    Ended,
-}

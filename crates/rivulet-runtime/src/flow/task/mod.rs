@@ -703,8 +703,11 @@ impl Runnable for FlowTask {
         if core.has_ended || waits || !core.outputs.have_room() {
             return false;
         }
-        if core.stage.away.is_some() || self.may_begin_move(&core) {
-            return core.stage.has_work() || self.may_begin_move(&core) || !self.inbox.is_empty() && core.stage.wants();
+        if self.may_begin_move(&core) {
+            return true;
+        }
+        if core.stage.away.is_some() {
+            return core.stage.has_work() || !self.inbox.is_empty() && core.stage.wants();
         }
         let phase = self.flow.phase();
         let has_to_end = core.reader.is_some() && phase.ends();

@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use super::{Core, FlowTask, SOURCES_READY};
-use crate::flow::MoveError;
-use crate::flow::host::{MoveStep, Placement};
+use crate::flow::host::{MoveError, MoveStep, Placement};
 use crate::flow::idleness::SourceTime;
 use crate::flow::pipe::{GuestFigures, Pipe, Word};
 use crate::flow::reader::{Partition, Reader};
