@@ -190,10 +190,6 @@ impl LinkPipe {
         }
     }
 
-    pub(super) fn ends(&self) -> &Arc<Ends> {
-        &self.ends
-    }
-
     /// Sets what is called when the task has something to do.
     pub(crate) fn wake_by(&self, waker: Waker) {
         *self.ends.waker.lock() = Some(waker);
@@ -293,10 +289,13 @@ impl Pipe for LinkPipe {
     }
 }
 
+/// A pipe, and what comes in for it.
+type Known = (Arc<Ends>, Weak<LinkPipe>);
+
 /// The pipes of a process, by their tickets.
 #[derive(Default)]
 pub(super) struct Pipes {
-    by_ticket: Mutex<BTreeMap<u64, (Arc<Ends>, Weak<LinkPipe>)>>,
+    by_ticket: Mutex<BTreeMap<u64, Known>>,
     /// The ticket of each stream that comes in, by the place of its peer in memory and its number there.
     by_stream: Mutex<BTreeMap<(usize, Received), (u64, What)>>,
 }

@@ -189,11 +189,6 @@ impl Roster {
         self.desk.state.lock().tickets.get_mut(&ticket)?.held.take()
     }
 
-    /// The worker that has given a ticket, while the ticket is in use.
-    pub(crate) fn worker_of(&self, ticket: u64) -> Option<u64> {
-        self.desk.state.lock().tickets.get(&ticket).map(|ticket| ticket.worker)
-    }
-
     /// Streams may have room.
     pub(crate) fn look_for_room(&self) {
         self.desk.pipes.look_for_room();

@@ -184,11 +184,6 @@ impl Worker {
         Ok(Self { me, links, peer, desk, says, planner, planned, clock, workers, places, idle_since_us })
     }
 
-    /// Its links.
-    pub(crate) fn links(&self) -> &Arc<Links> {
-        &self.links
-    }
-
     /// Since when it has had no task or no server, microseconds by the clock of [`Worker::turn`].
     pub(crate) fn idle_since_us(&self) -> Option<i64> {
         self.idle_since_us

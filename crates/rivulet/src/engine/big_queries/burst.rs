@@ -247,7 +247,7 @@ impl BigQueries {
     /// There is no such query or operator; or the worker does not give them back in time.
     pub(in crate::engine) fn bring_back(&self, name: &FullName, operators: &Operators) -> Result<String, ServiceError> {
         let _claim = self.claim(name)?;
-        let meant = self.from_burst(name, operators)?;
+        let meant = self.away_of(name, operators)?;
         let places: Vec<_> = meant.away().iter().map(|one| (one.stage, one.instance)).collect();
         if places.is_empty() {
             return Ok("nothing of it is on a burst worker, nothing was done".into());
@@ -411,7 +411,7 @@ impl BigQueries {
     ///
     /// # Errors
     /// There is no such query or operator, or the query does not run.
-    fn from_burst(&self, name: &FullName, operators: &Operators) -> Result<Meant, ServiceError> {
+    fn away_of(&self, name: &FullName, operators: &Operators) -> Result<Meant, ServiceError> {
         self.meant_stages(name, |plan, running| moves::meant((&name.name, plan), running.flow().stages(), operators))
     }
 
