@@ -1,47 +1,14 @@
 //! How a task moves to a guest and back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
-
+use super::moves::{Asked, Wish};
 use super::{Core, FlowTask, SOURCES_READY};
 use crate::flow::host::{MoveError, MoveStep, Placement};
 use crate::flow::idleness::SourceTime;
 use crate::flow::pipe::{Pipe, Word};
 use crate::flow::reader::{Partition, Reader};
-
-/// What others ask of a task about moves, and what they are told.
-#[derive(Default)]
-pub(super) struct Moves {
-    /// Whether a move is wanted, or the task is away.
-    are_on: AtomicBool,
-    asked: Mutex<Asked>,
-}
-
-#[derive(Default)]
-struct Asked {
-    wish: Option<Wish>,
-    /// Why its guest is lost.
-    lost: Option<String>,
-    /// Its partitions, opened again.
-    reopened: Option<Vec<Partition>>,
-    placement: Option<Placement>,
-    /// Since when its guest has left something unanswered, on the steady clock, and by which pipe.
-    unanswered: Option<(i64, Arc<dyn Pipe>)>,
-}
-
-enum Wish {
-    Out(Arc<dyn Pipe>, usize),
-    Back,
-}
-
-impl Moves {
-    /// Whether a move is wanted, or the task is away.
-    pub(super) fn are_on(&self) -> bool {
-        self.are_on.load(Ordering::Acquire)
-    }
-}
 
 impl FlowTask {
     /// See [`Flow::redirect`](crate::Flow::redirect).
