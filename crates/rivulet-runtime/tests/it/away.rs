@@ -13,8 +13,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::{
     Address, Batch, CollectedState, Context, Dataflow, Description, EdgeKind, Element, ManualClock, Operator,
-    OperatorError, OperatorFactory, PartitionState, Polled, Refusals, Snapshot, Source, SourceError, StateError,
-    StateFrame, StateSelection, Work,
+    OperatorError, OperatorFactory, PartitionState, Polled, Reason, Refusals, Snapshot, Source, SourceError,
+    StateError, StateFrame, StateSelection, Work,
 };
 use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_runtime::{
@@ -466,7 +466,8 @@ impl OperatorFactory for Holds {
 /// How often counts are given by the clock.
 const TICK_US: i64 = 30_000;
 
-/// Counts rows by key and input: the keys of input 1 are 100 higher. Gives the counts also by the clock.
+/// Counts rows by key and input: the keys of input 1 are 100 higher. Gives the counts also by the clock, and
+/// says of the rows of key 7 that they were refused.
 struct BySide(Box<dyn Operator>, i64);
 
 impl Operator for BySide {
@@ -476,6 +477,8 @@ impl Operator for BySide {
 
     fn process_input(&mut self, input: usize, element: Element, to: &mut Context<'_>) -> Result<(), OperatorError> {
         let Element::Batch(batch) = element else { return self.0.process(element, to) };
+        let refused = batch.column(0).as_primitive::<Int64Type>().values().iter().filter(|&&key| key == 7).count();
+        to.refusals.count(Reason::Late, refused as u64);
         let keys = batch.column(0).as_primitive::<Int64Type>().unary::<_, Int64Type>(|key| key + 100 * input as i64);
         let columns: Vec<ArrayRef> = vec![Arc::new(keys), batch.column(1).clone()];
         self.0.process(Element::Batch(batch.with_columns(RecordBatch::try_new(schema(), columns)?)), to)
@@ -579,8 +582,9 @@ fn move_about(mut world: World, sink: &Collected, sources: usize, stages: &[usiz
     }
     world.until_ended().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     assert_eq!(sums(&sink.rows.lock(), sources), all(sources), "seed {seed}");
-    let read: u64 = world.flow.report().rows_in;
-    assert_eq!(read, sources as u64 * ROWS as u64, "seed {seed}: what a guest has read counts");
+    let (report, all) = (world.flow.report(), sources as u64 * ROWS as u64);
+    let counted = (report.rows_in, report.refused[Reason::Late as usize]);
+    assert_eq!(counted, (all, all / 100), "seed {seed}: what a guest has read and refused counts");
     world.turn();
     world.rest();
     world.turn();
