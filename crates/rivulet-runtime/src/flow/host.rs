@@ -28,9 +28,10 @@ use super::state::Phase;
 pub(super) const LEAVE: u64 = u64::MAX;
 
 /// How far a move has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MoveStep {
     /// The guest is wanted, or is about to begin. What is lost before it has begun costs nothing.
+    #[default]
     Beginning,
     /// The guest runs the operators.
     Running,
@@ -64,7 +65,7 @@ pub enum MoveError {
 }
 
 /// Where a task that was moved runs.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Placement {
     /// Its stage.
     pub stage: usize,
@@ -108,8 +109,6 @@ pub(super) struct Away {
     pub(super) placement: Placement,
     /// Since when something is unanswered, on the steady clock.
     pub(super) unanswered_since_us: Option<i64>,
-    /// When the move began, on the steady clock.
-    moves_since_us: i64,
     /// The barrier that was given and has not come back.
     waits_for: Option<u64>,
     /// The barrier of a checkpoint at which the guest rests, or is about to; 0 if there is none.
@@ -258,14 +257,13 @@ impl Host {
         });
         let snapshot = StageSnapshot { partitions, ..snapshot.map_err(|error| error.to_string())? };
         pipe.say(Word::Begin { parts, snapshot, rows_max }).map_err(|error| error.to_string())?;
-        let now_us = clock.steady_us();
+        let placement = Placement { since_us: clock.now_us(), ..placement };
         self.away = Some(Away {
+            unanswered_since_us: Some(clock.steady_us()),
             pipe,
             clock,
             inputs,
             placement,
-            unanswered_since_us: Some(now_us),
-            moves_since_us: now_us,
             waits_for: None,
             rests_at: 0,
             phase_told: None,
@@ -284,7 +282,6 @@ impl Host {
     fn call_back(&mut self) -> Result<(), PipeError> {
         let Some(away) = &mut self.away else { return Ok(()) };
         away.waits_for = Some(LEAVE);
-        away.moves_since_us = away.clock.steady_us();
         away.turn(MoveStep::Returning);
         away.waits();
         match away.inputs {
@@ -322,7 +319,6 @@ impl Host {
             self.front.restore(&snapshot, &whole(self.operators, state)?)?;
         }
         away.turn(MoveStep::Home);
-        away.placement.moved_in_us = away.clock.steady_us() - away.moves_since_us;
         Ok(Some(Placement { reopens: None, ..away.placement }))
     }
 
@@ -391,7 +387,11 @@ impl Away {
     }
 
     fn turn(&mut self, step: MoveStep) {
-        (self.placement.step, self.placement.since_us) = (step, self.clock.now_us());
+        let (now_us, placement) = (self.clock.now_us(), &mut self.placement);
+        if matches!(step, MoveStep::Running | MoveStep::Home) {
+            placement.moved_in_us = now_us - placement.since_us;
+        }
+        (placement.step, placement.since_us) = (step, now_us);
     }
 
     fn hear(&mut self, word: Word, front: &mut StageHost) -> Result<(), PipeError> {
@@ -399,7 +399,6 @@ impl Away {
             Word::Begun if self.placement.step == MoveStep::Beginning => {
                 front.exchange(Chain::new(Vec::new()));
                 self.turn(MoveStep::Running);
-                self.placement.moved_in_us = self.clock.steady_us() - self.moves_since_us;
                 self.unanswered_since_us = None;
             }
             Word::State { operator, part, frame } => self.arriving.push((operator, part, frame)),

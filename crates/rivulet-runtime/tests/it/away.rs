@@ -13,8 +13,10 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::{
     Address, Batch, CollectedState, Context, Dataflow, Description, EdgeKind, Element, ManualClock, Operator,
-    OperatorError, OperatorFactory, PartitionState, Snapshot, StateError, StateFrame, StateSelection, Work,
+    OperatorError, OperatorFactory, PartitionState, Polled, Reason, Refusals, Snapshot, Source, SourceError,
+    StateError, StateFrame, StateSelection, Work,
 };
+use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_runtime::{
     Flow, FlowParts, Guest, GuestParts, MoveError, MoveStep, Partition, Phase, Pipe, PipeError, Placement, Waker, Word,
     Workers,
@@ -177,14 +179,44 @@ struct World {
     works: bool,
     carries: bool,
     then: Then,
+    /// What was told to sources that were opened again.
+    confirmed: Arc<Mutex<Vec<i64>>>,
+}
+
+/// Numbers that note at which position they were told that it is durable.
+struct Confirming {
+    numbers: Numbers,
+    asked_at: i64,
+    confirmed: Arc<Mutex<Vec<i64>>>,
+}
+
+impl Source for Confirming {
+    fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError> {
+        self.numbers.poll(rows_max, now_us, refusals)
+    }
+
+    fn position(&mut self) -> Option<String> {
+        self.asked_at = self.numbers.next;
+        self.numbers.position()
+    }
+
+    fn confirm(&mut self) {
+        self.confirmed.lock().push(self.asked_at);
+    }
+
+    fn progress(&self) -> Option<(u64, u64)> {
+        self.numbers.progress()
+    }
 }
 
 /// Partitions of numbers, where they were.
-fn reopened(states: &[PartitionState], then: Then) -> Vec<Partition> {
+fn reopened(states: &[PartitionState], then: Then, confirmed: &Arc<Mutex<Vec<i64>>>) -> Vec<Partition> {
     let of_state = |state: &PartitionState| {
         let (next, end) = state.position.as_ref().unwrap().split_once(' ').unwrap();
         let (next, end) = (next.parse().unwrap(), end.parse().unwrap());
-        let source: Box<dyn rivulet_dataflow::Source> = Box::new(Numbers { next, end, then, polled: Arc::default() });
+        let numbers = Numbers { next, end, then, polled: Arc::default() };
+        let confirmed = confirmed.clone();
+        let source: Box<dyn Source> = Box::new(Confirming { numbers, asked_at: -1, confirmed });
         let idle_timeout_us = Some(20_000);
         Partition { event_time_column: Some(1), newest_us: state.newest_us, idle_timeout_us, ..Partition::from(source) }
     };
@@ -211,6 +243,7 @@ impl World {
             works: true,
             carries: true,
             then: Then::End,
+            confirmed: Arc::default(),
         }
     }
 
@@ -246,7 +279,7 @@ impl World {
             if let Some(reopens) = placement.and_then(|placement| placement.reopens.as_ref())
                 && !std::mem::replace(&mut line.has_reopened, true)
             {
-                self.flow.reopened(line.place, reopened(reopens, self.then)).unwrap();
+                self.flow.reopened(line.place, reopened(reopens, self.then, &self.confirmed)).unwrap();
             }
             if line.guest.as_ref().is_some_and(Guest::has_ended) {
                 line.guest = None;
@@ -267,7 +300,7 @@ impl World {
                             nodes: stage.nodes.clone(),
                             instance: line.place.1,
                             inputs,
-                            partitions: partitions.map(|partitions| reopened(partitions, self.then)),
+                            partitions: partitions.map(|partitions| reopened(partitions, self.then, &self.confirmed)),
                             limits,
                             pipe: Arc::new(line.there.clone()),
                             begins: snapshot,
@@ -343,6 +376,24 @@ impl World {
         self.flow.wait(Duration::ZERO).unwrap().map_err(|error| error.to_string())
     }
 
+    fn begin_checkpoint(&self, number: u64) -> Result<Arc<CollectedState>, CheckpointError> {
+        let into = Arc::new(CollectedState::default());
+        self.flow.begin_checkpoint(number, into.clone()).map(|()| into)
+    }
+
+    /// The checkpoint that was begun, once all tasks have come to the barrier.
+    fn taken(&mut self) -> Result<Snapshot, CheckpointError> {
+        for _ in 0..STEPS_MAX {
+            if let Some(taken) = self.flow.look_at_checkpoint() {
+                return taken;
+            }
+            if !self.step() || self.random.random_bool(0.05) {
+                self.pass(TICK_US);
+            }
+        }
+        panic!("not all come to the barrier: {:?}", self.flow.placements());
+    }
+
     fn cut(&self, place: Place) {
         let line = self.lines.iter().find(|line| line.place == place).unwrap();
         line.here.is_lost.store(true, Ordering::SeqCst);
@@ -351,21 +402,48 @@ impl World {
     }
 }
 
-/// Holds rows back until an element comes that is none.
-struct Holding(Vec<Batch>);
+/// Holds back up to three batches, and gives them the time at which they leave, as who counts beforehand does.
+#[derive(Default)]
+struct Holding {
+    batches: Vec<Batch>,
+    watermark_us: i64,
+    due_us: i64,
+}
 
 impl Operator for Holding {
     fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
         match element {
-            Element::Batch(batch) => self.0.push(batch),
-            _ => self.0.drain(..).for_each(|batch| context.emit(batch)),
+            Element::Batch(batch) => {
+                self.due_us = context.now_us + 5_000;
+                self.batches.push(batch);
+            }
+            Element::Watermark(watermark_us) => self.watermark_us = watermark_us,
+            _ => return self.give(context),
         }
-        Ok(())
+        if self.batches.len() > 3 { self.give(context) } else { Ok(()) }
+    }
+
+    fn deadline_us(&self) -> Option<i64> {
+        (!self.batches.is_empty()).then_some(self.due_us)
+    }
+
+    fn tick(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        self.give(context)
     }
 
     fn export_state(&self, _: &StateSelection) -> Result<Option<StateFrame>, StateError> {
-        assert!(self.0.is_empty(), "what is held back leaves before the state");
+        assert!(self.batches.is_empty(), "what is held back leaves before the state");
         Ok(None)
+    }
+}
+
+impl Holding {
+    fn give(&mut self, context: &mut Context<'_>) -> Result<(), OperatorError> {
+        for mut batch in self.batches.drain(..) {
+            batch.event_time_us = batch.event_time_us.iter().map(|&time_us| time_us.max(self.watermark_us)).collect();
+            context.emit(batch);
+        }
+        Ok(())
     }
 }
 
@@ -373,7 +451,7 @@ struct Holds;
 
 impl OperatorFactory for Holds {
     fn create(&self) -> Box<dyn Operator> {
-        Box::new(Holding(Vec::new()))
+        Box::<Holding>::default()
     }
 
     fn describe(&self) -> Description {
@@ -388,7 +466,8 @@ impl OperatorFactory for Holds {
 /// How often counts are given by the clock.
 const TICK_US: i64 = 30_000;
 
-/// Counts rows by key and input: the keys of input 1 are 100 higher. Gives the counts also by the clock.
+/// Counts rows by key and input: the keys of input 1 are 100 higher. Gives the counts also by the clock, and
+/// says of the rows of key 7 that they were refused.
 struct BySide(Box<dyn Operator>, i64);
 
 impl Operator for BySide {
@@ -398,6 +477,8 @@ impl Operator for BySide {
 
     fn process_input(&mut self, input: usize, element: Element, to: &mut Context<'_>) -> Result<(), OperatorError> {
         let Element::Batch(batch) = element else { return self.0.process(element, to) };
+        let refused = batch.column(0).as_primitive::<Int64Type>().values().iter().filter(|&&key| key == 7).count();
+        to.refusals.count(Reason::Late, refused as u64);
         let keys = batch.column(0).as_primitive::<Int64Type>().unary::<_, Int64Type>(|key| key + 100 * input as i64);
         let columns: Vec<ArrayRef> = vec![Arc::new(keys), batch.column(1).clone()];
         self.0.process(Element::Batch(batch.with_columns(RecordBatch::try_new(schema(), columns)?)), to)
@@ -501,8 +582,9 @@ fn move_about(mut world: World, sink: &Collected, sources: usize, stages: &[usiz
     }
     world.until_ended().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     assert_eq!(sums(&sink.rows.lock(), sources), all(sources), "seed {seed}");
-    let read: u64 = world.flow.report().rows_in;
-    assert_eq!(read, sources as u64 * ROWS as u64, "seed {seed}: what a guest has read counts");
+    let (report, all) = (world.flow.report(), sources as u64 * ROWS as u64);
+    let counted = (report.rows_in, report.refused[Reason::Late as usize]);
+    assert_eq!(counted, (all, all / 100), "seed {seed}: what a guest has read and refused counts");
     world.turn();
     world.rest();
     world.turn();
@@ -600,10 +682,7 @@ fn run_with_restart(stages: &[usize], parallelism: usize, seed: u64) {
     let mut kept = Vec::new();
     let mut snapshot: Option<Snapshot> = None;
     for number in 1..4 {
-        let into = Arc::new(CollectedState::default());
-        if world.flow.begin_checkpoint(number, into.clone()).is_err() {
-            break;
-        }
+        let Ok(into) = world.begin_checkpoint(number) else { break };
         // One that is given up at any moment costs nothing.
         if number == 1 {
             for _ in 0..world.random.random_range(0..60) {
@@ -611,18 +690,8 @@ fn run_with_restart(stages: &[usize], parallelism: usize, seed: u64) {
             }
             world.flow.abandon_checkpoint();
         } else {
-            let mut taken = None;
-            for _ in 0..STEPS_MAX {
-                taken = world.flow.look_at_checkpoint();
-                if taken.is_some() {
-                    break;
-                }
-                if !world.step() || world.random.random_bool(0.05) {
-                    world.pass(TICK_US);
-                }
-            }
             // Otherwise it has come to its end.
-            if let Ok(taken) = taken.expect("all come to the barrier") {
+            if let Ok(taken) = world.taken() {
                 kept.clone_from(&sink.rows.lock());
                 snapshot = Some(Snapshot { state: into.take_all(), ..taken });
                 world.flow.committed(number);
@@ -636,7 +705,7 @@ fn run_with_restart(stages: &[usize], parallelism: usize, seed: u64) {
     let Some(snapshot) = snapshot else { return };
     drop(world);
     let sink = Collected::default();
-    let sources = vec![reopened(&snapshot.sources[0], Then::End)];
+    let sources = vec![reopened(&snapshot.sources[0], Then::End, &Arc::default())];
     let parts = FlowParts { restored: Some(snapshot), ..parts(dataflow(1, 2_000), sources, parallelism, &sink) };
     let mut world = World::new(parts, seed);
     world.until_ended().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
@@ -661,20 +730,13 @@ fn a_guest_has_its_timers_and_goes_on_behind_a_checkpoint() {
         world.flow.pause();
         world.redirect((1, 0)).unwrap();
         world.until_step((1, 0), MoveStep::Running);
-        world.flow.begin_checkpoint(1, Arc::new(CollectedState::default())).unwrap();
+        world.begin_checkpoint(1).unwrap();
         if is_given_up {
             (0..3).for_each(|_| assert!(world.step()));
             world.flow.abandon_checkpoint();
             world.rest();
         } else {
-            let mut taken = None;
-            while taken.is_none() {
-                if !world.step() {
-                    world.pass(1_000);
-                }
-                taken = world.flow.look_at_checkpoint();
-            }
-            taken.unwrap().unwrap();
+            world.taken().unwrap();
         }
         world.flow.resume();
         world.until("timers count all", |_| sums(&sink.rows.lock(), 1) == all(1));
@@ -761,6 +823,31 @@ fn no_row_of_a_moved_source_crosses_the_server_and_a_stop_brings_it_home() {
         world.rest();
         assert!(world.lines[0].guest.is_none());
     }
+}
+
+#[test]
+fn a_moved_source_hears_what_is_durable_of_what_it_captured() {
+    let sink = Collected::default();
+    let partition = vec![numbers(0..ROWS, Then::Silence)];
+    let mut world = World::new(parts(dataflow(1, 2_000), vec![partition], 1, &sink), 8);
+    world.then = Then::Silence;
+    let place = (0, 0);
+    // What is durable of the reader before it left is nothing to the guest.
+    world.begin_checkpoint(1).unwrap();
+    world.taken().unwrap();
+    world.redirect(place).unwrap();
+    world.until_step(place, MoveStep::Running);
+    world.flow.committed(1);
+    for _ in 0..20 {
+        world.step();
+    }
+    world.begin_checkpoint(2).unwrap();
+    let position = world.taken().unwrap().sources[0][0].position.clone().unwrap();
+    world.flow.committed(2);
+    world.until("it is told", |world| !world.confirmed.lock().is_empty());
+    world.rest();
+    let confirmed = world.confirmed.lock().clone();
+    assert_eq!(confirmed.iter().map(|next| format!("{next} {ROWS}")).collect::<Vec<_>>(), [position]);
 }
 
 /// One source is silent from the start and away; the other one goes on.

@@ -1,15 +1,14 @@
 //! A guest: a task that runs the operators of a task of a flow elsewhere. Elements come to it by a pipe, and leave by
 //! it.
 
-use rivulet_dataflow::{Element, StageSnapshot, StateError};
-
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use rivulet_dataflow::{Element, StageSnapshot, StateError};
 
 use super::{Core, FlowTask};
 use crate::flow::host::LEAVE;
 use crate::flow::idleness::SourceTime;
-use crate::flow::pipe::{GuestFigures, Pipe, PipeError, Word};
+use crate::flow::pipe::{GuestFigures, PipeError, Word};
 use crate::flow::reader::Reader;
 
 /// How often a guest says what it has done, at most.
@@ -17,21 +16,6 @@ const FIGURES_PERIOD_US: i64 = 500_000;
 
 /// The place of all other sources in the idleness of a guest, which is alone in its flow.
 const OTHERS: usize = 1;
-
-/// What leads from a guest to the flow that it works for.
-pub(in crate::flow) struct Outlet {
-    pub(in crate::flow) pipe: Arc<dyn Pipe>,
-    /// State is exported in parts of up to so many rows.
-    pub(in crate::flow) rows_max: usize,
-}
-
-/// What a guest has told last.
-#[derive(Default)]
-pub(super) struct Told {
-    /// When it told its figures, on the steady clock.
-    at_us: i64,
-    reached: Option<SourceTime>,
-}
 
 impl FlowTask {
     /// Does what the flow says that the guest works for.

@@ -4,6 +4,7 @@ mod barrier;
 mod checkpoints;
 mod ending;
 mod guest;
+mod moves;
 mod moving;
 mod operators;
 mod report;
@@ -33,9 +34,8 @@ use crate::pool::{DeadlineId, Pool};
 use crate::scheduler::{Budget, Rank, Runnable, Standing};
 use crate::{Activation, Histogram};
 use checkpoints::Checkpoints;
-pub(super) use guest::Outlet;
-use guest::Told;
-use moving::Moves;
+pub(super) use moves::Outlet;
+use moves::{Moves, Told};
 pub(super) use operators::Operators;
 
 /// How many refusals of a task are kept in words.

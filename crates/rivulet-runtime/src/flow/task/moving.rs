@@ -1,47 +1,14 @@
 //! How a task moves to a guest and back.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
-use parking_lot::Mutex;
-
+use super::moves::{Asked, Wish};
 use super::{Core, FlowTask, SOURCES_READY};
 use crate::flow::host::{MoveError, MoveStep, Placement};
 use crate::flow::idleness::SourceTime;
-use crate::flow::pipe::{GuestFigures, Pipe, Word};
+use crate::flow::pipe::{Pipe, Word};
 use crate::flow::reader::{Partition, Reader};
-
-/// What others ask of a task about moves, and what they are told.
-#[derive(Default)]
-pub(super) struct Moves {
-    /// Whether a move is wanted, or the task is away.
-    are_on: AtomicBool,
-    asked: Mutex<Asked>,
-}
-
-#[derive(Default)]
-struct Asked {
-    wish: Option<Wish>,
-    /// Why its guest is lost.
-    lost: Option<String>,
-    /// Its partitions, opened again.
-    reopened: Option<Vec<Partition>>,
-    placement: Option<Placement>,
-    /// Since when its guest has left something unanswered, on the steady clock, and by which pipe.
-    unanswered: Option<(i64, Arc<dyn Pipe>)>,
-}
-
-enum Wish {
-    Out(Arc<dyn Pipe>, usize),
-    Back,
-}
-
-impl Moves {
-    /// Whether a move is wanted, or the task is away.
-    pub(super) fn are_on(&self) -> bool {
-        self.are_on.load(Ordering::Acquire)
-    }
-}
 
 impl FlowTask {
     /// See [`Flow::redirect`](crate::Flow::redirect).
@@ -63,14 +30,8 @@ impl FlowTask {
         let placement = Placement {
             stage: self.stage,
             instance: self.instance,
-            step: MoveStep::Beginning,
             since_us: self.pool.clock.now_us(),
-            moved_in_us: 0,
-            rows_sent: 0,
-            figures: GuestFigures::default(),
-            unanswered_us: None,
-            reopens: None,
-            why: None,
+            ..Placement::default()
         };
         let wish = Some(Wish::Out(pipe, rows_max));
         *asked = Asked { wish, placement: Some(placement), ..Asked::default() };
@@ -129,9 +90,7 @@ impl FlowTask {
         let lost = self.moves.asked.lock().lost.take();
         if let Some(why) = lost.or_else(|| core.stage.lost.take()) {
             if !matches!(core.stage.step_of_move(), None | Some(MoveStep::Beginning)) {
-                // What the guest had is lost, as in a crash.
-                self.flow.fail(why.clone(), true);
-                return Err(why);
+                return self.fail_as_crash(why);
             }
             return self.stay(core, Some(why));
         }
@@ -146,7 +105,6 @@ impl FlowTask {
             if self.aligned.is_some() {
                 let reopened = self.moves.asked.lock().reopened.take();
                 core.reader = Some(Reader::new(reopened.unwrap_or_default()));
-                self.sources_at_us.store(SOURCES_READY, Ordering::Release);
                 // What is durable of the reader before says nothing of this one.
                 core.checkpoints.captured = 0;
             }
@@ -249,18 +207,31 @@ impl FlowTask {
         }
     }
 
+    /// What the guest had is lost, as in a crash.
+    fn fail_as_crash(&self, why: String) -> Result<(), String> {
+        self.flow.fail(why.clone(), true);
+        Err(why)
+    }
+
     /// The operators are at home, where they came back to or never left.
     fn stay(&self, core: &mut Core, why: Option<String>) -> Result<(), String> {
-        let home = core.stage.come_home().map_err(|error| error.to_string())?;
         if core.reader.is_some() {
             self.sources_at_us.store(SOURCES_READY, Ordering::Release);
         }
+        match core.stage.come_home() {
+            Ok(home) => self.end_move(home, why),
+            Err(error) => return self.fail_as_crash(error.to_string()),
+        }
+        Ok(())
+    }
+
+    /// The task is at home, or has ended wherever it ran.
+    pub(super) fn end_move(&self, home: Option<Placement>, why: Option<String>) {
         let mut asked = self.moves.asked.lock();
         let placement = home.or_else(|| asked.placement.take());
         let placement = placement.map(|placement| Placement { step: MoveStep::Home, why, ..placement });
         *asked = Asked { placement, ..Asked::default() };
         self.moves.are_on.store(false, Ordering::Release);
-        Ok(())
     }
 
     /// Sends on what the guest is given, and notes how far the move is.
@@ -285,14 +256,5 @@ impl FlowTask {
         if self.aligned.is_some() && core.stage.is_running() {
             core.stage.say(Word::Durable);
         }
-    }
-
-    /// The task has ended, wherever it ran.
-    pub(super) fn end_move(&self) {
-        let mut asked = self.moves.asked.lock();
-        let placement = asked.placement.take();
-        let placement = placement.map(|placement| Placement { step: MoveStep::Home, ..placement });
-        *asked = Asked { placement, ..Asked::default() };
-        self.moves.are_on.store(false, Ordering::Release);
     }
 }
