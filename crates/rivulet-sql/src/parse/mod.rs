@@ -397,48 +397,36 @@ fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
 
 /// Reads what follows `ALTER QUERY name REDIRECT`.
 fn redirect(cursor: &mut Cursor<'_>, name: Name) -> Result<Statement, SqlError> {
-    const WHICH: &str = "ALL, the number of an operator, or its name in single quotes";
-    let hint = |error: SqlError| match error.hint {
-        Some(_) => error,
-        None => error.hint(format!("EXPLAIN QUERY {} shows numbers and names", crate::name_in_sql(&name.text))),
-    };
     let position = cursor.position();
-    let operators = match cursor.peek() {
-        Token::Number(digits, _) if digits.parse::<u64>().is_ok_and(|number| number > 0) => {
-            let number = digits.parse().unwrap_or_default();
-            cursor.advance();
-            Operators::Number(number, position)
-        }
-        _ if cursor.eat_word("all") => Operators::All,
-        _ => {
-            let (text, position) = cursor.string(WHICH).map_err(hint)?;
-            Operators::Named(Name { text, position })
-        }
-    };
-    let ratio = match cursor.expect_one_of(&["TO", "BACK"])? {
-        0 => {
-            cursor.expect_word("BURST")?;
-            Some(if *cursor.peek() == Token::EOF { 1.0 } else { ratio(cursor)? })
-        }
+    let number = match cursor.peek() {
+        Token::Number(digits, _) => digits.parse().ok(),
         _ => None,
     };
-    Ok(Statement::RedirectQuery { name, operators, ratio })
-}
-
-/// Reads which part of the tasks moves.
-fn ratio(cursor: &mut Cursor<'_>) -> Result<f64, SqlError> {
-    let position = cursor.position();
-    let ratio = match cursor.literal()?.0 {
-        Literal::Float(ratio) => ratio,
-        Literal::Integer(whole) => whole as f64,
-        _ => f64::NAN,
+    let operators = match (number, cursor.peek()) {
+        (Some(number), _) => Operators::Number(number, position),
+        (_, Token::SingleQuotedString(text)) => Operators::Named(Name { text: text.clone(), position }),
+        _ if cursor.is_word("all") => Operators::All,
+        _ => {
+            let error = cursor.expected("ALL, the number of an operator, or its name in single quotes");
+            return Err(error.hint(format!("EXPLAIN QUERY {} shows numbers and names", crate::name_in_sql(&name.text))));
+        }
     };
-    if !(ratio > 0.0 && ratio <= 1.0) {
-        let found = if ratio.is_nan() { "something else".to_owned() } else { ratio.to_string() };
-        return Err(SqlError::new(position, format!("the ratio is a number above 0 and at most 1, found {found}"))
-            .hint("it is the part of the tasks of each stage that go: TO BURST 0.7"));
+    cursor.advance();
+    if cursor.expect_one_of(&["TO", "BACK"])? == 1 {
+        return Ok(Statement::RedirectQuery { name, operators, ratio: None });
     }
-    Ok(ratio)
+    cursor.expect_word("BURST")?;
+    let position = cursor.position();
+    let found = if *cursor.peek() == Token::EOF { Literal::Integer(1) } else { cursor.literal()?.0 };
+    let ratio = match found {
+        Literal::Float(ratio) if ratio > 0.0 && ratio <= 1.0 => ratio,
+        Literal::Integer(1) => 1.0,
+        other => {
+            let message = format!("the ratio is a number above 0 and at most 1, found {other}");
+            return Err(SqlError::new(position, message).hint("it is the part of the tasks that go: TO BURST 0.7"));
+        }
+    };
+    Ok(Statement::RedirectQuery { name, operators, ratio: Some(ratio) })
 }
 
 fn drop_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {

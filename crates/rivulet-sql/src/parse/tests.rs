@@ -224,8 +224,8 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
             "error at line 1, column 24: expected ALL, the number of an operator, or its name in single quotes, found 'window'\nhint: EXPLAIN QUERY q shows numbers and names",
         ),
         (
-            "ALTER QUERY q REDIRECT 0 TO BURST",
-            "error at line 1, column 24: expected ALL, the number of an operator, or its name in single quotes, found '0'\nhint: EXPLAIN QUERY q shows numbers and names",
+            "ALTER QUERY q REDIRECT 1.5 TO BURST",
+            "error at line 1, column 24: expected ALL, the number of an operator, or its name in single quotes, found '1.5'\nhint: EXPLAIN QUERY q shows numbers and names",
         ),
         (
             "ALTER QUERY q REDIRECT ALL",
@@ -234,11 +234,11 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ("ALTER QUERY q REDIRECT ALL TO 0.7", "error at line 1, column 31: expected BURST, found '0.7'"),
         (
             "ALTER QUERY q REDIRECT ALL TO BURST 1.7",
-            "error at line 1, column 37: the ratio is a number above 0 and at most 1, found 1.7\nhint: it is the part of the tasks of each stage that go: TO BURST 0.7",
+            "error at line 1, column 37: the ratio is a number above 0 and at most 1, found 1.7\nhint: it is the part of the tasks that go: TO BURST 0.7",
         ),
         (
             "ALTER QUERY q REDIRECT ALL TO BURST 'half'",
-            "error at line 1, column 37: the ratio is a number above 0 and at most 1, found something else\nhint: it is the part of the tasks of each stage that go: TO BURST 0.7",
+            "error at line 1, column 37: the ratio is a number above 0 and at most 1, found 'half'\nhint: it is the part of the tasks that go: TO BURST 0.7",
         ),
         ("SHOW QUERIES LIMIT -1", "error at line 1, column 20: LIMIT takes a whole number, 0 or more"),
         (

@@ -140,7 +140,7 @@ pub enum Operators {
     /// All of them.
     All,
     /// The one with this number in `EXPLAIN QUERY`, from 1.
-    Number(u64, Position),
+    Number(usize, Position),
     /// The one with this name in `EXPLAIN QUERY`.
     Named(Name),
 }

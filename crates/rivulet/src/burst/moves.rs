@@ -4,12 +4,11 @@
 //! EXPLAIN shows and REDIRECT keeps to.
 
 use std::collections::BTreeSet;
-use std::fmt;
 
 use rivulet_dataflow::Work;
 use rivulet_dataflow::stage::Stage;
 use rivulet_runtime::TaskReport;
-use rivulet_sql::{Operators, QueryPlan, name_in_sql};
+use rivulet_sql::{Name, Operators, QueryPlan, name_in_sql};
 
 use crate::counted::counted;
 use crate::run;
@@ -21,40 +20,6 @@ const SENT_NS: f64 = 44.0;
 const BACK_NS: f64 = 42.0;
 /// With fewer rows the figures of a stage say nothing.
 const MEASURED_ROWS_MIN: u64 = 10_000;
-
-/// What a row costs this process, in nanoseconds.
-struct Price {
-    /// If it is processed here.
-    here_ns: f64,
-    /// If it goes to a worker, with what comes of it.
-    wire_ns: f64,
-    /// The rows that come of one.
-    back: f64,
-}
-
-impl Price {
-    /// The price of a row of a stage with these tasks, as measured so far; `None` before that says something.
-    fn of(tasks: &[&TaskReport], goes_with_source: bool) -> Option<Self> {
-        let sum = |one: fn(&TaskReport) -> u64| tasks.iter().map(|task| one(task)).sum::<u64>();
-        let rows = sum(|task| task.rows_in);
-        let of_row = |all: u64| all as f64 / rows as f64;
-        let back = of_row(sum(|task| task.rows_out));
-        let sent_ns = if goes_with_source { 0.0 } else { SENT_NS };
-        let (here_ns, wire_ns) = (of_row(sum(|task| task.busy_us)) * 1e3, sent_ns + BACK_NS * back);
-        (rows >= MEASURED_ROWS_MIN).then_some(Self { here_ns, wire_ns, back })
-    }
-
-    fn pays(&self) -> bool {
-        self.wire_ns < self.here_ns
-    }
-}
-
-impl fmt::Display for Price {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { here_ns, wire_ns, back } = self;
-        write!(f, "{here_ns:.0} ns a row here, {wire_ns:.0} ns on the wire for {back:.2} rows back")
-    }
-}
 
 /// How the stage at an index gets to a worker, in words; the error says why it stays.
 fn how(plan: &QueryPlan, (index, stage): (usize, &Stage)) -> Result<String, String> {
@@ -69,65 +34,65 @@ fn how(plan: &QueryPlan, (index, stage): (usize, &Stage)) -> Result<String, Stri
     if let Some((node, why)) = stage.nodes.iter().find_map(|&node| Some((node, plan.stays(node)?))) {
         return Err(format!("operator {} {why}", node + 1));
     }
-    let states: BTreeSet<bool> =
-        stage.nodes.iter().filter_map(|&node| Some(plan.dataflow.address(node)?.is_transient)).collect();
-    let state = match (states.contains(&false), states.contains(&true)) {
-        (true, _) => Some("with its state"),
-        (false, true) => Some("by merging"),
-        (false, false) => None,
-    };
-    let words: Vec<&str> = source.map(|_| "with its source").into_iter().chain(state).collect();
-    Ok(if words.is_empty() { "as it is".into() } else { words.join(", ") })
+    let mut states = stage.nodes.iter().filter_map(|&node| plan.dataflow.address(node)).peekable();
+    let is_stateless = states.peek().is_none();
+    let state = if states.all(|address| address.is_transient) { "by merging" } else { "with its state" };
+    Ok(match source {
+        Some(_) if is_stateless => "with its source".into(),
+        Some(_) => format!("with its source, {state}"),
+        None if is_stateless => "as it is".into(),
+        None => state.into(),
+    })
 }
 
-/// The tasks of the stage at an index, and their price.
-fn priced<'t>(
-    plan: &QueryPlan,
-    (index, stage): (usize, &Stage),
-    tasks: &'t [TaskReport],
-) -> (Vec<&'t TaskReport>, Option<Price>) {
-    let of_stage: Vec<&TaskReport> = tasks.iter().filter(|task| task.stage == index).collect();
-    let price = Price::of(&of_stage, stage.source(&plan.dataflow).is_some());
-    (of_stage, price)
+/// What a row of the stage at an index costs here and on the wire, as measured so far: whether it pays to send it, and
+/// the figures in words. `None` before they say something.
+fn price(plan: &QueryPlan, (index, stage): (usize, &Stage), tasks: &[TaskReport]) -> Option<(bool, String)> {
+    let sum = |one: fn(&TaskReport) -> u64| tasks.iter().filter(|task| task.stage == index).map(one).sum::<u64>();
+    let rows = sum(|task| task.rows_in);
+    let (here_ns, back) =
+        (sum(|task| task.busy_us) as f64 * 1e3 / rows as f64, sum(|task| task.rows_out) as f64 / rows as f64);
+    let sent_ns = if stage.source(&plan.dataflow).is_some() { 0.0 } else { SENT_NS };
+    let wire_ns = sent_ns + BACK_NS * back;
+    let text = format!("{here_ns:.0} ns a row here, {wire_ns:.0} ns on the wire for {back:.2} rows back");
+    (rows >= MEASURED_ROWS_MIN).then_some((wire_ns < here_ns, text))
 }
 
 /// Whether the stage at an index may go, with its tasks as measured so far; the error says why it stays.
 fn check(plan: &QueryPlan, one: (usize, &Stage), tasks: &[TaskReport]) -> Result<(), String> {
     how(plan, one)?;
-    match priced(plan, one, tasks).1 {
-        Some(price) if !price.pays() => Err(format!("stage {} does not pay elsewhere: {price}", one.0 + 1)),
+    match price(plan, one, tasks) {
+        Some((false, price)) => Err(format!("stage {} does not pay elsewhere: {price}", one.0 + 1)),
         _ => Ok(()),
     }
 }
 
-/// The stages that may go to workers if `operators` of a query are redirected, by their indices, in order. `tasks` has
-/// what was measured.
+/// The stages that go to workers if `operators` of a query are redirected, by their indices, in order. `tasks` has what
+/// was measured.
 ///
 /// # Errors
-/// There is no such operator, or it stays; of all operators, that none goes.
+/// There is no such operator, or none of them may go.
 pub(crate) fn redirected(
     (name, plan): (&str, &QueryPlan),
     stages: &[Stage],
     tasks: &[TaskReport],
     operators: &Operators,
 ) -> Result<Vec<usize>, ServiceError> {
-    let meant = meant((name, plan), stages, operators)?;
-    let checked = meant.iter().map(|&index| check(plan, (index, &stages[index]), tasks).map(|()| index));
-    let (may_go, stay): (Vec<_>, Vec<_>) = checked.partition(Result::is_ok);
-    let why: Vec<String> = stay.into_iter().filter_map(Result::err).collect();
-    let position = match operators {
-        Operators::All => None,
-        Operators::Number(_, position) => Some(*position),
-        Operators::Named(name) => Some(name.position),
-    };
-    if why.is_empty() || (position.is_none() && !may_go.is_empty()) {
-        return Ok(may_go.into_iter().flatten().collect());
+    let (mut go, mut stay) = (Vec::new(), Vec::new());
+    for index in meant((name, plan), stages, operators)? {
+        match check(plan, (index, &stages[index]), tasks) {
+            Ok(()) => go.push(index),
+            Err(why) => stay.push(why),
+        }
+    }
+    if !go.is_empty() {
+        return Ok(go);
     }
     let hint = format!("EXPLAIN QUERY {} says of each stage whether it may go", name_in_sql(name));
-    let error = ServiceError::new(ErrorKind::Conflict, why.join("; ")).with_hint(hint);
-    Err(match position {
-        Some(position) => error.or_at(position),
-        None => error,
+    let error = ServiceError::new(ErrorKind::Conflict, stay.join("; ")).with_hint(hint);
+    Err(match operators {
+        Operators::All => error,
+        Operators::Number(_, position) | Operators::Named(Name { position, .. }) => error.or_at(*position),
     })
 }
 
@@ -141,57 +106,48 @@ pub(crate) fn meant(
     operators: &Operators,
 ) -> Result<Vec<usize>, ServiceError> {
     let nodes = plan.dataflow.nodes();
-    let hint = || format!("EXPLAIN QUERY {} shows their numbers and names", name_in_sql(name));
-    let stage_of = |node: usize| stages.iter().position(|stage| stage.nodes.contains(&node));
-    match operators {
-        Operators::All => Ok((0..stages.len()).collect()),
-        Operators::Number(number, position) => {
-            let node = usize::try_from(*number).ok().and_then(|number| number.checked_sub(1));
-            let stage = node.and_then(stage_of).ok_or_else(|| {
-                let message = format!("the query '{name}' has no operator {number}");
-                ServiceError::not_found(message).with_hint(hint()).or_at(*position)
-            })?;
-            Ok(vec![stage])
+    let (what, position) = match operators {
+        Operators::All => return Ok((0..stages.len()).collect()),
+        Operators::Number(number, position) => (number.to_string(), *position),
+        Operators::Named(name) => (format!("'{name}'"), name.position),
+    };
+    let is_meant = |node: &usize| match operators {
+        Operators::Named(name) => nodes[*node].work.name() == name.text,
+        _ => (node + 1).to_string() == what,
+    };
+    let found: Vec<usize> = (0..nodes.len()).filter(is_meant).collect();
+    let stage_of = |node: &usize| stages.iter().position(|stage| stage.nodes.contains(node));
+    let of: BTreeSet<usize> = found.iter().filter_map(stage_of).collect();
+    let numbers: Vec<String> = found.iter().map(|node| (node + 1).to_string()).collect();
+    let error = match numbers.split_last() {
+        Some(_) if of.len() == 1 => return Ok(of.into_iter().collect()),
+        None => ServiceError::not_found(format!("the query '{name}' has no operator {what}")),
+        Some((last, others)) => {
+            let (count, others) = (numbers.len(), others.join(", "));
+            ServiceError::invalid(format!("{what} is the name of {count} operators: {others} and {last}"))
         }
-        Operators::Named(operator) => {
-            let is_it = |node: &usize| nodes[*node].work.name() == operator.text;
-            let found: Vec<usize> = (0..nodes.len()).filter(is_it).collect();
-            let stages: BTreeSet<usize> = found.iter().filter_map(|&node| stage_of(node)).collect();
-            let error = match stages.len() {
-                1 => return Ok(stages.into_iter().collect()),
-                0 => ServiceError::not_found(format!("the query '{name}' has no operator '{operator}'")),
-                _ => {
-                    let numbers: Vec<String> = found.iter().map(|node| (node + 1).to_string()).collect();
-                    let (last, others) = numbers.split_last().expect("there are several");
-                    let (count, others) = (numbers.len(), others.join(", "));
-                    let message = format!("'{operator}' is the name of {count} operators: {others} and {last}");
-                    ServiceError::invalid(message)
-                }
-            };
-            Err(error.with_hint(hint()).or_at(operator.position))
-        }
-    }
+    };
+    let hint = format!("EXPLAIN QUERY {} shows their numbers and names", name_in_sql(name));
+    Err(error.with_hint(hint).or_at(position))
 }
 
 /// A line for each stage, as the part of EXPLAIN about bursts. `tasks` has what was measured; it is empty of a query
 /// that does not run.
 pub(crate) fn explain(plan: &QueryPlan, stages: &[Stage], tasks: &[TaskReport]) -> String {
     let line = |one: (usize, &Stage)| {
-        let (of_stage, price) = priced(plan, one, tasks);
-        let (numbers, title) = (numbers(one.1), title(plan, one.1));
-        let count = match of_stage.len() {
+        let count = match tasks.iter().filter(|task| task.stage == one.0).count() {
             0 => String::new(),
             count => format!(" in {}", counted(count as u64, "task")),
         };
-        let what = match (how(plan, one), price) {
+        let what = match (how(plan, one), price(plan, one, tasks)) {
             (Err(why), _) => format!("stays: {why}"),
-            (Ok(how), Some(price)) if price.pays() => format!("goes {how}; {price}: pays"),
-            (Ok(how), Some(price)) => format!("could go {how}; {price}: does not pay"),
+            (Ok(how), Some((true, price))) => format!("goes {how}; {price}: pays"),
+            (Ok(how), Some((false, price))) => format!("could go {how}; {price}: does not pay"),
             (Ok(how), None) => format!("goes {how}; what a row costs is not known yet"),
         };
-        format!("  stage {} ({numbers}: {title}){count} {what}\n", one.0 + 1)
+        format!("  stage {} ({}: {}){count} {what}\n", one.0 + 1, numbers(one.1), title(plan, one.1))
     };
-    format!("\n\nbursts\n{}", stages.iter().enumerate().map(line).collect::<String>())
+    format!("\nbursts\n{}", stages.iter().enumerate().map(line).collect::<String>())
 }
 
 /// The numbers of the operators of a stage, as EXPLAIN shows them: `1-4`, or `1, 3` if others are in between.
@@ -249,7 +205,7 @@ mod tests {
         let (plan, stages) = planned(JOIN);
         let join = stages.iter().position(|stage| title(&plan, stage).starts_with("join")).expect("a join");
         let at = Position { line: 1, column: 24 };
-        let node = stages[join].nodes[0] as u64 + 1;
+        let node = stages[join].nodes[0] + 1;
         let redirected = |tasks: &[TaskReport], operators| redirected(("q", &plan), &stages, tasks, operators);
         let number = &Operators::Number(node, at);
         // 44 ns to send a row, and 42 ns for each of the rows that come back.

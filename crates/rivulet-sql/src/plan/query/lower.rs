@@ -82,17 +82,8 @@ impl Lowering {
             let node = builder.dataflow.add(Work::Source(place), Arc::new(schema));
             builder.changes.insert(node, source.declaration.changes());
         }
-        let (part, divided) = (Part::Whole, Vec::new());
-        Ok(Self {
-            builder,
-            sources,
-            tables: Vec::new(),
-            state_ttl_us,
-            gives_at_once: false,
-            is_burst: false,
-            part,
-            divided,
-        })
+        let (part, divided, gives_at_once, is_burst) = (Part::Whole, Vec::new(), false, false);
+        Ok(Self { builder, sources, tables: Vec::new(), state_ttl_us, gives_at_once, is_burst, part, divided })
     }
 
     pub(super) fn position(&self) -> Position {
