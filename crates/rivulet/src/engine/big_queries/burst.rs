@@ -88,15 +88,15 @@ impl Meant {
         self.flow().placements().into_iter().filter(is_away).collect()
     }
 
-    /// Waits until the tasks at these places have moved, at most for `timeout`, and returns where they are.
-    fn wait(&self, places: &[(usize, usize)], on_the_way: MoveStep, timeout: Duration) -> Vec<Placement> {
+    /// Waits until this is so of each of the tasks at these places, at most for `timeout`, and returns where they are.
+    fn wait(&self, places: &[(usize, usize)], timeout: Duration, is_so: fn(&Placement) -> bool) -> Vec<Placement> {
         const LOOK_PERIOD: Duration = Duration::from_millis(2);
         let deadline = Instant::now() + timeout;
         loop {
             let mut placements = self.flow().placements();
             placements.retain(|one| places.contains(&(one.stage, one.instance)));
             let is_over = self.flow().ended().is_some() || Instant::now() >= deadline;
-            if is_over || !placements.iter().any(|one| one.step == on_the_way) {
+            if is_over || placements.iter().all(is_so) {
                 return placements;
             }
             std::thread::sleep(LOOK_PERIOD);
@@ -142,7 +142,7 @@ impl BigQueries {
                 Err(error) => why.push(error.to_string()),
             }
         }
-        let placements = meant.wait(&moved, MoveStep::Beginning, self.opener.burst().answer_max);
+        let placements = meant.wait(&moved, self.opener.burst().answer_max, |one| one.step != MoveStep::Beginning);
         let begun = placements.iter().filter(|one| one.step == MoveStep::Running).count();
         why.extend(placements.iter().filter_map(|one| one.why.clone()));
         let waiting = placements.iter().filter(|one| one.step == MoveStep::Beginning).count();
@@ -254,7 +254,7 @@ impl BigQueries {
         }
         let failed = |error: MoveError| ServiceError::new(ErrorKind::Conflict, error.to_string());
         places.iter().try_for_each(|&place| meant.flow().bring_back(place).map_err(failed))?;
-        let left = meant.wait(&places, MoveStep::Returning, self.opener.burst().answer_max);
+        let left = meant.wait(&places, self.opener.burst().answer_max, |one| one.step == MoveStep::Home);
         let left = left.iter().filter(|one| one.step != MoveStep::Home).count();
         if left > 0 {
             let message = format!("{} of {} are not back yet", left, counted(places.len() as u64, "task"));
