@@ -45,7 +45,7 @@ impl OneQuery {
             })
             .collect();
         let workers = if places.is_empty() { "any".into() } else { places.join(", ") };
-        let bursts = plan.is_burst.then(|| moves::explain(plan, running.flow().stages(), &tasks)).unwrap_or_default();
+        let bursts = if plan.is_burst { moves::explain(plan, running.flow().stages(), &tasks) } else { String::new() };
         format!("{bursts}\n\nruns in {} on the workers {workers}\n", counted(tasks.len() as u64, "task"))
     }
 

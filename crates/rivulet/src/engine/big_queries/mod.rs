@@ -519,8 +519,8 @@ impl BigQueries {
         let plan = plan_query(query, &self.scope_of(tenant, query)?)?;
         // In how many instances they run is known when the sources are open.
         let stages = cut(&plan.dataflow, &vec![1; plan.sources.len()], 1);
-        let bursts = plan.is_burst.then(|| moves::explain(&plan, &stages, &[]));
-        Ok(explain_query(&plan) + &bursts.unwrap_or_default())
+        let bursts = if plan.is_burst { moves::explain(&plan, &stages, &[]) } else { String::new() };
+        Ok(explain_query(&plan) + &bursts)
     }
 }
 
