@@ -226,9 +226,12 @@ impl Flow {
 
     /// Joins what was gathered. Sources go on, unless a sink waits for the commit.
     fn snapshot(&self, gathered: Gathered) -> Result<Snapshot, CheckpointError> {
-        // If some instances of a stage have ended, the others are about to.
+        // If some instances of a stage have ended, the others are about to. Where all end at once, as in a failure, they
+        // have let go of what they had: this is known before any of them does.
         let together = |parts| Snapshot::of(parts, &self.stages, &self.dataflow).ok_or(CheckpointError::Ending);
-        let snapshot = gathered.and_then(together);
+        let is_whole = |_: &_| !self.state.is_cancelled();
+        let snapshot =
+            gathered.and_then(together).and_then(|one| Some(one).filter(is_whole).ok_or(CheckpointError::Ending));
         if snapshot.is_err() || !self.tasks.iter().any(|task| task.waits_for_commit()) {
             self.give_up();
         }
