@@ -158,8 +158,9 @@ fn check(server: &Server, folder: &Path) {
         wait(&format!("{query} to end"), || has_ended(server, query));
     }
     let [moved, plain] = ["moved", "plain"].map(|sink| results(&folder.join(sink)));
-    assert!(plain.len() > 4, "{plain:?}");
-    assert!(moved == plain, "{} rows, and {} are right: {moved:?} {plain:?}", moved.len(), plain.len());
+    assert!(plain.len() > 1_000, "{} rows", plain.len());
+    let first = moved.iter().zip(&plain).find(|(moved, plain)| moved != plain);
+    assert!(moved == plain, "{} rows, and {} are right: {first:?}", moved.len(), plain.len());
 }
 
 #[test]
@@ -192,11 +193,11 @@ fn a_window_goes_out_and_comes_back() {
 #[test]
 fn a_killed_worker_costs_no_row_and_none_comes_twice() {
     let folder = TempDir::new().unwrap();
-    let (server, link) = server_with_bids(folder.path(), 150_000);
+    let (server, link) = server_with_bids(folder.path(), 300_000);
     let counts = COUNTS.replace("{bid}", "bid");
     server.sql_ok(&format!("CREATE QUERY q AS {counts} INTO moved WITH (burst => true, fuse => 'none')"));
     let window = operator(&server, "q", "with its state");
-    for kill in 0..3 {
+    for kill in 0..2 {
         let name = format!("worker{kill}");
         let mut worker = Worker::start(folder.path(), &name, link, &[]);
         redirect(&server, &format!("ALTER QUERY q REDIRECT {window} TO BURST"));
