@@ -13,13 +13,13 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::{
     Address, Batch, CollectedState, Context, Dataflow, Description, EdgeKind, Element, ManualClock, Operator,
-    OperatorError, OperatorFactory, PartitionState, Polled, Reason, Refusals, Snapshot, Source, SourceError,
-    StateError, StateFrame, StateSelection, Work,
+    OperatorError, OperatorFactory, PartitionState, Polled, Reason, Refusals, Sink, SinkError, Snapshot, Source,
+    SourceError, StateError, StateFrame, StateSelection, Work,
 };
 use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_runtime::{
-    Flow, FlowParts, Guest, GuestParts, MoveError, MoveStep, Partition, Phase, Pipe, PipeError, Placement, Waker, Word,
-    Workers,
+    Flow, FlowParts, Guest, GuestParts, MoveError, MoveStep, Partition, Phase, Pipe, PipeError, Placement, SourceTime,
+    Waker, Word, Workers,
 };
 
 use crate::flows::{Collected, CountByKey, Numbers, Then, numbers, parts, schema, workers};
@@ -88,6 +88,12 @@ impl Way {
     }
 }
 
+/// Told how often it was asked whether something has come.
+type OnAsked = Box<dyn FnMut(usize) + Send>;
+
+/// What happens once.
+type Happens = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
 /// One end of a pair of pipes.
 #[derive(Clone)]
 struct End {
@@ -95,16 +101,41 @@ struct End {
     into: Arc<Way>,
     room: usize,
     is_lost: Arc<AtomicBool>,
+    /// What happens just before it is asked whether something has come.
+    on_asked: Arc<Mutex<Option<(usize, OnAsked)>>>,
 }
 
 impl End {
+    /// Lets all that is under way to this end arrive.
+    fn arrive(&self) {
+        self.into.elements.lock().arrive(usize::MAX);
+        self.into.words.lock().arrive(usize::MAX);
+        self.into.wake(true);
+    }
+
+    /// As if the other end had sent these, and they had arrived.
+    fn arrives(&self, words: Vec<Word>, elements: Vec<Element>) {
+        self.into.words.lock().arrived.extend(words);
+        self.into.elements.lock().arrived.extend(elements.into_iter().map(|element| (0, element)));
+        self.into.wake(true);
+    }
+
+    /// How many elements have arrived and were not taken.
+    fn waiting(&self) -> usize {
+        self.into.elements.lock().arrived.len()
+    }
+
+    fn on_asked(&self, happens: impl FnMut(usize) + Send + 'static) {
+        *self.on_asked.lock() = Some((0, Box::new(happens)));
+    }
+
     fn check(&self) -> Result<(), PipeError> {
         if self.is_lost.load(Ordering::SeqCst) { Err(PipeError::Lost("the line is cut".into())) } else { Ok(()) }
     }
 
     fn is_below(&self) -> bool {
         let elements = self.out.elements.lock();
-        elements.sent.len() + elements.arrived.len() < self.room
+        elements.sent.len() + elements.arrived.len() < self.room || self.check().is_err()
     }
 }
 
@@ -147,6 +178,10 @@ impl Pipe for End {
     }
 
     fn has_some(&self) -> bool {
+        if let Some((times, happens)) = &mut *self.on_asked.lock() {
+            *times += 1;
+            happens(*times);
+        }
         let has_elements = !self.into.elements.lock().arrived.is_empty();
         has_elements || !self.into.words.lock().arrived.is_empty() || self.check().is_err()
     }
@@ -169,7 +204,7 @@ struct Line {
 struct World {
     /// None where the workers have threads.
     clock: Option<Arc<ManualClock>>,
-    flow: Flow,
+    flow: Arc<Flow>,
     server: Workers,
     worker: Workers,
     lines: Vec<Line>,
@@ -233,7 +268,7 @@ impl World {
     fn of([server, worker]: [Workers; 2], clock: Option<Arc<ManualClock>>, mut parts: FlowParts, seed: u64) -> Self {
         parts.limits.batch_rows = BATCH_ROWS;
         Self {
-            flow: server.start_flow(parts).unwrap(),
+            flow: Arc::new(server.start_flow(parts).unwrap()),
             clock,
             server,
             worker,
@@ -256,18 +291,38 @@ impl World {
     }
 
     fn redirect(&mut self, place: Place) -> Result<(), MoveError> {
+        let line = self.line(place);
+        self.flow.redirect(place, Arc::new(line.here.clone()), 10)?;
+        self.add(line);
+        Ok(())
+    }
+
+    fn add(&mut self, line: Line) {
+        self.lines.retain(|other| other.place != line.place);
+        self.lines.push(line);
+    }
+
+    fn line(&self, place: Place) -> Line {
         let (out, back) = <(Arc<Way>, Arc<Way>)>::default();
-        let is_lost = Arc::<AtomicBool>::default();
-        let here = End { out: out.clone(), into: back.clone(), room: self.room, is_lost: is_lost.clone() };
-        let there = End { out: back, into: out, room: self.room, is_lost };
+        let (is_lost, room) = (Arc::<AtomicBool>::default(), self.room);
+        let (out_again, back_again) = (out.clone(), back.clone());
+        let here = End { out, into: back, room, is_lost: is_lost.clone(), on_asked: Arc::default() };
+        let there = End { out: back_again, into: out_again, room, is_lost, on_asked: Arc::default() };
         let waker = self.flow.waker(place).unwrap();
         here.out.wakers.lock()[0] = Some(waker.clone());
         here.into.wakers.lock()[1] = Some(waker);
-        self.flow.redirect(place, Arc::new(here.clone()), 10)?;
-        self.lines.retain(|line| line.place != place);
         let (state, guest) = (Vec::new(), None);
-        self.lines.push(Line { place, here, there, state, guest, has_begun: false, has_reopened: false });
-        Ok(())
+        Line { place, here, there, state, guest, has_begun: false, has_reopened: false }
+    }
+
+    /// The flow's end of the newest line.
+    fn here(&self) -> End {
+        self.lines.last().unwrap().here.clone()
+    }
+
+    /// One activation of a task of the flow, which is the only one that has work.
+    fn activate(&mut self) {
+        assert!(self.server.run_one(|ready| ready - 1, Duration::ZERO), "it has work");
     }
 
     /// What who owns the worker does, and who owns the server.
@@ -754,14 +809,19 @@ fn who_is_lost_before_it_has_begun_costs_nothing() {
         world.redirect(place).unwrap();
         world.rest();
         if seed % 2 == 0 {
-            world.cut(place)
-        } else {
+            world.cut(place);
+            // Who is told of it twice moves again all the same.
+            world.activate();
+        }
+        if seed > 0 {
             world.flow.lose(place, "the line is cut").unwrap()
         }
         world.until_step(place, MoveStep::Home);
         assert_eq!(world.placement(place).unwrap().why.as_deref(), Some("the line is cut"));
         // Another one takes its place, or is called back before it has gone.
         world.redirect(place).unwrap();
+        world.rest();
+        assert_eq!(world.step_of(place), MoveStep::Beginning);
         world.flow.bring_back(place).unwrap();
         world.works = true;
         world.until_ended().unwrap();
@@ -881,4 +941,58 @@ fn what_a_guest_says_wrong_is_a_loss() {
     world.lines[0].there.say(Word::Phase(Phase::Running)).unwrap();
     let error = world.until_ended().unwrap_err();
     assert!(error.contains("out of place") && world.flow.is_undone(), "{error}");
+}
+
+/// A task whose guest is played by the test: it has gone out, and waits for its word.
+fn played(sources: usize, place: Place, then: Then, sink: &Collected) -> World {
+    let mut world = World::new(counting(sources, 1, sink, then), 10);
+    (world.then, world.works) = (then, false);
+    world.redirect(place).unwrap();
+    world.rest();
+    assert_eq!(world.step_of(place), MoveStep::Beginning);
+    world
+}
+
+#[test]
+fn a_guest_that_never_pauses_does_not_keep_its_task_from_others() {
+    let mut world = played(1, (1, 0), Then::Silence, &Collected::default());
+    let watermarks = (0..10_000).map(|second| Element::Watermark(1_000_000 * second));
+    world.here().arrives(vec![Word::Begun], watermarks.collect());
+    world.activate();
+    let waiting = world.here().waiting();
+    assert!(waiting > 9_900, "{waiting} are left");
+    world.flow.cancel();
+    world.until("all let go", |world| world.flow.wait_closed(Duration::ZERO));
+    assert!(world.here().waiting() > 9_800);
+}
+
+/// What the task waits for at a barrier arrives between two looks of one step.
+#[test]
+fn what_arrives_at_any_moment_is_not_left_lying() {
+    for place in [(0, 0), (1, 0)] {
+        let mut world = World::new(counting(1, 1, &Collected::default(), Then::Silence), 11);
+        world.then = Then::Silence;
+        world.redirect(place).unwrap();
+        world.until("all is read", |world| world.flow.report().rows_in == ROWS as u64);
+        world.rest();
+        world.begin_checkpoint(1).unwrap();
+        world.carries = false;
+        world.rest();
+        world.lines[0].there.arrive();
+        world.rest();
+        let into = world.here().into;
+        let later = into.clone();
+        world.here().on_asked(move |times| {
+            if times == 2 {
+                later.words.lock().arrive(usize::MAX);
+                later.elements.lock().arrive(usize::MAX);
+            }
+        });
+        into.wake(true);
+        world.activate();
+        *world.here().on_asked.lock() = None;
+        assert!(into.words.lock().sent.is_empty());
+        world.rest();
+        assert!(world.flow.look_at_checkpoint().is_some_and(|taken| taken.is_ok()), "{place:?} has captured");
+    }
 }
