@@ -943,6 +943,52 @@ fn what_a_guest_says_wrong_is_a_loss() {
     assert!(error.contains("out of place") && world.flow.is_undone(), "{error}");
 }
 
+/// The checkpoint of a source that is away is given up, and the source called back before the guest has answered.
+#[test]
+fn a_source_comes_home_behind_a_barrier_that_was_given_up() {
+    let sink = Collected::default();
+    let mut world = World::new(counting(1, 1, &sink, Then::Silence), 9);
+    (world.then, world.works) = (Then::Silence, true);
+    let place = (0, 0);
+    world.redirect(place).unwrap();
+    world.until("all is read", |world| world.flow.report().rows_in == ROWS as u64);
+    world.rest();
+    world.begin_checkpoint(1).unwrap();
+    world.carries = false;
+    world.rest();
+    world.lines[0].there.arrive();
+    world.rest();
+    // It has answered; now it is called back too.
+    world.flow.abandon_checkpoint();
+    world.flow.bring_back(place).unwrap();
+    world.rest();
+    world.lines[0].there.arrive();
+    world.rest();
+    let (here, into) = (world.here(), world.here().into);
+    let captured = into.words.lock().sent.iter().position(|word| matches!(word, Word::Captured { .. })).unwrap();
+    into.words.lock().arrive(captured + 1);
+    into.elements.lock().arrive(1);
+    // The rest arrives while the task takes that.
+    let later = into.clone();
+    here.on_asked(move |_| {
+        if later.words.lock().arrived.is_empty() && later.elements.lock().arrived.is_empty() {
+            later.words.lock().arrive(usize::MAX);
+            later.elements.lock().arrive(usize::MAX);
+        }
+    });
+    into.wake(true);
+    world.activate();
+    *here.on_asked.lock() = None;
+    // It takes a while to open the source.
+    world.works = false;
+    world.rest();
+    (world.works, world.carries) = (true, true);
+    world.until_step(place, MoveStep::Home);
+    world.flow.stop(true);
+    world.until_ended().unwrap();
+    assert_eq!(sums(&sink.rows.lock(), 1), all(1));
+}
+
 /// A task whose guest is played by the test: it has gone out, and waits for its word.
 fn played(sources: usize, place: Place, then: Then, sink: &Collected) -> World {
     let mut world = World::new(counting(sources, 1, sink, then), 10);
@@ -995,4 +1041,88 @@ fn what_arrives_at_any_moment_is_not_left_lying() {
         world.rest();
         assert!(world.flow.look_at_checkpoint().is_some_and(|taken| taken.is_ok()), "{place:?} has captured");
     }
+}
+
+/// A timer of the guest was due at once, and its output overtakes the word that it has begun.
+#[test]
+fn what_a_guest_has_given_shows_that_it_has_begun() {
+    let sink = Collected::default();
+    let mut world = played(1, (1, 0), Then::End, &sink);
+    world.here().arrives(Vec::new(), vec![Element::Watermark(10)]);
+    world.rest();
+    world.cut((1, 0));
+    assert_eq!(world.until_ended(), Err("the line is cut".into()));
+    assert!(world.flow.is_undone());
+    // The word itself may come behind it.
+    let mut world = played(1, (1, 0), Then::End, &sink);
+    world.here().arrives(Vec::new(), vec![Element::Watermark(10)]);
+    world.rest();
+    world.here().arrives(vec![Word::Begun], Vec::new());
+    world.rest();
+    assert_eq!(world.step_of((1, 0)), MoveStep::Running);
+    assert!(world.flow.ended().is_none());
+}
+
+/// All is read by a source that is away, and nothing else comes of it.
+fn silent_away(seed: u64) -> World {
+    let mut world = World::new(counting(1, 1, &Collected::default(), Then::Silence), seed);
+    world.then = Then::Silence;
+    world.redirect((0, 0)).unwrap();
+    world.until("all is read", |world| world.flow.report().rows_in == ROWS as u64);
+    // It is idle, and has said so.
+    (0..100).for_each(|_| {
+        world.pass(10_000);
+        world.rest();
+    });
+    assert_eq!(world.placement((0, 0)).unwrap().unanswered_us, None);
+    world
+}
+
+#[test]
+fn who_has_nothing_to_answer_is_not_late() {
+    let mut world = silent_away(13);
+    // The barrier and its end reach the guest together.
+    world.begin_checkpoint(1).unwrap();
+    world.carries = false;
+    world.rest();
+    world.flow.abandon_checkpoint();
+    world.rest();
+    world.carries = true;
+    world.rest();
+    world.pass(5_000_000);
+    assert_eq!(world.placement((0, 0)).unwrap().unanswered_us, None);
+}
+
+#[test]
+fn who_owes_state_is_late_though_other_answers_have_come() {
+    let mut world = played(1, (1, 0), Then::Silence, &Collected::default());
+    world.room = 1_000;
+    let place = (1, 0);
+    world.here().arrives(vec![Word::Begun], Vec::new());
+    world.until("it is given something", |world| world.placement(place).unwrap().rows_sent > 0);
+    world.begin_checkpoint(1).unwrap();
+    let has_barrier = |world: &World| {
+        let out = world.here().out;
+        let elements = out.elements.lock();
+        elements.sent.iter().chain(&elements.arrived).any(|(_, element)| matches!(element, Element::Barrier(1)))
+    };
+    world.until("it is given the barrier", |world| {
+        // There is room again.
+        world.here().out.elements.lock().sent.retain(|(_, element)| matches!(element, Element::Barrier(_)));
+        world.here().out.elements.lock().arrived.retain(|(_, element)| matches!(element, Element::Barrier(_)));
+        world.here().out.wake(false);
+        has_barrier(world)
+    });
+    world.rest();
+    world.pass(1_000_000);
+    world.here().arrives(Vec::new(), vec![Element::Watermark(10)]);
+    world.rest();
+    assert!(world.placement(place).unwrap().unanswered_us.is_some_and(|us| us < 1_000_000), "it is alive");
+    world.pass(2_000_000);
+    world.rest();
+    assert!(world.placement(place).unwrap().unanswered_us.is_some_and(|us| us >= 2_000_000));
+    world.here().arrives(Vec::new(), vec![Element::Barrier(1)]);
+    world.rest();
+    world.pass(2_000_000);
+    assert!(world.placement(place).unwrap().unanswered_us.is_some(), "the state has not come");
 }

@@ -146,7 +146,7 @@ impl FlowTask {
         if away.phase_told != Some(phase) && !phase.ends() {
             return Some(Word::Phase(phase));
         }
-        if away.rests_at != wanted && core.checkpoints.lacks(wanted) {
+        if away.rests_at != wanted && core.checkpoints.lacks(wanted) && core.stage.is_running() {
             return Some(Word::Barrier(wanted));
         }
         away.reached.filter(|reached| matches!(reached, SourceTime::Idle(_)))?;
