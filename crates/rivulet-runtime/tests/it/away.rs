@@ -1043,6 +1043,50 @@ fn what_arrives_at_any_moment_is_not_left_lying() {
     }
 }
 
+/// Does something at its first poll behind the moment at which it was asked to.
+struct Interrupted {
+    numbers: Numbers,
+    happens: Happens,
+}
+
+impl Source for Interrupted {
+    fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError> {
+        self.happens.lock().take().into_iter().for_each(|happens| happens());
+        self.numbers.poll(rows_max, now_us, refusals)
+    }
+
+    fn position(&mut self) -> Option<String> {
+        self.numbers.position()
+    }
+}
+
+/// A checkpoint becomes durable, and a move is wanted, while a source reads: its rows wait until the task has noted
+/// that.
+#[test]
+fn a_source_leaves_with_nothing_read_that_is_not_processed() {
+    let sink = Collected::default();
+    let happens = Happens::default();
+    let numbers = Numbers { next: 0, end: ROWS, then: Then::End, polled: Arc::default() };
+    let source: Box<dyn Source> = Box::new(Interrupted { numbers, happens: happens.clone() });
+    let partition = Partition { event_time_column: Some(1), ..Partition::from(source) };
+    let mut world = World::new(parts(dataflow(1, 2_000), vec![vec![partition]], 1, &sink), 12);
+    (0..20).for_each(|_| assert!(world.step()));
+    world.begin_checkpoint(1).unwrap();
+    world.taken().unwrap();
+    let line = world.line((0, 0));
+    let (flow, here) = (Arc::downgrade(&world.flow), line.here.clone());
+    *happens.lock() = Some(Box::new(move || {
+        let flow = flow.upgrade().unwrap();
+        flow.committed(1);
+        flow.redirect((0, 0), Arc::new(here), 10).unwrap();
+    }));
+    world.until("it is polled", |_| happens.lock().is_none());
+    world.add(line);
+    world.until_ended().unwrap();
+    assert_eq!(sums(&sink.rows.lock(), 1), all(1));
+    assert_eq!(world.flow.report().rows_in, ROWS as u64);
+}
+
 /// A timer of the guest was due at once, and its output overtakes the word that it has begun.
 #[test]
 fn what_a_guest_has_given_shows_that_it_has_begun() {
@@ -1125,4 +1169,47 @@ fn who_owes_state_is_late_though_other_answers_have_come() {
     world.rest();
     world.pass(2_000_000);
     assert!(world.placement(place).unwrap().unanswered_us.is_some(), "the state has not come");
+}
+
+#[test]
+fn what_becomes_durable_while_a_source_leaves_is_not_what_it_leaves_with() {
+    let sink = Collected::default();
+    let mut world = World::new(counting(1, 1, &sink, Then::Silence), 16);
+    let state = PartitionState { position: Some(format!("0 {ROWS}")), newest_us: None };
+    let source = vec![reopened(&[state], Then::Silence, &world.confirmed)];
+    world.flow = Arc::new(world.server.start_flow(parts(dataflow(1, 2_000), source, 1, &sink)).unwrap());
+    world.then = Then::Silence;
+    (0..5).for_each(|_| assert!(world.step()));
+    world.begin_checkpoint(1).unwrap();
+    let position = world.taken().unwrap().sources[0][0].position.clone().unwrap();
+    let is_that = |next: &i64| format!("{next} {ROWS}") == position;
+    (0..5).for_each(|_| assert!(world.step()));
+    world.works = false;
+    world.redirect((0, 0)).unwrap();
+    world.rest();
+    world.flow.committed(1);
+    world.rest();
+    assert!(world.confirmed.lock().iter().all(is_that), "{:?}, {position}", world.confirmed.lock());
+}
+
+#[test]
+fn a_task_stays_where_it_is_when_the_flow_ends() {
+    for is_wanted_first in [true, false] {
+        let sink = Collected::default();
+        let mut world = World::new(counting(1, 1, &sink, Then::Silence), 17);
+        world.until("all is read", |world| world.flow.report().rows_in == ROWS as u64);
+        // Nobody ever begins.
+        world.works = false;
+        if is_wanted_first {
+            world.redirect((0, 0)).unwrap();
+            world.rest();
+            assert_eq!(world.step_of((0, 0)), MoveStep::Beginning);
+            world.flow.stop(true);
+        } else {
+            world.flow.stop(true);
+            world.redirect((0, 0)).unwrap();
+        }
+        world.until_ended().unwrap();
+        assert_eq!(sums(&sink.rows.lock(), 1), all(1));
+    }
 }

@@ -94,6 +94,9 @@ impl FlowTask {
             }
             return self.stay(core, Some(why));
         }
+        if self.is_too_late(core) {
+            return self.stay(core, Some("the query is coming to its end".into()));
+        }
         self.follow(core);
         while let Some(word) = self.news(core) {
             if let Some(away) = &mut core.stage.away {
@@ -126,7 +129,6 @@ impl FlowTask {
             self.counters.rows_in.fetch_add(figures.rows_in.saturating_sub(counted.rows_in), Ordering::Relaxed);
             if let Some(reader) = core.reader.take() {
                 away.lateness_us = reader.lateness_us();
-                core.checkpoints.captured = 0;
             }
             let active = || SourceTime::Active(reached_us.map_or(i64::MIN, |us| us.saturating_add(away.lateness_us)));
             let idle = away.reached.filter(|reached| matches!(reached, SourceTime::Idle(_)));
@@ -157,7 +159,13 @@ impl FlowTask {
     /// Whether [`FlowTask::move_on`] has something to do.
     pub(super) fn moves_on(&self, core: &Core) -> bool {
         let is_lost = || core.stage.lost.is_some() || self.moves.asked.lock().lost.is_some();
-        self.moves.are_on() && (is_lost() || self.may_come_home(core) || self.news(core).is_some())
+        let moves_on = || is_lost() || self.is_too_late(core) || self.may_come_home(core) || self.news(core).is_some();
+        self.moves.are_on() && moves_on()
+    }
+
+    /// Whether the flow ends before the guest has begun. The task stays, or its end would wait for the guest.
+    fn is_too_late(&self, core: &Core) -> bool {
+        core.stage.step_of_move() == Some(MoveStep::Beginning) && self.flow.phase().ends()
     }
 
     /// Whether a wanted move may begin: between two elements, and while no checkpoint is made, so that moves and
@@ -167,7 +175,11 @@ impl FlowTask {
             return false;
         }
         match &self.moves.asked.lock().wish {
-            Some(Wish::Out(..)) => core.stage.away.is_none() && core.stage.is_between(),
+            Some(Wish::Out(..)) => {
+                // What a source has read is part of its position.
+                let is_processed = self.aligned.is_none() || !core.stage.has_work();
+                core.stage.away.is_none() && core.stage.is_between() && is_processed && !self.flow.phase().ends()
+            }
             Some(Wish::Back) => core.stage.is_running(),
             None => core.stage.is_running() && self.is_over(core),
         }
@@ -199,6 +211,8 @@ impl FlowTask {
         };
         self.run_stage(core, self.pool.clock.now_us(), |host, with, out| host.flush(with, out))?;
         let partitions = core.reader.as_mut().map(Reader::positions);
+        // A checkpoint that was captured before does not have these positions.
+        core.checkpoints.captured = 0;
         self.sources_at_us.store(i64::MAX, Ordering::Release);
         let clock = self.pool.clock.clone();
         match core.stage.leave((pipe, rows_max), (placement, partitions, self.inputs), clock) {
