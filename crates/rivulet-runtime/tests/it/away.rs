@@ -1171,6 +1171,78 @@ fn who_owes_state_is_late_though_other_answers_have_come() {
     assert!(world.placement(place).unwrap().unanswered_us.is_some(), "the state has not come");
 }
 
+/// Gives a checkpoint what waits for it.
+struct HandsOver(Collected);
+
+impl Sink for HandsOver {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
+        self.0.write(batch)
+    }
+
+    fn finish(&mut self) -> Result<bool, SinkError> {
+        self.0.finish()
+    }
+
+    fn has_room(&self) -> bool {
+        self.0.has_room()
+    }
+
+    fn hands_over(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_moved_source_rests_while_a_sink_has_more_than_it_has_room_for() {
+    let sink = Collected::default();
+    let source = vec![numbers(0..1_000 * ROWS, Then::Silence)];
+    let mut parts = parts(dataflow(1, 0), vec![source], 1, &sink);
+    parts.sinks = vec![vec![Box::new(HandsOver(sink.clone()))]];
+    let mut world = World::new(parts, 14);
+    world.then = Then::Silence;
+    let place = (0, 0);
+    world.redirect(place).unwrap();
+    world.until_step(place, MoveStep::Running);
+    world.until("it writes", |_| !sink.rows.lock().is_empty());
+    sink.closed.store(true, Ordering::Release);
+    world.begin_checkpoint(1).unwrap();
+    world.taken().unwrap();
+    let read = |world: &mut World| {
+        world.rest();
+        world.pass(1_000_000);
+        world.rest();
+        world.placement(place).unwrap().figures.rows_in
+    };
+    let before = read(&mut world);
+    assert_eq!(read(&mut world), before);
+    world.begin_checkpoint(2).unwrap();
+    world.taken().unwrap();
+    assert_eq!(read(&mut world), before, "it read on behind a barrier");
+    sink.closed.store(false, Ordering::Release);
+    world.until("it goes on", |world| world.placement(place).unwrap().figures.rows_in > before);
+}
+
+#[test]
+fn an_idle_guest_hears_of_others_as_fast_as_it_answers() {
+    let sink = Collected::default();
+    let sources = vec![vec![numbers(0..10, Then::Silence)], vec![numbers(0..ROWS, Then::Silence)]];
+    let mut world = World::new(parts(dataflow(2, 2_000), sources, 1, &sink), 15);
+    world.then = Then::Silence;
+    world.flow.pause();
+    world.redirect((0, 0)).unwrap();
+    world.until_step((0, 0), MoveStep::Running);
+    world.rest();
+    // It says that it is idle, and hears nothing any more.
+    let here = world.here();
+    here.arrives(vec![Word::Reached(SourceTime::Idle(9))], Vec::new());
+    world.works = false;
+    world.flow.resume();
+    world.rest();
+    let words = here.out.words.lock();
+    let told: Vec<&Word> = words.sent.iter().chain(&words.arrived).collect();
+    assert!(matches!(told[..], [Word::Phase(Phase::Running), Word::Others(_)]), "{told:?}");
+}
+
 #[test]
 fn what_becomes_durable_while_a_source_leaves_is_not_what_it_leaves_with() {
     let sink = Collected::default();

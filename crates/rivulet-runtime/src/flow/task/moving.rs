@@ -9,6 +9,7 @@ use crate::flow::host::{MoveError, MoveStep, Placement};
 use crate::flow::idleness::SourceTime;
 use crate::flow::pipe::{Pipe, Word};
 use crate::flow::reader::{Partition, Reader};
+use crate::flow::state::Phase;
 
 impl FlowTask {
     /// See [`Flow::redirect`](crate::Flow::redirect).
@@ -140,20 +141,29 @@ impl FlowTask {
     /// What the guest is to be told next.
     fn news(&self, core: &Core) -> Option<Word> {
         let away = core.stage.away.as_ref().filter(|away| away.placement.step == MoveStep::Running)?;
-        let (wanted, phase) = (self.flow.barrier.wanted(), self.flow.phase());
+        let wanted = self.flow.barrier.wanted();
+        let phase = match self.flow.phase() {
+            // A sink has more than it has room for.
+            Phase::Running if !self.flow.may_poll() => Phase::Paused,
+            phase => phase,
+        };
+        // Before it goes on behind a barrier.
+        if self.aligned.is_some() && away.phase_told != Some(phase) && !phase.ends() {
+            return Some(Word::Phase(phase));
+        }
         if away.rests_at != 0 && away.rests_at != wanted {
             return Some(Word::GoOn(away.rests_at));
         }
         let place = self.aligned?;
-        if away.phase_told != Some(phase) && !phase.ends() {
-            return Some(Word::Phase(phase));
-        }
         if away.rests_at != wanted && core.checkpoints.lacks(wanted) && core.stage.is_running() {
             return Some(Word::Barrier(wanted));
         }
         away.reached.filter(|reached| matches!(reached, SourceTime::Idle(_)))?;
-        let time_us = self.flow.idleness.time_us(place).filter(|&time_us| away.others_told != Some(time_us))?;
-        Some(Word::Others(time_us))
+        let time_us = self.flow.idleness.time_us(place)?;
+        // It answers by its watermark, and hears the next time then.
+        let is_answered = |told_us: i64| core.stage.reached_us() >= Some(told_us.saturating_sub(away.lateness_us));
+        let may_hear = away.others_told.is_none_or(|told_us| told_us < time_us && is_answered(told_us));
+        may_hear.then_some(Word::Others(time_us))
     }
 
     /// Whether [`FlowTask::move_on`] has something to do.
