@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use rivulet_dataflow::stage::Stage;
-use rivulet_dataflow::{Dataflow, NodeId, StageSnapshot, StateError, StateFrame};
+use rivulet_dataflow::{Dataflow, NodeId, StageSnapshot, StateError};
 
 use super::alignment::Alignment;
 use super::exchange::Outputs;
 use super::idleness::Idleness;
 use super::inbox::FlowLimits;
 use super::peer::Peer;
-use super::pipe::{Pipe, Waker, Word, whole};
+use super::pipe::{Frames, Pipe, Waker, Word, whole};
 use super::reader::Partition;
 use super::state::{FlowState, Phase};
 use super::task::{FlowTask, FlowTaskParts, Operators, Outlet};
@@ -40,8 +40,8 @@ pub struct GuestParts {
     pub begins: StageSnapshot,
     /// The rows of [`Word::Begin`].
     pub rows_max: usize,
-    /// The state before [`Word::Begin`]: operator, part and frame of each [`Word::State`].
-    pub state: Vec<(usize, usize, StateFrame)>,
+    /// The state before [`Word::Begin`].
+    pub state: Frames,
 }
 
 /// Operators that run here for a task of a flow elsewhere. They stop when it is dropped.

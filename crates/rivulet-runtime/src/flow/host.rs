@@ -21,7 +21,7 @@ use rivulet_dataflow::{
 };
 
 use super::idleness::SourceTime;
-use super::pipe::{GuestFigures, Pipe, PipeError, Word, whole};
+use super::pipe::{Frames, GuestFigures, Pipe, PipeError, Word, whole};
 use super::state::Phase;
 
 /// The last barrier that a guest gets: its state comes home, and it ends.
@@ -109,8 +109,8 @@ pub(super) struct Away {
     pub(super) placement: Placement,
     /// Since when something is unanswered, on the steady clock.
     pub(super) unanswered_since_us: Option<i64>,
-    /// The barrier that was given and has not come back.
-    waits_for: Option<u64>,
+    /// The barrier that was given, until the task has been at it.
+    given: Option<Given>,
     /// The barrier of a checkpoint at which the guest rests, or is about to; 0 if there is none.
     pub(super) rests_at: u64,
     pub(super) phase_told: Option<Phase>,
@@ -119,20 +119,24 @@ pub(super) struct Away {
     pub(super) reached: Option<SourceTime>,
     /// The lateness of its source, microseconds.
     pub(super) lateness_us: i64,
-    arriving: Vec<(usize, usize, StateFrame)>,
-    captured: Option<Captured>,
-    /// A barrier that has come back, and whose state has not come yet.
-    echo: Option<u64>,
+    arriving: Frames,
     /// What of its figures was counted already.
     pub(super) counted: GuestFigures,
 }
 
-/// The state of a guest at a barrier.
-struct Captured {
+/// A barrier that the guest is at, or is about to come to.
+struct Given {
     barrier: u64,
-    snapshot: StageSnapshot,
-    /// Operator, part and frame.
-    state: Vec<(usize, usize, StateFrame)>,
+    /// Whether it has come back, behind all output before it.
+    is_back: bool,
+    /// The state there.
+    captured: Option<(StageSnapshot, Frames)>,
+}
+
+impl Given {
+    fn is_answered(&self) -> bool {
+        self.is_back && self.captured.is_some()
+    }
 }
 
 impl Deref for Host {
@@ -206,20 +210,29 @@ impl Host {
     /// Takes all words and one element of the guest.
     fn take(&mut self, out: &mut dyn FnMut(Element)) -> Result<(), PipeError> {
         let Self { front, away: Some(away), .. } = self else { return Ok(()) };
+        let mut has_come = false;
         while let Some(word) = away.pipe.heard()? {
             away.hear(word, front)?;
+            has_come = true;
         }
         if let Some((_, element)) = away.pipe.take()? {
+            // The word may be on its way still.
+            away.begin(front);
+            match (element, &mut away.given) {
+                (Element::Barrier(number), Some(given)) if given.barrier == number => given.is_back = true,
+                (Element::Barrier(_), _) => return Err(PipeError::Wrong("the guest has sent another barrier".into())),
+                (element, _) => front.pass(element, out),
+            }
+            has_come = true;
+        }
+        if has_come {
             away.unanswered_since_us = None;
-            match element {
-                Element::Barrier(number) => away.echo = Some(number),
-                element => front.pass(element, out),
+            if away.given.as_ref().is_some_and(|given| !given.is_answered()) {
+                away.waits();
             }
         }
-        let captured = away.captured.as_ref().map(|captured| captured.barrier);
-        if away.echo.is_some() && away.echo == captured && captured != Some(LEAVE) {
-            (away.echo, away.waits_for) = (None, None);
-            front.pass(Element::Barrier(captured.unwrap_or_default()), out);
+        if let Some(given) = away.given.as_ref().filter(|given| given.is_answered() && given.barrier != LEAVE) {
+            front.pass(Element::Barrier(given.barrier), out);
         }
         Ok(())
     }
@@ -228,15 +241,15 @@ impl Host {
         let Some(away) = &mut self.away else { return Ok(()) };
         match element {
             Element::Batch(batch) => {
+                assert!(away.inputs > 0, "a source leaves with nothing that it has read");
                 away.placement.rows_sent += batch.rows() as u64;
                 return away.pipe.push(input, element);
             }
             // It is processed at home, where it is known what becomes of open windows.
             Element::End => return self.call_back(),
-            Element::Barrier(number) => (away.waits_for, away.rests_at) = (Some(*number), *number),
-            _ => {}
+            Element::Barrier(number) => away.note(&Word::Barrier(*number)),
+            _ => away.waits(),
         }
-        away.waits();
         (0..away.inputs).try_for_each(|input| away.pipe.push(input, element))
     }
 
@@ -264,15 +277,13 @@ impl Host {
             clock,
             inputs,
             placement,
-            waits_for: None,
+            given: None,
             rests_at: 0,
             phase_told: None,
             others_told: None,
             reached: None,
             lateness_us: 0,
             arriving: Vec::new(),
-            captured: None,
-            echo: None,
             counted: GuestFigures::default(),
         });
         Ok(())
@@ -281,9 +292,8 @@ impl Host {
     /// Asks the guest for the state. It runs and waits at no barrier.
     fn call_back(&mut self) -> Result<(), PipeError> {
         let Some(away) = &mut self.away else { return Ok(()) };
-        away.waits_for = Some(LEAVE);
+        away.note(&Word::Barrier(LEAVE));
         away.turn(MoveStep::Returning);
-        away.waits();
         match away.inputs {
             0 => away.pipe.say(Word::Barrier(LEAVE)),
             inputs => (0..inputs).try_for_each(|input| away.pipe.push(input, &Element::Barrier(LEAVE))),
@@ -304,8 +314,8 @@ impl Host {
 
     /// Whether the state and all output are here, so that the operators can come home.
     pub(super) fn is_back(&self) -> bool {
-        let Some(away) = &self.away else { return false };
-        away.echo == Some(LEAVE) && matches!(away.captured, Some(Captured { barrier: LEAVE, .. }))
+        let given = self.away.as_ref().and_then(|away| away.given.as_ref());
+        given.is_some_and(|given| given.barrier == LEAVE && given.is_answered())
     }
 
     /// Goes on here with the state of the guest, which is back. Returns its placement.
@@ -313,8 +323,9 @@ impl Host {
     /// # Errors
     /// State of other operators.
     pub(super) fn come_home(&mut self) -> Result<Option<Placement>, StateError> {
+        self.lost = None;
         let Some(mut away) = self.away.take() else { return Ok(None) };
-        if let Some(Captured { snapshot, state, .. }) = away.captured.take() {
+        if let Some((snapshot, state)) = away.given.take().and_then(|given| given.captured) {
             self.front.exchange((self.make)());
             self.front.restore(&snapshot, &whole(self.operators, state)?)?;
         }
@@ -329,18 +340,17 @@ impl Host {
         rows_max: usize,
         into: &mut dyn FnMut(usize, usize, StateFrame) -> Result<(), StateError>,
     ) -> Result<StageSnapshot, StateError> {
-        match self.away.as_mut().and_then(|away| away.captured.take()) {
-            Some(Captured { snapshot, state, .. }) => {
-                state.into_iter().try_for_each(|(operator, part, frame)| into(operator, part, frame))?;
-                Ok(snapshot)
-            }
-            None => self.front.snapshot(rows_max, into),
-        }
+        let Some(away) = &mut self.away else { return self.front.snapshot(rows_max, into) };
+        let captured = away.given.take().and_then(|given| given.captured);
+        let missing = || StateError::Mismatch("the state of the guest has not come".into());
+        let (snapshot, state) = captured.ok_or_else(missing)?;
+        state.into_iter().try_for_each(|(operator, part, frame)| into(operator, part, frame))?;
+        Ok(snapshot)
     }
 
     /// As [`StageHost::give_up_barrier`].
     pub(super) fn give_up_barrier(&mut self) {
-        self.away.iter_mut().for_each(|away| away.captured = None);
+        self.away.iter_mut().for_each(|away| away.given = None);
         self.front.give_up_barrier();
     }
 
@@ -370,6 +380,7 @@ impl Away {
             Word::Others(time_us) => self.others_told = Some(*time_us),
             Word::Barrier(number) => {
                 self.rests_at = *number;
+                self.given = Some(Given { barrier: *number, is_back: false, captured: None });
                 self.waits();
             }
             _ => {}
@@ -378,7 +389,7 @@ impl Away {
 
     /// Whether the guest takes elements.
     fn takes(&self) -> bool {
-        self.placement.step == MoveStep::Running && self.waits_for.is_none()
+        self.placement.step == MoveStep::Running && self.given.is_none()
     }
 
     /// Something was given that is answered.
@@ -394,23 +405,29 @@ impl Away {
         (placement.step, placement.since_us) = (step, now_us);
     }
 
+    /// The guest has begun. What is lost from now on is lost.
+    fn begin(&mut self, front: &mut StageHost) {
+        if self.placement.step == MoveStep::Beginning {
+            front.exchange(Chain::new(Vec::new()));
+            self.turn(MoveStep::Running);
+        }
+    }
+
     fn hear(&mut self, word: Word, front: &mut StageHost) -> Result<(), PipeError> {
-        match word {
-            Word::Begun if self.placement.step == MoveStep::Beginning => {
-                front.exchange(Chain::new(Vec::new()));
-                self.turn(MoveStep::Running);
-                self.unanswered_since_us = None;
-            }
-            Word::State { operator, part, frame } => self.arriving.push((operator, part, frame)),
-            Word::Captured { barrier, parts, snapshot } if parts == self.arriving.len() => {
+        match (word, &mut self.given) {
+            (Word::Begun, _) => self.begin(front),
+            (Word::State { operator, part, frame }, _) => self.arriving.push((operator, part, frame)),
+            (Word::Captured { barrier, parts, snapshot }, Some(given))
+                if parts == self.arriving.len() && given.barrier == barrier =>
+            {
                 if barrier == LEAVE {
                     self.placement.reopens.clone_from(&snapshot.partitions);
                 }
-                self.captured = Some(Captured { barrier, snapshot, state: take(&mut self.arriving) });
+                given.captured = Some((snapshot, take(&mut self.arriving)));
             }
-            Word::Figures(figures) => self.placement.figures = figures,
-            Word::Reached(time) => self.reached = Some(time),
-            Word::Failed(why) => return Err(PipeError::Lost(why)),
+            (Word::Figures(figures), _) => self.placement.figures = figures,
+            (Word::Reached(time), _) => self.reached = Some(time),
+            (Word::Failed(why), _) => return Err(PipeError::Lost(why)),
             _ => return Err(PipeError::Wrong("the guest has said a word out of place".into())),
         }
         Ok(())

@@ -16,8 +16,8 @@ pub type Waker = std::sync::Arc<dyn Fn() + Send + Sync>;
 /// The streams to the other half of a task. No call waits for the other half.
 ///
 /// The holder is woken by its [`Waker`] when something has come, and when there is room again behind a
-/// [`Pipe::has_room`] that found none. Once a call has failed, later calls of [`Pipe::take`] and [`Pipe::heard`] fail
-/// too.
+/// [`Pipe::has_room`] that found none. When the other half is lost, the holder is woken, the pipe has room, and
+/// [`Pipe::take`] and [`Pipe::heard`] fail from then on.
 pub trait Pipe: Send + Sync {
     /// Whether another element may be pushed. Words need no room.
     fn has_room(&self) -> bool;
@@ -114,7 +114,8 @@ pub enum Word {
     },
     /// To the front, now and then: what the guest has done since it began.
     Figures(GuestFigures),
-    /// To the front: the guest has failed.
+    /// To the front: the guest has failed, which is a loss of the guest. What fails by the query's own code fails again
+    /// where the flow goes on, at home.
     Failed(String),
 }
 
@@ -133,14 +134,14 @@ pub struct GuestFigures {
     pub refused: [u64; Reason::ALL.len()],
 }
 
+/// Parts of a state: operator, part and frame of each [`Word::State`].
+pub type Frames = Vec<(usize, usize, StateFrame)>;
+
 /// State that has come in parts ([`Word::State`]), for each of so many operators.
 ///
 /// # Errors
 /// State of an operator that there is not, or of different operators in one place.
-pub(super) fn whole(
-    operators: usize,
-    parts: Vec<(usize, usize, StateFrame)>,
-) -> Result<Vec<Option<StateFrame>>, StateError> {
+pub(super) fn whole(operators: usize, parts: Frames) -> Result<Vec<Option<StateFrame>>, StateError> {
     let mut frames = vec![Vec::new(); operators];
     for (operator, _, frame) in parts {
         let missing = || StateError::Mismatch(format!("state of operator {operator} of {operators}"));

@@ -13,13 +13,13 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_dataflow::{
     Address, Batch, CollectedState, Context, Dataflow, Description, EdgeKind, Element, ManualClock, Operator,
-    OperatorError, OperatorFactory, PartitionState, Polled, Reason, Refusals, Snapshot, Source, SourceError,
-    StateError, StateFrame, StateSelection, Work,
+    OperatorError, OperatorFactory, PartitionState, Polled, Reason, Refusals, Sink, SinkError, Snapshot, Source,
+    SourceError, StateError, StateFrame, StateSelection, Work,
 };
 use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_runtime::{
-    Flow, FlowParts, Guest, GuestParts, MoveError, MoveStep, Partition, Phase, Pipe, PipeError, Placement, Waker, Word,
-    Workers,
+    Flow, FlowParts, Guest, GuestParts, MoveError, MoveStep, Partition, Phase, Pipe, PipeError, Placement, SourceTime,
+    Waker, Word, Workers,
 };
 
 use crate::flows::{Collected, CountByKey, Numbers, Then, numbers, parts, schema, workers};
@@ -88,6 +88,12 @@ impl Way {
     }
 }
 
+/// Told how often it was asked whether something has come.
+type OnAsked = Box<dyn FnMut(usize) + Send>;
+
+/// What happens once.
+type Happens = Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>;
+
 /// One end of a pair of pipes.
 #[derive(Clone)]
 struct End {
@@ -95,16 +101,41 @@ struct End {
     into: Arc<Way>,
     room: usize,
     is_lost: Arc<AtomicBool>,
+    /// What happens just before it is asked whether something has come.
+    on_asked: Arc<Mutex<Option<(usize, OnAsked)>>>,
 }
 
 impl End {
+    /// Lets all that is under way to this end arrive.
+    fn arrive(&self) {
+        self.into.elements.lock().arrive(usize::MAX);
+        self.into.words.lock().arrive(usize::MAX);
+        self.into.wake(true);
+    }
+
+    /// As if the other end had sent these, and they had arrived.
+    fn arrives(&self, words: Vec<Word>, elements: Vec<Element>) {
+        self.into.words.lock().arrived.extend(words);
+        self.into.elements.lock().arrived.extend(elements.into_iter().map(|element| (0, element)));
+        self.into.wake(true);
+    }
+
+    /// How many elements have arrived and were not taken.
+    fn waiting(&self) -> usize {
+        self.into.elements.lock().arrived.len()
+    }
+
+    fn on_asked(&self, happens: impl FnMut(usize) + Send + 'static) {
+        *self.on_asked.lock() = Some((0, Box::new(happens)));
+    }
+
     fn check(&self) -> Result<(), PipeError> {
         if self.is_lost.load(Ordering::SeqCst) { Err(PipeError::Lost("the line is cut".into())) } else { Ok(()) }
     }
 
     fn is_below(&self) -> bool {
         let elements = self.out.elements.lock();
-        elements.sent.len() + elements.arrived.len() < self.room
+        elements.sent.len() + elements.arrived.len() < self.room || self.check().is_err()
     }
 }
 
@@ -147,6 +178,10 @@ impl Pipe for End {
     }
 
     fn has_some(&self) -> bool {
+        if let Some((times, happens)) = &mut *self.on_asked.lock() {
+            *times += 1;
+            happens(*times);
+        }
         let has_elements = !self.into.elements.lock().arrived.is_empty();
         has_elements || !self.into.words.lock().arrived.is_empty() || self.check().is_err()
     }
@@ -169,7 +204,7 @@ struct Line {
 struct World {
     /// None where the workers have threads.
     clock: Option<Arc<ManualClock>>,
-    flow: Flow,
+    flow: Arc<Flow>,
     server: Workers,
     worker: Workers,
     lines: Vec<Line>,
@@ -233,7 +268,7 @@ impl World {
     fn of([server, worker]: [Workers; 2], clock: Option<Arc<ManualClock>>, mut parts: FlowParts, seed: u64) -> Self {
         parts.limits.batch_rows = BATCH_ROWS;
         Self {
-            flow: server.start_flow(parts).unwrap(),
+            flow: Arc::new(server.start_flow(parts).unwrap()),
             clock,
             server,
             worker,
@@ -256,18 +291,38 @@ impl World {
     }
 
     fn redirect(&mut self, place: Place) -> Result<(), MoveError> {
+        let line = self.line(place);
+        self.flow.redirect(place, Arc::new(line.here.clone()), 10)?;
+        self.add(line);
+        Ok(())
+    }
+
+    fn add(&mut self, line: Line) {
+        self.lines.retain(|other| other.place != line.place);
+        self.lines.push(line);
+    }
+
+    fn line(&self, place: Place) -> Line {
         let (out, back) = <(Arc<Way>, Arc<Way>)>::default();
-        let is_lost = Arc::<AtomicBool>::default();
-        let here = End { out: out.clone(), into: back.clone(), room: self.room, is_lost: is_lost.clone() };
-        let there = End { out: back, into: out, room: self.room, is_lost };
+        let (is_lost, room) = (Arc::<AtomicBool>::default(), self.room);
+        let (out_again, back_again) = (out.clone(), back.clone());
+        let here = End { out, into: back, room, is_lost: is_lost.clone(), on_asked: Arc::default() };
+        let there = End { out: back_again, into: out_again, room, is_lost, on_asked: Arc::default() };
         let waker = self.flow.waker(place).unwrap();
         here.out.wakers.lock()[0] = Some(waker.clone());
         here.into.wakers.lock()[1] = Some(waker);
-        self.flow.redirect(place, Arc::new(here.clone()), 10)?;
-        self.lines.retain(|line| line.place != place);
         let (state, guest) = (Vec::new(), None);
-        self.lines.push(Line { place, here, there, state, guest, has_begun: false, has_reopened: false });
-        Ok(())
+        Line { place, here, there, state, guest, has_begun: false, has_reopened: false }
+    }
+
+    /// The flow's end of the newest line.
+    fn here(&self) -> End {
+        self.lines.last().unwrap().here.clone()
+    }
+
+    /// One activation of a task of the flow, which is the only one that has work.
+    fn activate(&mut self) {
+        assert!(self.server.run_one(|ready| ready - 1, Duration::ZERO), "it has work");
     }
 
     /// What who owns the worker does, and who owns the server.
@@ -754,14 +809,19 @@ fn who_is_lost_before_it_has_begun_costs_nothing() {
         world.redirect(place).unwrap();
         world.rest();
         if seed % 2 == 0 {
-            world.cut(place)
-        } else {
+            world.cut(place);
+            // Who is told of it twice moves again all the same.
+            world.activate();
+        }
+        if seed > 0 {
             world.flow.lose(place, "the line is cut").unwrap()
         }
         world.until_step(place, MoveStep::Home);
         assert_eq!(world.placement(place).unwrap().why.as_deref(), Some("the line is cut"));
         // Another one takes its place, or is called back before it has gone.
         world.redirect(place).unwrap();
+        world.rest();
+        assert_eq!(world.step_of(place), MoveStep::Beginning);
         world.flow.bring_back(place).unwrap();
         world.works = true;
         world.until_ended().unwrap();
@@ -881,4 +941,347 @@ fn what_a_guest_says_wrong_is_a_loss() {
     world.lines[0].there.say(Word::Phase(Phase::Running)).unwrap();
     let error = world.until_ended().unwrap_err();
     assert!(error.contains("out of place") && world.flow.is_undone(), "{error}");
+}
+
+/// The checkpoint of a source that is away is given up, and the source called back before the guest has answered.
+#[test]
+fn a_source_comes_home_behind_a_barrier_that_was_given_up() {
+    let sink = Collected::default();
+    let mut world = World::new(counting(1, 1, &sink, Then::Silence), 9);
+    (world.then, world.works) = (Then::Silence, true);
+    let place = (0, 0);
+    world.redirect(place).unwrap();
+    world.until("all is read", |world| world.flow.report().rows_in == ROWS as u64);
+    world.rest();
+    world.begin_checkpoint(1).unwrap();
+    world.carries = false;
+    world.rest();
+    world.lines[0].there.arrive();
+    world.rest();
+    // It has answered; now it is called back too.
+    world.flow.abandon_checkpoint();
+    world.flow.bring_back(place).unwrap();
+    world.rest();
+    world.lines[0].there.arrive();
+    world.rest();
+    let (here, into) = (world.here(), world.here().into);
+    let captured = into.words.lock().sent.iter().position(|word| matches!(word, Word::Captured { .. })).unwrap();
+    into.words.lock().arrive(captured + 1);
+    into.elements.lock().arrive(1);
+    // The rest arrives while the task takes that.
+    let later = into.clone();
+    here.on_asked(move |_| {
+        if later.words.lock().arrived.is_empty() && later.elements.lock().arrived.is_empty() {
+            later.words.lock().arrive(usize::MAX);
+            later.elements.lock().arrive(usize::MAX);
+        }
+    });
+    into.wake(true);
+    world.activate();
+    *here.on_asked.lock() = None;
+    // It takes a while to open the source.
+    world.works = false;
+    world.rest();
+    (world.works, world.carries) = (true, true);
+    world.until_step(place, MoveStep::Home);
+    world.flow.stop(true);
+    world.until_ended().unwrap();
+    assert_eq!(sums(&sink.rows.lock(), 1), all(1));
+}
+
+/// A task whose guest is played by the test: it has gone out, and waits for its word.
+fn played(sources: usize, place: Place, then: Then, sink: &Collected) -> World {
+    let mut world = World::new(counting(sources, 1, sink, then), 10);
+    (world.then, world.works) = (then, false);
+    world.redirect(place).unwrap();
+    world.rest();
+    assert_eq!(world.step_of(place), MoveStep::Beginning);
+    world
+}
+
+#[test]
+fn a_guest_that_never_pauses_does_not_keep_its_task_from_others() {
+    let mut world = played(1, (1, 0), Then::Silence, &Collected::default());
+    let watermarks = (0..10_000).map(|second| Element::Watermark(1_000_000 * second));
+    world.here().arrives(vec![Word::Begun], watermarks.collect());
+    world.activate();
+    let waiting = world.here().waiting();
+    assert!(waiting > 9_900, "{waiting} are left");
+    world.flow.cancel();
+    world.until("all let go", |world| world.flow.wait_closed(Duration::ZERO));
+    assert!(world.here().waiting() > 9_800);
+}
+
+/// What the task waits for at a barrier arrives between two looks of one step.
+#[test]
+fn what_arrives_at_any_moment_is_not_left_lying() {
+    for place in [(0, 0), (1, 0)] {
+        let mut world = World::new(counting(1, 1, &Collected::default(), Then::Silence), 11);
+        world.then = Then::Silence;
+        world.redirect(place).unwrap();
+        world.until("all is read", |world| world.flow.report().rows_in == ROWS as u64);
+        world.rest();
+        world.begin_checkpoint(1).unwrap();
+        world.carries = false;
+        world.rest();
+        world.lines[0].there.arrive();
+        world.rest();
+        let into = world.here().into;
+        let later = into.clone();
+        world.here().on_asked(move |times| {
+            if times == 2 {
+                later.words.lock().arrive(usize::MAX);
+                later.elements.lock().arrive(usize::MAX);
+            }
+        });
+        into.wake(true);
+        world.activate();
+        *world.here().on_asked.lock() = None;
+        assert!(into.words.lock().sent.is_empty());
+        world.rest();
+        assert!(world.flow.look_at_checkpoint().is_some_and(|taken| taken.is_ok()), "{place:?} has captured");
+    }
+}
+
+/// Does something at its first poll behind the moment at which it was asked to.
+struct Interrupted {
+    numbers: Numbers,
+    happens: Happens,
+}
+
+impl Source for Interrupted {
+    fn poll(&mut self, rows_max: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError> {
+        self.happens.lock().take().into_iter().for_each(|happens| happens());
+        self.numbers.poll(rows_max, now_us, refusals)
+    }
+
+    fn position(&mut self) -> Option<String> {
+        self.numbers.position()
+    }
+}
+
+/// A checkpoint becomes durable, and a move is wanted, while a source reads: its rows wait until the task has noted
+/// that.
+#[test]
+fn a_source_leaves_with_nothing_read_that_is_not_processed() {
+    let sink = Collected::default();
+    let happens = Happens::default();
+    let numbers = Numbers { next: 0, end: ROWS, then: Then::End, polled: Arc::default() };
+    let source: Box<dyn Source> = Box::new(Interrupted { numbers, happens: happens.clone() });
+    let partition = Partition { event_time_column: Some(1), ..Partition::from(source) };
+    let mut world = World::new(parts(dataflow(1, 2_000), vec![vec![partition]], 1, &sink), 12);
+    (0..20).for_each(|_| assert!(world.step()));
+    world.begin_checkpoint(1).unwrap();
+    world.taken().unwrap();
+    let line = world.line((0, 0));
+    let (flow, here) = (Arc::downgrade(&world.flow), line.here.clone());
+    *happens.lock() = Some(Box::new(move || {
+        let flow = flow.upgrade().unwrap();
+        flow.committed(1);
+        flow.redirect((0, 0), Arc::new(here), 10).unwrap();
+    }));
+    world.until("it is polled", |_| happens.lock().is_none());
+    world.add(line);
+    world.until_ended().unwrap();
+    assert_eq!(sums(&sink.rows.lock(), 1), all(1));
+    assert_eq!(world.flow.report().rows_in, ROWS as u64);
+}
+
+/// A timer of the guest was due at once, and its output overtakes the word that it has begun.
+#[test]
+fn what_a_guest_has_given_shows_that_it_has_begun() {
+    let sink = Collected::default();
+    let mut world = played(1, (1, 0), Then::End, &sink);
+    world.here().arrives(Vec::new(), vec![Element::Watermark(10)]);
+    world.rest();
+    world.cut((1, 0));
+    assert_eq!(world.until_ended(), Err("the line is cut".into()));
+    assert!(world.flow.is_undone());
+    // The word itself may come behind it.
+    let mut world = played(1, (1, 0), Then::End, &sink);
+    world.here().arrives(Vec::new(), vec![Element::Watermark(10)]);
+    world.rest();
+    world.here().arrives(vec![Word::Begun], Vec::new());
+    world.rest();
+    assert_eq!(world.step_of((1, 0)), MoveStep::Running);
+    assert!(world.flow.ended().is_none());
+}
+
+/// All is read by a source that is away, and nothing else comes of it.
+fn silent_away(seed: u64) -> World {
+    let mut world = World::new(counting(1, 1, &Collected::default(), Then::Silence), seed);
+    world.then = Then::Silence;
+    world.redirect((0, 0)).unwrap();
+    world.until("all is read", |world| world.flow.report().rows_in == ROWS as u64);
+    // It is idle, and has said so.
+    (0..100).for_each(|_| {
+        world.pass(10_000);
+        world.rest();
+    });
+    assert_eq!(world.placement((0, 0)).unwrap().unanswered_us, None);
+    world
+}
+
+#[test]
+fn who_has_nothing_to_answer_is_not_late() {
+    let mut world = silent_away(13);
+    // The barrier and its end reach the guest together.
+    world.begin_checkpoint(1).unwrap();
+    world.carries = false;
+    world.rest();
+    world.flow.abandon_checkpoint();
+    world.rest();
+    world.carries = true;
+    world.rest();
+    world.pass(5_000_000);
+    assert_eq!(world.placement((0, 0)).unwrap().unanswered_us, None);
+}
+
+#[test]
+fn who_owes_state_is_late_though_other_answers_have_come() {
+    let mut world = played(1, (1, 0), Then::Silence, &Collected::default());
+    world.room = 1_000;
+    let place = (1, 0);
+    world.here().arrives(vec![Word::Begun], Vec::new());
+    world.until("it is given something", |world| world.placement(place).unwrap().rows_sent > 0);
+    world.begin_checkpoint(1).unwrap();
+    let has_barrier = |world: &World| {
+        let out = world.here().out;
+        let elements = out.elements.lock();
+        elements.sent.iter().chain(&elements.arrived).any(|(_, element)| matches!(element, Element::Barrier(1)))
+    };
+    world.until("it is given the barrier", |world| {
+        // There is room again.
+        world.here().out.elements.lock().sent.retain(|(_, element)| matches!(element, Element::Barrier(_)));
+        world.here().out.elements.lock().arrived.retain(|(_, element)| matches!(element, Element::Barrier(_)));
+        world.here().out.wake(false);
+        has_barrier(world)
+    });
+    world.rest();
+    world.pass(1_000_000);
+    world.here().arrives(Vec::new(), vec![Element::Watermark(10)]);
+    world.rest();
+    assert!(world.placement(place).unwrap().unanswered_us.is_some_and(|us| us < 1_000_000), "it is alive");
+    world.pass(2_000_000);
+    world.rest();
+    assert!(world.placement(place).unwrap().unanswered_us.is_some_and(|us| us >= 2_000_000));
+    world.here().arrives(Vec::new(), vec![Element::Barrier(1)]);
+    world.rest();
+    world.pass(2_000_000);
+    assert!(world.placement(place).unwrap().unanswered_us.is_some(), "the state has not come");
+}
+
+/// Gives a checkpoint what waits for it.
+struct HandsOver(Collected);
+
+impl Sink for HandsOver {
+    fn write(&mut self, batch: &Batch) -> Result<(), SinkError> {
+        self.0.write(batch)
+    }
+
+    fn finish(&mut self) -> Result<bool, SinkError> {
+        self.0.finish()
+    }
+
+    fn has_room(&self) -> bool {
+        self.0.has_room()
+    }
+
+    fn hands_over(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_moved_source_rests_while_a_sink_has_more_than_it_has_room_for() {
+    let sink = Collected::default();
+    let source = vec![numbers(0..1_000 * ROWS, Then::Silence)];
+    let mut parts = parts(dataflow(1, 0), vec![source], 1, &sink);
+    parts.sinks = vec![vec![Box::new(HandsOver(sink.clone()))]];
+    let mut world = World::new(parts, 14);
+    world.then = Then::Silence;
+    let place = (0, 0);
+    world.redirect(place).unwrap();
+    world.until_step(place, MoveStep::Running);
+    world.until("it writes", |_| !sink.rows.lock().is_empty());
+    sink.closed.store(true, Ordering::Release);
+    world.begin_checkpoint(1).unwrap();
+    world.taken().unwrap();
+    let read = |world: &mut World| {
+        world.rest();
+        world.pass(1_000_000);
+        world.rest();
+        world.placement(place).unwrap().figures.rows_in
+    };
+    let before = read(&mut world);
+    assert_eq!(read(&mut world), before);
+    world.begin_checkpoint(2).unwrap();
+    world.taken().unwrap();
+    assert_eq!(read(&mut world), before, "it read on behind a barrier");
+    sink.closed.store(false, Ordering::Release);
+    world.until("it goes on", |world| world.placement(place).unwrap().figures.rows_in > before);
+}
+
+#[test]
+fn an_idle_guest_hears_of_others_as_fast_as_it_answers() {
+    let sink = Collected::default();
+    let sources = vec![vec![numbers(0..10, Then::Silence)], vec![numbers(0..ROWS, Then::Silence)]];
+    let mut world = World::new(parts(dataflow(2, 2_000), sources, 1, &sink), 15);
+    world.then = Then::Silence;
+    world.flow.pause();
+    world.redirect((0, 0)).unwrap();
+    world.until_step((0, 0), MoveStep::Running);
+    world.rest();
+    // It says that it is idle, and hears nothing any more.
+    let here = world.here();
+    here.arrives(vec![Word::Reached(SourceTime::Idle(9))], Vec::new());
+    world.works = false;
+    world.flow.resume();
+    world.rest();
+    let words = here.out.words.lock();
+    let told: Vec<&Word> = words.sent.iter().chain(&words.arrived).collect();
+    assert!(matches!(told[..], [Word::Phase(Phase::Running), Word::Others(_)]), "{told:?}");
+}
+
+#[test]
+fn what_becomes_durable_while_a_source_leaves_is_not_what_it_leaves_with() {
+    let sink = Collected::default();
+    let mut world = World::new(counting(1, 1, &sink, Then::Silence), 16);
+    let state = PartitionState { position: Some(format!("0 {ROWS}")), newest_us: None };
+    let source = vec![reopened(&[state], Then::Silence, &world.confirmed)];
+    world.flow = Arc::new(world.server.start_flow(parts(dataflow(1, 2_000), source, 1, &sink)).unwrap());
+    world.then = Then::Silence;
+    (0..5).for_each(|_| assert!(world.step()));
+    world.begin_checkpoint(1).unwrap();
+    let position = world.taken().unwrap().sources[0][0].position.clone().unwrap();
+    let is_that = |next: &i64| format!("{next} {ROWS}") == position;
+    (0..5).for_each(|_| assert!(world.step()));
+    world.works = false;
+    world.redirect((0, 0)).unwrap();
+    world.rest();
+    world.flow.committed(1);
+    world.rest();
+    assert!(world.confirmed.lock().iter().all(is_that), "{:?}, {position}", world.confirmed.lock());
+}
+
+#[test]
+fn a_task_stays_where_it_is_when_the_flow_ends() {
+    for is_wanted_first in [true, false] {
+        let sink = Collected::default();
+        let mut world = World::new(counting(1, 1, &sink, Then::Silence), 17);
+        world.until("all is read", |world| world.flow.report().rows_in == ROWS as u64);
+        // Nobody ever begins.
+        world.works = false;
+        if is_wanted_first {
+            world.redirect((0, 0)).unwrap();
+            world.rest();
+            assert_eq!(world.step_of((0, 0)), MoveStep::Beginning);
+            world.flow.stop(true);
+        } else {
+            world.flow.stop(true);
+            world.redirect((0, 0)).unwrap();
+        }
+        world.until_ended().unwrap();
+        assert_eq!(sums(&sink.rows.lock(), 1), all(1));
+    }
 }

@@ -21,7 +21,10 @@ impl FlowTask {
     /// Does what the flow says that the guest works for.
     pub(super) fn hear_as_guest(&self, core: &mut Core) -> Result<(), String> {
         let Some(outlet) = &self.guest else { return Ok(()) };
-        while let Some(word) = outlet.pipe.heard().map_err(text)? {
+        // A source answers each barrier that it has heard of, before it hears what became of it.
+        while !(core.reader.is_some() && core.checkpoints.lacks(self.flow.barrier.wanted()))
+            && let Some(word) = outlet.pipe.heard().map_err(text)?
+        {
             match word {
                 Word::Barrier(number) => self.flow.barrier.rest_at(number),
                 Word::GoOn(number) => {

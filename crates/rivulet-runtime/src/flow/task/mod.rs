@@ -312,6 +312,9 @@ impl FlowTask {
         }
         if core.stage.has_work() && !core.checkpoints.is_committing() {
             self.work_off(core, now_us)?;
+            if core.stage.away.is_some() {
+                given = given.or(Some(0));
+            }
         }
         Ok(given)
     }
@@ -411,7 +414,8 @@ impl FlowTask {
     }
 
     /// Steps the stage until it has no work. Stops earlier when targets have no room, when one element has so much
-    /// output that other tasks should have a turn, and at a barrier or the end, where the sink is asked next.
+    /// output that other tasks should have a turn, and at a barrier or the end, where the sink is asked next. What comes
+    /// of a guest, and may come for ever, is taken step by step.
     fn work_off(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
         core.stage.discard_open(matches!(self.flow.phase(), Phase::Stopping | Phase::Cancelled));
         loop {
@@ -420,7 +424,9 @@ impl FlowTask {
                 Self::finish(core);
                 return Ok(());
             }
-            if !core.stage.has_work() || core.stage.has_more() || !self.may_write(core) || !core.outputs.have_room() {
+            let stage = &core.stage;
+            let goes_on = stage.away.is_none() && stage.has_work() && !stage.has_more();
+            if !(goes_on && self.may_write(core) && core.outputs.have_room()) {
                 return Ok(());
             }
         }

@@ -9,6 +9,7 @@ use crate::flow::host::{MoveError, MoveStep, Placement};
 use crate::flow::idleness::SourceTime;
 use crate::flow::pipe::{Pipe, Word};
 use crate::flow::reader::{Partition, Reader};
+use crate::flow::state::Phase;
 
 impl FlowTask {
     /// See [`Flow::redirect`](crate::Flow::redirect).
@@ -94,6 +95,9 @@ impl FlowTask {
             }
             return self.stay(core, Some(why));
         }
+        if self.is_too_late(core) {
+            return self.stay(core, Some("the query is coming to its end".into()));
+        }
         self.follow(core);
         while let Some(word) = self.news(core) {
             if let Some(away) = &mut core.stage.away {
@@ -126,7 +130,6 @@ impl FlowTask {
             self.counters.rows_in.fetch_add(figures.rows_in.saturating_sub(counted.rows_in), Ordering::Relaxed);
             if let Some(reader) = core.reader.take() {
                 away.lateness_us = reader.lateness_us();
-                core.checkpoints.captured = 0;
             }
             let active = || SourceTime::Active(reached_us.map_or(i64::MIN, |us| us.saturating_add(away.lateness_us)));
             let idle = away.reached.filter(|reached| matches!(reached, SourceTime::Idle(_)));
@@ -138,26 +141,41 @@ impl FlowTask {
     /// What the guest is to be told next.
     fn news(&self, core: &Core) -> Option<Word> {
         let away = core.stage.away.as_ref().filter(|away| away.placement.step == MoveStep::Running)?;
-        let (wanted, phase) = (self.flow.barrier.wanted(), self.flow.phase());
+        let wanted = self.flow.barrier.wanted();
+        let phase = match self.flow.phase() {
+            // A sink has more than it has room for.
+            Phase::Running if !self.flow.may_poll() => Phase::Paused,
+            phase => phase,
+        };
+        // Before it goes on behind a barrier.
+        if self.aligned.is_some() && away.phase_told != Some(phase) && !phase.ends() {
+            return Some(Word::Phase(phase));
+        }
         if away.rests_at != 0 && away.rests_at != wanted {
             return Some(Word::GoOn(away.rests_at));
         }
         let place = self.aligned?;
-        if away.phase_told != Some(phase) && !phase.ends() {
-            return Some(Word::Phase(phase));
-        }
-        if away.rests_at != wanted && core.checkpoints.lacks(wanted) {
+        if away.rests_at != wanted && core.checkpoints.lacks(wanted) && core.stage.is_running() {
             return Some(Word::Barrier(wanted));
         }
         away.reached.filter(|reached| matches!(reached, SourceTime::Idle(_)))?;
-        let time_us = self.flow.idleness.time_us(place).filter(|&time_us| away.others_told != Some(time_us))?;
-        Some(Word::Others(time_us))
+        let time_us = self.flow.idleness.time_us(place)?;
+        // It answers by its watermark, and hears the next time then.
+        let is_answered = |told_us: i64| core.stage.reached_us() >= Some(told_us.saturating_sub(away.lateness_us));
+        let may_hear = away.others_told.is_none_or(|told_us| told_us < time_us && is_answered(told_us));
+        may_hear.then_some(Word::Others(time_us))
     }
 
     /// Whether [`FlowTask::move_on`] has something to do.
     pub(super) fn moves_on(&self, core: &Core) -> bool {
         let is_lost = || core.stage.lost.is_some() || self.moves.asked.lock().lost.is_some();
-        self.moves.are_on() && (is_lost() || self.may_come_home(core) || self.news(core).is_some())
+        let moves_on = || is_lost() || self.is_too_late(core) || self.may_come_home(core) || self.news(core).is_some();
+        self.moves.are_on() && moves_on()
+    }
+
+    /// Whether the flow ends before the guest has begun. The task stays, or its end would wait for the guest.
+    fn is_too_late(&self, core: &Core) -> bool {
+        core.stage.step_of_move() == Some(MoveStep::Beginning) && self.flow.phase().ends()
     }
 
     /// Whether a wanted move may begin: between two elements, and while no checkpoint is made, so that moves and
@@ -167,7 +185,11 @@ impl FlowTask {
             return false;
         }
         match &self.moves.asked.lock().wish {
-            Some(Wish::Out(..)) => core.stage.away.is_none() && core.stage.is_between(),
+            Some(Wish::Out(..)) => {
+                // What a source has read is part of its position.
+                let is_processed = self.aligned.is_none() || !core.stage.has_work();
+                core.stage.away.is_none() && core.stage.is_between() && is_processed && !self.flow.phase().ends()
+            }
             Some(Wish::Back) => core.stage.is_running(),
             None => core.stage.is_running() && self.is_over(core),
         }
@@ -199,6 +221,8 @@ impl FlowTask {
         };
         self.run_stage(core, self.pool.clock.now_us(), |host, with, out| host.flush(with, out))?;
         let partitions = core.reader.as_mut().map(Reader::positions);
+        // A checkpoint that was captured before does not have these positions.
+        core.checkpoints.captured = 0;
         self.sources_at_us.store(i64::MAX, Ordering::Release);
         let clock = self.pool.clock.clone();
         match core.stage.leave((pipe, rows_max), (placement, partitions, self.inputs), clock) {
