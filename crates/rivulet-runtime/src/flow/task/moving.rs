@@ -14,7 +14,8 @@ use crate::flow::state::Phase;
 impl FlowTask {
     /// See [`Flow::redirect`](crate::Flow::redirect).
     pub(in crate::flow) fn redirect(&self, pipe: Arc<dyn Pipe>, rows_max: usize) -> Result<(), MoveError> {
-        if self.writes {
+        // What its operators give comes back, and is written here.
+        if self.writes && self.nodes.is_empty() {
             return Err(MoveError::Sink(self.stage));
         }
         if self.letters.is_some() {
