@@ -229,18 +229,18 @@ fn a_worker_ends_when_it_has_nothing_to_do_and_hands_its_tasks_back_before_its_e
 }
 
 #[test]
-fn a_moved_source_goes_on_where_it_was() {
+fn a_source_and_all_behind_it_go_out_and_go_on_where_they_were() {
     let folder = TempDir::new().unwrap();
     let (server, link) = server_with_bids(folder.path(), 150_000);
     let counts = COUNTS.replace("{bid}", "bid");
     server.sql_ok(&format!("CREATE QUERY q AS {counts} INTO moved WITH (burst => true)"));
-    let source = operator(&server, "q", "with its source");
     let mut worker = Worker::start(folder.path(), "one", link, &[]);
-    let out = format!("ALTER QUERY q REDIRECT {source} TO BURST");
-    assert_eq!(redirect(&server, &out), "query q: 2 of 2 tasks are on burst workers now: one");
+    let out = "ALTER QUERY q REDIRECT ALL TO BURST";
+    // The source with the first step of the window, and its second step, whose results are written by the server.
+    assert_eq!(redirect(&server, out), "query q: 6 of 6 tasks are on burst workers now: one");
     server.sql_ok("CHECKPOINT");
-    assert_eq!(message(&server, "ALTER QUERY q REDIRECT ALL BACK"), Ok("query q: 2 tasks came back".into()));
-    redirect(&server, &out);
+    assert_eq!(message(&server, "ALTER QUERY q REDIRECT ALL BACK"), Ok("query q: 6 tasks came back".into()));
+    redirect(&server, out);
     server.sql_ok("PAUSE QUERY q");
     server.sql_ok("RESUME QUERY q");
     worker.kill_9();
