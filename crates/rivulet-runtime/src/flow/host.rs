@@ -75,8 +75,6 @@ pub struct Placement {
     pub step: MoveStep,
     /// Since when, microseconds since the epoch.
     pub since_us: i64,
-    /// How long the last move took, out or back, in which the task did nothing else, microseconds.
-    pub moved_in_us: i64,
     /// Rows that were sent to the guest.
     pub rows_sent: u64,
     /// What the guest has done, as it said last.
@@ -259,10 +257,14 @@ impl Host {
     /// Why the operators stay here.
     pub(super) fn leave(
         &mut self,
-        (pipe, rows_max): (Arc<dyn Pipe>, usize),
+        (pipe, rows_max, bytes_max): (Arc<dyn Pipe>, usize, usize),
         (placement, partitions, inputs): (Placement, Option<Vec<PartitionState>>, usize),
         clock: Arc<dyn Clock>,
     ) -> Result<(), String> {
+        let bytes = self.front.memory_bytes();
+        if bytes > bytes_max {
+            return Err(format!("it has {bytes} bytes of state, and at most {bytes_max} move"));
+        }
         let mut parts = 0;
         let snapshot = self.front.snapshot(rows_max, &mut |operator, part, frame| {
             parts += 1;
@@ -398,11 +400,7 @@ impl Away {
     }
 
     fn turn(&mut self, step: MoveStep) {
-        let (now_us, placement) = (self.clock.now_us(), &mut self.placement);
-        if matches!(step, MoveStep::Running | MoveStep::Home) {
-            placement.moved_in_us = now_us - placement.since_us;
-        }
-        (placement.step, placement.since_us) = (step, now_us);
+        (self.placement.step, self.placement.since_us) = (step, self.clock.now_us());
     }
 
     /// The guest has begun. What is lost from now on is lost.

@@ -45,7 +45,7 @@ use exchange::Outputs;
 use idleness::Idleness;
 use peer::Peer;
 use state::FlowState;
-use task::{FlowTask, FlowTaskParts, Operators};
+use task::{FlowTask, FlowTaskParts, Operators, Wish};
 
 pub use exchange::{Letters, Tap};
 pub use guest::{Guest, GuestParts};
@@ -269,13 +269,20 @@ impl Flow {
     }
 
     /// Moves a task, by its stage and instance, to a guest at the other end of `pipe`. [`Flow::placements`] tells how
-    /// that goes; if it cannot begin, the task stays. The guest gives its state in parts of up to `rows_max` rows. Who
-    /// makes the pipe wakes the task with [`Flow::waker`].
+    /// that goes; if it cannot begin, or has more than `bytes_max` bytes of state, the task stays. The guest gives its
+    /// state in parts of up to `rows_max` rows. Who makes the pipe wakes the task with [`Flow::waker`]. State that grows
+    /// beyond the bound there is in [`Placement::figures`]: whoever has redirected the task brings it home then.
     ///
     /// # Errors
     /// The task does not move.
-    pub fn redirect(&self, place: (usize, usize), pipe: Arc<dyn Pipe>, rows_max: usize) -> Result<(), MoveError> {
-        self.task(place)?.redirect(pipe, rows_max)
+    pub fn redirect(
+        &self,
+        place: (usize, usize),
+        pipe: Arc<dyn Pipe>,
+        rows_max: usize,
+        bytes_max: usize,
+    ) -> Result<(), MoveError> {
+        self.task(place)?.redirect(Wish::Out(pipe, rows_max, bytes_max))
     }
 
     /// Brings a task home. A task with a source comes only when [`Flow::reopened`] was called.

@@ -34,7 +34,7 @@ use crate::pool::{DeadlineId, Pool};
 use crate::scheduler::{Budget, Rank, Runnable, Standing};
 use crate::{Activation, Histogram};
 use checkpoints::Checkpoints;
-pub(super) use moves::Outlet;
+pub(super) use moves::{Outlet, Wish};
 use moves::{Moves, Told};
 pub(super) use operators::Operators;
 

@@ -32,8 +32,9 @@ pub(super) struct Asked {
 }
 
 /// A move that is wanted.
-pub(super) enum Wish {
-    Out(Arc<dyn Pipe>, usize),
+pub(in crate::flow) enum Wish {
+    /// To the guest behind the pipe: rows of a part of its state, and bytes of state at most.
+    Out(Arc<dyn Pipe>, usize, usize),
     Back,
 }
 

@@ -1,19 +1,18 @@
 //! How a task moves to a guest and back.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::moves::{Asked, Wish};
 use super::{Core, FlowTask, SOURCES_READY};
 use crate::flow::host::{MoveError, MoveStep, Placement};
 use crate::flow::idleness::SourceTime;
-use crate::flow::pipe::{Pipe, Word};
+use crate::flow::pipe::Word;
 use crate::flow::reader::{Partition, Reader};
 use crate::flow::state::Phase;
 
 impl FlowTask {
     /// See [`Flow::redirect`](crate::Flow::redirect).
-    pub(in crate::flow) fn redirect(&self, pipe: Arc<dyn Pipe>, rows_max: usize) -> Result<(), MoveError> {
+    pub(in crate::flow) fn redirect(&self, wish: Wish) -> Result<(), MoveError> {
         if self.writes {
             return Err(MoveError::Sink(self.stage));
         }
@@ -34,8 +33,7 @@ impl FlowTask {
             since_us: self.pool.clock.now_us(),
             ..Placement::default()
         };
-        let wish = Some(Wish::Out(pipe, rows_max));
-        *asked = Asked { wish, placement: Some(placement), ..Asked::default() };
+        *asked = Asked { wish: Some(wish), placement: Some(placement), ..Asked::default() };
         self.moves.are_on.store(true, Ordering::Release);
         drop(asked);
         self.schedule();
@@ -215,7 +213,7 @@ impl FlowTask {
         let mut asked = self.moves.asked.lock();
         let (wish, placement) = (asked.wish.take(), asked.placement.clone());
         drop(asked);
-        let (Some(Wish::Out(pipe, rows_max)), Some(placement)) = (wish, placement) else {
+        let (Some(Wish::Out(pipe, rows_max, bytes_max)), Some(placement)) = (wish, placement) else {
             core.stage.come_back();
             return Ok(());
         };
@@ -225,7 +223,7 @@ impl FlowTask {
         core.checkpoints.captured = 0;
         self.sources_at_us.store(i64::MAX, Ordering::Release);
         let clock = self.pool.clock.clone();
-        match core.stage.leave((pipe, rows_max), (placement, partitions, self.inputs), clock) {
+        match core.stage.leave((pipe, rows_max, bytes_max), (placement, partitions, self.inputs), clock) {
             Ok(()) => Ok(()),
             Err(why) => self.stay(core, Some(why)),
         }
