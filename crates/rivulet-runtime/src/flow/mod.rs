@@ -298,7 +298,7 @@ impl Flow {
     /// # Errors
     /// There is no such task.
     pub fn reopened(&self, place: (usize, usize), partitions: Vec<Partition>) -> Result<(), MoveError> {
-        self.task(place).map(|task| task.reopened(partitions))
+        self.task(place).map(|task| task.ask(|asked| asked.reopened = Some(partitions)))
     }
 
     /// The guest of a task is lost. If it has not begun, the task goes on here; otherwise the flow fails, and may be
@@ -307,7 +307,7 @@ impl Flow {
     /// # Errors
     /// There is no such task.
     pub fn lose(&self, place: (usize, usize), why: &str) -> Result<(), MoveError> {
-        self.task(place).map(|task| task.lose(why))
+        self.task(place).map(|task| task.ask(|asked| asked.lost = Some(why.to_owned())))
     }
 
     /// Where tasks run that were ever moved.

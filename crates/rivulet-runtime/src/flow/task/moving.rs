@@ -4,10 +4,10 @@ use std::sync::atomic::Ordering;
 
 use super::moves::{Asked, Wish};
 use super::{Core, FlowTask, SOURCES_READY};
-use crate::flow::host::{MoveError, MoveStep, Placement};
+use crate::flow::host::{LEAVE, MoveError, MoveStep, Placement};
 use crate::flow::idleness::SourceTime;
 use crate::flow::pipe::Word;
-use crate::flow::reader::{Partition, Reader};
+use crate::flow::reader::Reader;
 use crate::flow::state::Phase;
 
 impl FlowTask {
@@ -20,20 +20,16 @@ impl FlowTask {
             return Err(MoveError::Letters(self.stage));
         }
         let mut asked = self.moves.asked.lock();
-        if asked.placement.as_ref().is_some_and(|placement| placement.step != MoveStep::Home) {
+        if asked.away().is_some() {
             return Err(MoveError::Away);
         }
         // Who ends looks at the wish behind this.
         if self.final_to() == u64::MAX {
             return Err(MoveError::Ended);
         }
-        let placement = Placement {
-            stage: self.stage,
-            instance: self.instance,
-            since_us: self.pool.clock.now_us(),
-            ..Placement::default()
-        };
-        *asked = Asked { wish: Some(wish), placement: Some(placement), ..Asked::default() };
+        let ((stage, instance), since_us) = (self.place(), self.pool.clock.now_us());
+        let placement = Some(Placement { stage, instance, since_us, ..Placement::default() });
+        *asked = Asked { wish: Some(wish), placement, ..Asked::default() };
         self.moves.are_on.store(true, Ordering::Release);
         drop(asked);
         self.schedule();
@@ -43,30 +39,20 @@ impl FlowTask {
     /// See [`Flow::bring_back`](crate::Flow::bring_back).
     pub(in crate::flow) fn bring_back(&self) -> Result<(), MoveError> {
         let mut asked = self.moves.asked.lock();
-        let asked = &mut *asked;
-        let away = asked.placement.as_mut().filter(|placement| placement.step != MoveStep::Home);
-        let placement = away.ok_or(MoveError::Home)?;
-        if asked.wish.take_if(|wish| matches!(wish, Wish::Out(..))).is_some() {
-            placement.step = MoveStep::Home;
-        } else {
-            asked.wish = Some(Wish::Back);
+        let (wish, away) = (asked.wish.take(), asked.away().ok_or(MoveError::Home)?);
+        match wish {
+            Some(Wish::Out(..)) => away.step = MoveStep::Home,
+            _ => asked.wish = Some(Wish::Back),
         }
+        drop(asked);
         self.schedule();
         Ok(())
     }
 
-    /// See [`Flow::reopened`](crate::Flow::reopened).
-    pub(in crate::flow) fn reopened(&self, partitions: Vec<Partition>) {
-        self.moves.asked.lock().reopened = Some(partitions);
+    /// Asks something of a task that moves.
+    pub(in crate::flow) fn ask(&self, asks: impl FnOnce(&mut Asked)) {
+        asks(&mut self.moves.asked.lock());
         self.schedule();
-    }
-
-    /// See [`Flow::lose`](crate::Flow::lose).
-    pub(in crate::flow) fn lose(&self, why: &str) {
-        if self.moves.are_on() {
-            self.moves.asked.lock().lost = Some(why.to_owned());
-            self.schedule();
-        }
     }
 
     /// Where the task runs, if it was ever moved.
@@ -98,26 +84,23 @@ impl FlowTask {
         }
         self.follow(core);
         while let Some(word) = self.news(core) {
-            if let Some(away) = &mut core.stage.away {
-                away.note(&word);
-            }
-            core.stage.say(word);
+            core.stage.tell(word);
         }
-        if self.may_come_home(core) {
-            if self.aligned.is_some() {
-                let reopened = self.moves.asked.lock().reopened.take();
-                core.reader = Some(Reader::new(reopened.unwrap_or_default()));
-                // What is durable of the reader before says nothing of this one.
-                core.checkpoints.captured = 0;
-            }
-            return self.stay(core, None);
+        if !self.may_come_home(core) {
+            return Ok(());
         }
-        Ok(())
+        if self.aligned.is_some() {
+            let reopened = self.moves.asked.lock().reopened.take();
+            core.reader = Some(Reader::new(reopened.unwrap_or_default()));
+            // What is durable of the reader before says nothing of this one.
+            core.checkpoints.captured = 0;
+        }
+        self.stay(core, None)
     }
 
     /// Follows what the guest has told.
     fn follow(&self, core: &mut Core) {
-        let reached_us = core.stage.reached_us();
+        let reached_us = core.stage.front.reached_us();
         let Some(away) = core.stage.away.as_mut().filter(|away| away.placement.step != MoveStep::Beginning) else {
             return;
         };
@@ -159,7 +142,8 @@ impl FlowTask {
         away.reached.filter(|reached| matches!(reached, SourceTime::Idle(_)))?;
         let time_us = self.flow.idleness.time_us(place)?;
         // It answers by its watermark, and hears the next time then.
-        let is_answered = |told_us: i64| core.stage.reached_us() >= Some(told_us.saturating_sub(away.lateness_us));
+        let is_answered =
+            |told_us: i64| core.stage.front.reached_us() >= Some(told_us.saturating_sub(away.lateness_us));
         let may_hear = away.others_told.is_none_or(|told_us| told_us < time_us && is_answered(told_us));
         may_hear.then_some(Word::Others(time_us))
     }
@@ -186,7 +170,7 @@ impl FlowTask {
             Some(Wish::Out(..)) => {
                 // What a source has read is part of its position.
                 let is_processed = self.aligned.is_none() || !core.stage.has_work();
-                core.stage.away.is_none() && core.stage.is_between() && is_processed && !self.flow.phase().ends()
+                core.stage.away.is_none() && core.stage.front.is_between() && is_processed && !self.flow.phase().ends()
             }
             Some(Wish::Back) => core.stage.is_running(),
             None => core.stage.is_running() && self.is_over(core),
@@ -214,19 +198,17 @@ impl FlowTask {
         let (wish, placement) = (asked.wish.take(), asked.placement.clone());
         drop(asked);
         let (Some(Wish::Out(pipe, rows_max, bytes_max)), Some(placement)) = (wish, placement) else {
-            core.stage.come_back();
+            core.stage.tell(Word::Barrier(LEAVE));
             return Ok(());
         };
-        self.run_stage(core, self.pool.clock.now_us(), |host, with, out| host.flush(with, out))?;
+        self.run_stage(core, self.pool.clock.now_us(), |host, with, out| host.front.flush(with, out))?;
         let partitions = core.reader.as_mut().map(Reader::positions);
         // A checkpoint that was captured before does not have these positions.
         core.checkpoints.captured = 0;
         self.sources_at_us.store(i64::MAX, Ordering::Release);
         let clock = self.pool.clock.clone();
-        match core.stage.leave((pipe, rows_max, bytes_max), (placement, partitions, self.inputs), clock) {
-            Ok(()) => Ok(()),
-            Err(why) => self.stay(core, Some(why)),
-        }
+        let left = core.stage.leave((pipe, rows_max, bytes_max), (placement, partitions, self.inputs), clock);
+        left.or_else(|why| self.stay(core, Some(why)))
     }
 
     /// What the guest had is lost, as in a crash.
@@ -240,18 +222,17 @@ impl FlowTask {
         if core.reader.is_some() {
             self.sources_at_us.store(SOURCES_READY, Ordering::Release);
         }
-        match core.stage.come_home() {
-            Ok(home) => self.end_move(home, why),
-            Err(error) => return self.fail_as_crash(error.to_string()),
-        }
+        core.stage.come_home().or_else(|error| self.fail_as_crash(error.to_string()))?;
+        self.end_move(why);
         Ok(())
     }
 
     /// The task is at home, or has ended wherever it ran.
-    pub(super) fn end_move(&self, home: Option<Placement>, why: Option<String>) {
+    pub(super) fn end_move(&self, why: Option<String>) {
         let mut asked = self.moves.asked.lock();
-        let placement = home.or_else(|| asked.placement.take());
-        let placement = placement.map(|placement| Placement { step: MoveStep::Home, why, ..placement });
+        let (step, since_us) = (MoveStep::Home, self.pool.clock.now_us());
+        let placement = asked.placement.take();
+        let placement = placement.map(|placement| Placement { step, since_us, reopens: None, why, ..placement });
         *asked = Asked { placement, ..Asked::default() };
         self.moves.are_on.store(false, Ordering::Release);
     }
@@ -270,13 +251,6 @@ impl FlowTask {
             }
             None if asked.wish.is_none() => self.moves.are_on.store(false, Ordering::Release),
             None => {}
-        }
-    }
-
-    /// Tells the guest that the checkpoint with its positions is durable.
-    pub(super) fn tell_durable(&self, core: &mut Core) {
-        if self.aligned.is_some() && core.stage.is_running() {
-            core.stage.say(Word::Durable);
         }
     }
 }
