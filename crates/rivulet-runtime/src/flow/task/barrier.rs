@@ -75,7 +75,7 @@ impl FlowTask {
         }
         core.checkpoints.captured = number;
         let take = &mut |operator: usize, part, frame| {
-            into.take(StatePart { node: self.nodes[operator], instance: self.instance, part }, frame)
+            into.take(StatePart { node: self.operators.nodes[operator], instance: self.instance, part }, frame)
         };
         let captured = core.stage.snapshot(into.rows_max(), take).map(|snapshot| StageSnapshot {
             partitions: core.reader.as_mut().map(Reader::positions).or(snapshot.partitions),

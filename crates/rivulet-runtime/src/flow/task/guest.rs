@@ -86,11 +86,9 @@ impl FlowTask {
         }
         let is_told = |time: Option<SourceTime>| matches!(time, Some(SourceTime::Idle(_) | SourceTime::Ended));
         let reached = core.reader.as_ref().map(Reader::reached);
-        if is_told(reached) || is_told(core.told.reached) {
-            if let Some(time) = reached.filter(|_| reached != core.told.reached) {
-                pipe.say(Word::Reached(time)).map_err(text)?;
-            }
-            core.told.reached = reached;
+        let told = std::mem::replace(&mut core.told.reached, reached);
+        if let Some(time) = reached.filter(|_| reached != told && (is_told(reached) || is_told(told))) {
+            pipe.say(Word::Reached(time)).map_err(text)?;
         }
         pipe.flush();
         Ok(())

@@ -17,7 +17,7 @@ use arrow::datatypes::Schema;
 use parking_lot::Mutex;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
-    Element, Fault, NodeId, OperatorError, Reason, Refusal, Refusals, Refused, Seconds, Sink, SlotTable, StageSnapshot,
+    Element, Fault, OperatorError, Reason, Refusal, Refusals, Refused, Seconds, Sink, SlotTable, StageSnapshot,
     StateError, StateFrame, Surroundings, TransactionalSink, Waits, panic_text,
 };
 
@@ -90,7 +90,7 @@ pub(super) struct FlowTaskParts {
 pub(crate) struct FlowTask {
     myself: Weak<Self>,
     stage: usize,
-    title: Arc<str>,
+    operators: Operators,
     instance: usize,
     /// The number of inputs of its first operator; none if it reads sources.
     inputs: usize,
@@ -121,8 +121,6 @@ pub(crate) struct FlowTask {
     in_stage: AtomicUsize,
     counters: Counters,
     times: Times,
-    nodes: Vec<NodeId>,
-    names: Vec<String>,
     measured: Vec<Arc<OperatorCounters>>,
     core: Mutex<Core>,
     figures: Mutex<Figures>,
@@ -192,9 +190,8 @@ impl FlowTask {
         let channels = if parts.partitions.is_some() { vec![0] } else { parts.channels };
         let mut front = StageHost::new(operators.chain(instance, &measured), channels, flow.limits.batch_rows);
         front.restore(&parts.restored, &parts.state)?;
-        let (title, nodes, names) = (operators.title.clone(), operators.nodes.clone(), operators.names());
-        let counted = measured.clone();
-        let stage = Host::new(front, operators.len(), move || operators.chain(instance, &counted));
+        let (made, counted) = (operators.clone(), measured.clone());
+        let stage = Host::new(front, operators.len(), move || made.chain(instance, &counted));
         if let Some(load) = pool.workers.get(parts.worker) {
             load.flow_tasks.fetch_add(1, Ordering::Relaxed);
         }
@@ -204,7 +201,7 @@ impl FlowTask {
         Ok(Arc::new_cyclic(|task: &Weak<Self>| Self {
             myself: task.clone(),
             stage: parts.stage,
-            title,
+            operators,
             instance,
             inputs,
             worker: parts.worker,
@@ -228,8 +225,6 @@ impl FlowTask {
             in_stage: AtomicUsize::new(0),
             counters: Counters::default(),
             times: Times::default(),
-            nodes,
-            names,
             measured,
             figures: Mutex::default(),
             core: Mutex::new(Core {

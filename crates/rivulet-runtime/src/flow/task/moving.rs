@@ -41,7 +41,10 @@ impl FlowTask {
         let mut asked = self.moves.asked.lock();
         let (wish, away) = (asked.wish.take(), asked.away().ok_or(MoveError::Home)?);
         match wish {
-            Some(Wish::Out(..)) => away.step = MoveStep::Home,
+            Some(Wish::Out(..)) => {
+                away.step = MoveStep::Home;
+                self.moves.are_on.store(false, Ordering::Release);
+            }
             _ => asked.wish = Some(Wish::Back),
         }
         drop(asked);
@@ -72,17 +75,15 @@ impl FlowTask {
         if !self.moves.are_on() {
             return Ok(());
         }
-        let lost = self.moves.asked.lock().lost.take();
-        if let Some(why) = lost.or_else(|| core.stage.lost.take()) {
-            if !matches!(core.stage.step_of_move(), None | Some(MoveStep::Beginning)) {
-                return self.fail_as_crash(why);
-            }
-            return self.stay(core, Some(why));
+        let has_begun = !matches!(core.stage.step_of_move(), None | Some(MoveStep::Beginning));
+        match self.why_lost(core) {
+            Some(why) if has_begun => return self.fail_as_crash(why),
+            Some(why) => return self.stay(core, Some(why)),
+            None => {}
         }
-        if self.is_too_late(core) {
-            return self.stay(core, Some("the query is coming to its end".into()));
+        if has_begun {
+            self.follow(core);
         }
-        self.follow(core);
         while let Some(word) = self.news(core) {
             core.stage.tell(word);
         }
@@ -101,9 +102,7 @@ impl FlowTask {
     /// Follows what the guest has told.
     fn follow(&self, core: &mut Core) {
         let reached_us = core.stage.front.reached_us();
-        let Some(away) = core.stage.away.as_mut().filter(|away| away.placement.step != MoveStep::Beginning) else {
-            return;
-        };
+        let Some(away) = &mut core.stage.away else { return };
         let (figures, counted) = (&away.placement.figures, &away.counted);
         let more = figures.refused.iter().zip(&counted.refused).map(|(now, before)| now.saturating_sub(*before));
         self.figures.lock().refused.iter_mut().zip(more).for_each(|(all, more)| *all += more);
@@ -150,14 +149,15 @@ impl FlowTask {
 
     /// Whether [`FlowTask::move_on`] has something to do.
     pub(super) fn moves_on(&self, core: &Core) -> bool {
-        let is_lost = || core.stage.lost.is_some() || self.moves.asked.lock().lost.is_some();
-        let moves_on = || is_lost() || self.is_too_late(core) || self.may_come_home(core) || self.news(core).is_some();
+        let moves_on = || self.why_lost(core).is_some() || self.may_come_home(core) || self.news(core).is_some();
         self.moves.are_on() && moves_on()
     }
 
-    /// Whether the flow ends before the guest has begun. The task stays, or its end would wait for the guest.
-    fn is_too_late(&self, core: &Core) -> bool {
-        core.stage.step_of_move() == Some(MoveStep::Beginning) && self.flow.phase().ends()
+    /// Why the guest is lost. It is not waited for if the flow ends before it has begun.
+    fn why_lost(&self, core: &Core) -> Option<String> {
+        let is_too_late = core.stage.step_of_move() == Some(MoveStep::Beginning) && self.flow.phase().ends();
+        let lost = self.moves.asked.lock().lost.clone().or_else(|| core.stage.lost.clone());
+        lost.or_else(|| is_too_late.then(|| "the query is coming to its end".into()))
     }
 
     /// Whether a wanted move may begin: between two elements, and while no checkpoint is made, so that moves and
@@ -239,18 +239,10 @@ impl FlowTask {
 
     /// Sends on what the guest is given, and notes how far the move is.
     pub(super) fn note_placement(&self, core: &Core) {
-        if !self.moves.are_on() {
-            return;
-        }
-        core.stage.away.iter().for_each(|away| away.pipe.flush());
+        let Some(away) = &core.stage.away else { return };
+        away.pipe.flush();
         let mut asked = self.moves.asked.lock();
-        match &core.stage.away {
-            Some(away) => {
-                asked.placement = Some(away.placement.clone());
-                asked.unanswered = away.unanswered_since_us.map(|since_us| (since_us, away.pipe.clone()));
-            }
-            None if asked.wish.is_none() => self.moves.are_on.store(false, Ordering::Release),
-            None => {}
-        }
+        asked.placement = Some(away.placement.clone());
+        asked.unanswered = away.unanswered_since_us.map(|since_us| (since_us, away.pipe.clone()));
     }
 }
