@@ -225,6 +225,13 @@ impl LinkPipe {
     fn check(&self) -> Result<(), PipeError> {
         self.ends.lost.get().map_or(Ok(()), |why| Err(PipeError::Lost(why.clone())))
     }
+
+    /// The next element of a stream, unless the other side is lost: that is for good.
+    fn next(&self, inbound: &Inbound) -> Result<Option<Element>, PipeError> {
+        self.check()?;
+        let next = inbound.next(&self.peer);
+        next.inspect_err(|error| _ = self.ends.lost.set(error.to_string()))
+    }
 }
 
 impl Drop for LinkPipe {
@@ -237,7 +244,7 @@ impl Drop for LinkPipe {
 
 impl Pipe for LinkPipe {
     fn has_room(&self) -> bool {
-        if self.may_push() {
+        if self.may_push() || self.ends.lost.get().is_some() {
             return true;
         }
         self.waits_for_room.store(true, Ordering::Release);
@@ -257,7 +264,7 @@ impl Pipe for LinkPipe {
         self.check()?;
         let (channels, turn) = (&self.ends.channels, self.turn.load(Ordering::Relaxed));
         for channel in (0..channels.len()).map(|place| (turn + place) % channels.len()) {
-            if let Some(element) = channels[channel].next(&self.peer)? {
+            if let Some(element) = self.next(&channels[channel])? {
                 self.turn.store(channel + 1, Ordering::Relaxed);
                 return Ok(Some((channel, element)));
             }
@@ -273,8 +280,7 @@ impl Pipe for LinkPipe {
     }
 
     fn heard(&self) -> Result<Option<Word>, PipeError> {
-        self.check()?;
-        self.ends.words.next(&self.peer)?.map(|element| message::word_of(&element)).transpose()
+        self.next(&self.ends.words)?.map(|element| message::word_of(&element)).transpose()
     }
 
     fn has_some(&self) -> bool {

@@ -17,7 +17,7 @@ use arrow::datatypes::Schema;
 use parking_lot::Mutex;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
-    Element, Fault, NodeId, OperatorError, Reason, Refusal, Refusals, Refused, Seconds, Sink, SlotTable, StageSnapshot,
+    Element, Fault, OperatorError, Reason, Refusal, Refusals, Refused, Seconds, Sink, SlotTable, StageSnapshot,
     StateError, StateFrame, Surroundings, TransactionalSink, Waits, panic_text,
 };
 
@@ -27,15 +27,15 @@ use super::idleness::SourceTime;
 use super::inbox::{FlowInbox, Sent};
 use super::measure::{OperatorCounters, Times, Turn};
 use super::peer::Peer;
-use super::pipe::Waker;
+use super::pipe::{Waker, Word};
 use super::reader::{Partition, Read, Reader};
 use super::state::{FlowState, Phase};
 use crate::pool::{DeadlineId, Pool};
 use crate::scheduler::{Budget, Rank, Runnable, Standing};
 use crate::{Activation, Histogram};
 use checkpoints::Checkpoints;
-pub(super) use moves::Outlet;
-use moves::{Moves, Told};
+pub(super) use moves::Wish;
+use moves::{Moves, Outlet, Told};
 pub(super) use operators::Operators;
 
 /// How many refusals of a task are kept in words.
@@ -90,7 +90,7 @@ pub(super) struct FlowTaskParts {
 pub(crate) struct FlowTask {
     myself: Weak<Self>,
     stage: usize,
-    title: Arc<str>,
+    operators: Operators,
     instance: usize,
     /// The number of inputs of its first operator; none if it reads sources.
     inputs: usize,
@@ -121,8 +121,6 @@ pub(crate) struct FlowTask {
     in_stage: AtomicUsize,
     counters: Counters,
     times: Times,
-    nodes: Vec<NodeId>,
-    names: Vec<String>,
     measured: Vec<Arc<OperatorCounters>>,
     core: Mutex<Core>,
     figures: Mutex<Figures>,
@@ -192,9 +190,8 @@ impl FlowTask {
         let channels = if parts.partitions.is_some() { vec![0] } else { parts.channels };
         let mut front = StageHost::new(operators.chain(instance, &measured), channels, flow.limits.batch_rows);
         front.restore(&parts.restored, &parts.state)?;
-        let (title, nodes, names) = (operators.title.clone(), operators.nodes.clone(), operators.names());
-        let counted = measured.clone();
-        let stage = Host::new(front, operators.len(), move || operators.chain(instance, &counted));
+        let (made, counted) = (operators.clone(), measured.clone());
+        let stage = Host::new(front, operators.len(), move || made.chain(instance, &counted));
         if let Some(load) = pool.workers.get(parts.worker) {
             load.flow_tasks.fetch_add(1, Ordering::Relaxed);
         }
@@ -204,7 +201,7 @@ impl FlowTask {
         Ok(Arc::new_cyclic(|task: &Weak<Self>| Self {
             myself: task.clone(),
             stage: parts.stage,
-            title,
+            operators,
             instance,
             inputs,
             worker: parts.worker,
@@ -228,8 +225,6 @@ impl FlowTask {
             in_stage: AtomicUsize::new(0),
             counters: Counters::default(),
             times: Times::default(),
-            nodes,
-            names,
             measured,
             figures: Mutex::default(),
             core: Mutex::new(Core {
@@ -331,7 +326,7 @@ impl FlowTask {
         if wanted != 0 && !phase.ends() && !is_last {
             let lacks = checkpoints.lacks(wanted);
             if lacks {
-                stage.give(0, Element::Barrier(wanted));
+                stage.front.give(0, Element::Barrier(wanted));
             }
             return Ok(lacks.then_some(0));
         }
@@ -350,7 +345,7 @@ impl FlowTask {
             Read::Rows(batch) => {
                 rows = Some(batch.rows());
                 self.counters.rows_in.fetch_add(batch.rows() as u64, Ordering::Relaxed);
-                stage.give(0, Element::Batch(batch));
+                stage.front.give(0, Element::Batch(batch));
             }
             Read::Again => {}
             Read::Nothing(until_us) => {
@@ -363,12 +358,12 @@ impl FlowTask {
                 if self.guest.is_some() {
                     return Ok(None);
                 }
-                stage.give(0, Element::End);
+                stage.front.give(0, Element::End);
                 return Ok(rows);
             }
         }
         if let Some(watermark_us) = advanced {
-            stage.give(0, Element::Watermark(watermark_us));
+            stage.front.give(0, Element::Watermark(watermark_us));
         }
         Ok(rows)
     }
@@ -407,7 +402,7 @@ impl FlowTask {
                 rows += batch.rows();
                 self.times.take(&core.turn, batch.rows(), sent_us, now_us);
             }
-            core.stage.give(channel, element);
+            core.stage.front.give(channel, element);
         }
         self.counters.rows_in.fetch_add(rows as u64, Ordering::Relaxed);
         Some(rows)
@@ -417,15 +412,15 @@ impl FlowTask {
     /// output that other tasks should have a turn, and at a barrier or the end, where the sink is asked next. What comes
     /// of a guest, and may come for ever, is taken step by step.
     fn work_off(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
-        core.stage.discard_open(matches!(self.flow.phase(), Phase::Stopping | Phase::Cancelled));
+        core.stage.front.discard_open(matches!(self.flow.phase(), Phase::Stopping | Phase::Cancelled));
         loop {
             self.run_stage(core, now_us, Host::step)?;
-            if core.stage.has_ended() {
+            if core.stage.front.has_ended() {
                 Self::finish(core);
                 return Ok(());
             }
             let stage = &core.stage;
-            let goes_on = stage.away.is_none() && stage.has_work() && !stage.has_more();
+            let goes_on = stage.away.is_none() && stage.has_work() && !stage.front.has_more();
             if !(goes_on && self.may_write(core) && core.outputs.have_room()) {
                 return Ok(());
             }
@@ -507,7 +502,7 @@ impl FlowTask {
 
     /// Updates the figures and flushes the sink.
     fn count_and_send(&self, core: &mut Core) -> Result<(), String> {
-        self.figures.lock().reached_us = core.stage.reached_us();
+        self.figures.lock().reached_us = core.stage.front.reached_us();
         if let Some(sink) = core.sink.as_mut().filter(|_| !core.is_finishing) {
             sink.flush().map_err(|error| error.0)?;
         }
@@ -522,7 +517,7 @@ impl FlowTask {
         let mut rows = 0;
         core.is_held = false;
         // What lies in the stage counts before what is taken.
-        let held = core.stage.rows_waiting();
+        let held = core.stage.front.rows_waiting();
         // Each pass asks the sink at most once: to commit a checkpoint, to prepare one, or to finish.
         let outcome = loop {
             self.hear_as_guest(core)?;
@@ -537,7 +532,7 @@ impl FlowTask {
                     Phase::Draining | Phase::Stopping | Phase::Cancelled => {}
                 }
             }
-            if !self.commit(core)? || (core.stage.barrier().is_some() && !self.prepare(core)?) {
+            if !self.commit(core)? || (core.stage.front.barrier().is_some() && !self.prepare(core)?) {
                 break Activation::Ran(rows);
             }
             if core.is_finishing {
@@ -575,7 +570,7 @@ impl FlowTask {
             self.commit(core)?;
         }
         if !core.is_finishing && !is_at_barrier && !core.checkpoints.is_committing() {
-            self.run_stage(core, clock.now_us(), Host::tick)?;
+            self.run_stage(core, clock.now_us(), |host, with, out| host.front.tick(with, out))?;
         }
         self.count_and_send(core)?;
         self.times.end(&mut core.turn, core.is_held, clock.steady_us());
@@ -583,7 +578,7 @@ impl FlowTask {
     }
 
     fn note_deadline(&self, core: &Core) {
-        let of_operators = core.stage.deadline_us().unwrap_or(i64::MAX);
+        let of_operators = core.stage.front.deadline_us().unwrap_or(i64::MAX);
         // Sources that may have rows now need no timer: the task goes on by itself, or when its targets have room.
         let of_sources = match self.sources_at_us.load(Ordering::Acquire) {
             SOURCES_READY => i64::MAX,
@@ -591,7 +586,9 @@ impl FlowTask {
         };
         // A sink that commits now and then is flushed even while no rows come.
         let of_sink = match core.sink {
-            Some(_) if core.is_finishing || core.stage.barrier().is_some() || core.checkpoints.is_committing() => {
+            Some(_)
+                if core.is_finishing || core.stage.front.barrier().is_some() || core.checkpoints.is_committing() =>
+            {
                 self.pool.clock.now_us() + FINISHED_ASKED_US
             }
             Some(_) => self.pool.clock.now_us() + SINK_FLUSH_US,
@@ -676,7 +673,11 @@ impl Runnable for FlowTask {
         let worked = catch_unwind(AssertUnwindSafe(|| self.work(&mut core, budget)))
             .unwrap_or_else(|panic| Err(format!("a defect of the engine: {}", panic_text(&*panic))));
         let outcome = worked.unwrap_or_else(|error| {
-            self.say_why(&error);
+            if let Some((pipe, _)) = &self.guest {
+                // Who is not there does not hear it.
+                let _ = pipe.say(Word::Failed(error.clone()));
+                pipe.flush();
+            }
             self.flow.fail(error, transactional(&mut core.sink).is_some_and(|sink| sink.has_rolled_back()));
             Activation::Ran(0)
         });
@@ -685,7 +686,7 @@ impl Runnable for FlowTask {
         } else {
             self.note_deadline(&core);
         }
-        self.in_stage.store(core.stage.rows_waiting(), Ordering::Relaxed);
+        self.in_stage.store(core.stage.front.rows_waiting(), Ordering::Relaxed);
         outcome
     }
 
@@ -705,7 +706,7 @@ impl Runnable for FlowTask {
             return true;
         }
         // A task that waits for a device is run by the timer.
-        let waits = core.is_finishing || core.stage.barrier().is_some() || core.checkpoints.is_committing();
+        let waits = core.is_finishing || core.stage.front.barrier().is_some() || core.checkpoints.is_committing();
         if core.has_ended || waits || !core.outputs.have_room() {
             return false;
         }
@@ -725,7 +726,7 @@ impl Runnable for FlowTask {
                 && core.reader.as_ref().is_none_or(|reader| self.may_read(reader))
         };
         let has_to_rest = || core.reader.is_some() && core.checkpoints.lacks(self.flow.barrier.wanted());
-        let has_come = || self.guest.as_ref().is_some_and(|outlet| outlet.pipe.has_some());
+        let has_come = || self.guest.as_ref().is_some_and(|(pipe, _)| pipe.has_some());
         has_to_end || core.stage.has_work() || !self.inbox.is_empty() || has_come() || has_to_rest() || may_ask()
     }
 }

@@ -30,7 +30,7 @@ impl FlowTask {
         let (waiting_rows, waiting_rows_max) = self.inbox.rows();
         let one = TaskReport {
             stage: self.stage,
-            name: self.title.clone(),
+            name: self.operators.title.clone(),
             instance: self.instance,
             worker: self.pool.policy.is_balanced().then_some(self.worker),
             node: self.pool.node(self.worker).filter(|_| self.pool.policy.is_balanced()),
@@ -47,9 +47,10 @@ impl FlowTask {
             waiting_rows_max,
             watermark_us: figures.reached_us,
             operators: self
+                .operators
                 .names
                 .iter()
-                .zip(&self.nodes)
+                .zip(&self.operators.nodes)
                 .zip(&self.measured)
                 .map(|((name, &node), counters)| counters.report(name, node))
                 .collect(),

@@ -8,7 +8,6 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
 use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::{Clock, PartitionState};
 use rivulet_runtime::{Flow, FlowLimits, MoveError, MoveStep, Placement};
@@ -19,7 +18,7 @@ use super::note::ROWS_OF_ONE_PIECE;
 use super::{BigQueries, OneQuery, Remembered, run};
 use crate::burst::message::Hold;
 use crate::burst::pipe::LinkPipe;
-use crate::burst::{columns, moves};
+use crate::burst::{On, columns, moves};
 use crate::counted::counted;
 use crate::engine::threads::Threads;
 use crate::service::{ErrorKind, FullName, QueryState, ServiceError, Tenant};
@@ -27,6 +26,9 @@ use crate::service::{ErrorKind, FullName, QueryState, ServiceError, Tenant};
 /// How often burst workers are looked at, and how often if there are none.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
+
+/// The most bytes of state of a task on a worker: all of it crosses the wire at each checkpoint.
+const STATE_BYTES_MAX: usize = 256 << 20;
 
 /// A task that has a place: where it is, the pipe to the place, and who gives it.
 type Held = ((usize, usize), Arc<LinkPipe>, On);
@@ -54,19 +56,6 @@ pub(in crate::engine) struct Burst {
     /// What was last decided about it.
     pub(in crate::engine) why: String,
 }
-
-/// The worker that has a task.
-#[derive(Clone)]
-pub(super) struct On {
-    /// Its number in the roster, and its name.
-    worker: u64,
-    name: String,
-    /// Whether the source of the task is being opened here, because it comes home.
-    reopens: bool,
-}
-
-/// Tasks of queries on burst workers, by query, stage and instance. Tasks that came home stay until the query ends.
-pub(super) type OnWorkers = Mutex<BTreeMap<(u64, usize, usize), On>>;
 
 /// A running query, and stages of it by their indices.
 struct Meant {
@@ -134,7 +123,7 @@ impl BigQueries {
         let (held, mut why) = self.hold(name, &meant, &wanted)?;
         let mut moved = Vec::new();
         for (place, pipe, on) in held {
-            match meant.flow().redirect(place, pipe, ROWS_OF_ONE_PIECE) {
+            match meant.flow().redirect(place, pipe, ROWS_OF_ONE_PIECE, STATE_BYTES_MAX) {
                 Ok(()) => {
                     self.on_workers.lock().insert((meant.number, place.0, place.1), on);
                     moved.push(place);
@@ -369,7 +358,8 @@ impl BigQueries {
                     let _ = running.flow().lose(place, &format!("the burst worker '{}' does not answer", on.name));
                 }
                 let ends_us = workers.iter().find(|one| one.number == on.worker).and_then(|one| one.ends_us);
-                if self.ends_soon(ends_us) && task.step == MoveStep::Running {
+                let is_large = task.figures.state_bytes > STATE_BYTES_MAX as u64;
+                if (is_large || self.ends_soon(ends_us)) && task.step == MoveStep::Running {
                     // It is tried again.
                     let _ = running.flow().bring_back(place);
                 }

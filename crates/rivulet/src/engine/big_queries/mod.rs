@@ -53,7 +53,7 @@ use super::queries::submit::check_free;
 use super::tables::ReferenceTables;
 use super::taps::Watched;
 use super::threads::Bell;
-use crate::burst::moves;
+use crate::burst::{OnWorkers, moves};
 use crate::catalog::Catalog;
 use crate::run::{self, read_models};
 use crate::service::{ErrorKind, FullName, Limit, ServiceError, Tenant};
@@ -62,7 +62,6 @@ use saved::Saved;
 use selects::Select;
 
 pub(super) use burst::Burst;
-use burst::OnWorkers;
 pub(crate) use crash::note_crashes;
 pub(super) use info::BigQuerySnapshot;
 pub(super) use life::Resumed;
