@@ -271,8 +271,8 @@ impl Flow {
 
     /// Moves a task, by its stage and instance, to a guest at the other end of `pipe`. [`Flow::placements`] tells how
     /// that goes; if it cannot begin, or has more than `bytes_max` bytes of state, the task stays. The guest gives its
-    /// state in parts of up to `rows_max` rows. Who makes the pipe wakes the task with [`Flow::waker`]. State that grows
-    /// beyond the bound there is in [`Placement::figures`]: whoever has redirected the task brings it home then.
+    /// state in parts of up to `rows_max` rows. Who makes the pipe wakes the task with [`Flow::waker`]. Whoever has
+    /// redirected a task brings it home when its state ([`Placement::figures`]) outgrows the bound there.
     ///
     /// # Errors
     /// The task does not move.

@@ -82,17 +82,10 @@ impl FlowTask {
             sink: prepared,
             ..snapshot
         });
-        Self::pass_barrier(core)?;
+        let Core { stage, outputs, .. } = core;
+        stage.front.pass_barrier(&mut |element| outputs.tell(&element));
         self.flow.barrier.capture(number, self.place(), captured);
         Ok(true)
-    }
-
-    /// Sends the barrier on.
-    pub(super) fn pass_barrier(core: &mut Core) -> Result<(), String> {
-        let Core { stage, outputs, .. } = core;
-        let mut told = Ok(());
-        stage.front.pass_barrier(&mut |element| told = outputs.tell(&element));
-        told
     }
 
     /// Whether the barrier of the last checkpoint waits for rows that nobody could read again. They are polled up to a

@@ -73,20 +73,22 @@ impl FlowTask {
         pipe.say(Word::Figures(self.guest_figures(core))).map_err(text)?;
         pipe.say(Word::Captured { barrier: number, parts, snapshot }).map_err(text)?;
         core.has_ended = number == LEAVE;
-        Self::pass_barrier(core)
+        let Core { stage, outputs, .. } = core;
+        stage.front.pass_barrier(&mut |element| outputs.tell(&element));
+        Ok(())
     }
 
     /// Says now and then what it has done, how far an idle source is, and sends on what it has given.
     pub(super) fn tell_as_guest(&self, core: &mut Core) -> Result<(), String> {
         let Some((pipe, _)) = &self.guest else { return Ok(()) };
         let now_us = self.pool.clock.steady_us();
-        if now_us - core.told.at_us >= FIGURES_PERIOD_US && !core.has_ended {
-            core.told.at_us = now_us;
+        if now_us - core.told_at_us >= FIGURES_PERIOD_US && !core.has_ended {
+            core.told_at_us = now_us;
             pipe.say(Word::Figures(self.guest_figures(core))).map_err(text)?;
         }
         let is_told = |time: Option<SourceTime>| matches!(time, Some(SourceTime::Idle(_) | SourceTime::Ended));
         let reached = core.reader.as_ref().map(Reader::reached);
-        let told = std::mem::replace(&mut core.told.reached, reached);
+        let told = std::mem::replace(&mut core.told_reached, reached);
         if let Some(time) = reached.filter(|_| reached != told && (is_told(reached) || is_told(told))) {
             pipe.say(Word::Reached(time)).map_err(text)?;
         }

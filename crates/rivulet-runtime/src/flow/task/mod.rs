@@ -10,7 +10,7 @@ mod operators;
 mod report;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use arrow::datatypes::Schema;
@@ -35,7 +35,7 @@ use crate::scheduler::{Budget, Rank, Runnable, Standing};
 use crate::{Activation, Histogram};
 use checkpoints::Checkpoints;
 pub(super) use moves::Wish;
-use moves::{Moves, Outlet, Told};
+use moves::{Asked, Outlet};
 pub(super) use operators::Operators;
 
 /// How many refusals of a task are kept in words.
@@ -97,7 +97,9 @@ pub(crate) struct FlowTask {
     worker: usize,
     depth: usize,
     guest: Option<Outlet>,
-    moves: Moves,
+    asked: Mutex<Asked>,
+    /// Whether a move is wanted, or the task is away.
+    is_moving: AtomicBool,
     flow: Arc<FlowState>,
     pool: Arc<Pool>,
     inbox: FlowInbox,
@@ -160,8 +162,9 @@ struct Core {
     /// Kept to reuse the memory.
     taken: Vec<Sent>,
     turn: Turn,
-    /// What it has told, if it is a guest.
-    told: Told,
+    /// Of a guest: when it told its figures, on the steady clock, and how far it told that its source is.
+    told_at_us: i64,
+    told_reached: Option<SourceTime>,
     /// Whether it has stopped with work left, because there was no room for what comes of it.
     is_held: bool,
     /// Whether the restored task had already ended.
@@ -207,7 +210,8 @@ impl FlowTask {
             worker: parts.worker,
             depth: parts.depth,
             guest: parts.guest,
-            moves: Moves::default(),
+            asked: Mutex::default(),
+            is_moving: AtomicBool::new(false),
             inbox: FlowInbox::new(flow.limits),
             flow,
             upstream: OnceLock::new(),
@@ -237,7 +241,8 @@ impl FlowTask {
                 refusals: Refusals::new(refusals_max),
                 taken: Vec::new(),
                 turn: Turn::default(),
-                told: Told::default(),
+                told_at_us: 0,
+                told_reached: None,
                 is_held: false,
                 had_ended: parts.restored.has_ended,
                 is_overfull: false,
@@ -409,8 +414,8 @@ impl FlowTask {
     }
 
     /// Steps the stage until it has no work. Stops earlier when targets have no room, when one element has so much
-    /// output that other tasks should have a turn, and at a barrier or the end, where the sink is asked next. What comes
-    /// of a guest, and may come for ever, is taken step by step.
+    /// output that other tasks should have a turn, and at a barrier or the end, where the sink is asked next. What
+    /// comes of a guest, and may come for ever, is taken step by step.
     fn work_off(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
         core.stage.front.discard_open(matches!(self.flow.phase(), Phase::Stopping | Phase::Cancelled));
         loop {
@@ -439,9 +444,10 @@ impl FlowTask {
         let mut failed = None;
         let mut rows_out = 0;
         let mut out = |element: Element| {
-            rows_out += if let Element::Batch(batch) = &element { batch.rows() as u64 } else { 0 };
-            let sent = match (element, &mut *sink) {
-                (Element::Batch(batch), Some(sink)) => {
+            let Element::Batch(batch) = element else { return outputs.tell(&element) };
+            rows_out += batch.rows() as u64;
+            let sent = match sink {
+                Some(sink) => {
                     if let Some(tap) = &self.tap {
                         tap(&batch);
                     }
@@ -451,8 +457,7 @@ impl FlowTask {
                     batch.arrival_us.iter().for_each(|&arrival_us| latency_us.record(now_us - arrival_us));
                     written
                 }
-                (Element::Batch(batch), None) => outputs.send(batch),
-                (element, _) => outputs.tell(&element),
+                None => outputs.send(batch),
             };
             if let Err(error) = sent {
                 failed.get_or_insert(error);
@@ -618,7 +623,7 @@ impl Peer for FlowTask {
     }
 
     fn rests(&self) -> bool {
-        self.aligned.is_some() || self.moves.are_on()
+        self.aligned.is_some() || self.is_moving.load(Ordering::Acquire)
     }
 
     fn results_final_to(&self) -> Option<u64> {

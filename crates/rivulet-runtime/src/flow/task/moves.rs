@@ -1,22 +1,10 @@
 //! What a task knows of moves: as one that moves, and as a guest.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-
-use parking_lot::Mutex;
 
 use crate::flow::host::{MoveStep, Placement};
-use crate::flow::idleness::SourceTime;
 use crate::flow::pipe::Pipe;
 use crate::flow::reader::Partition;
-
-/// What others ask of a task about moves, and what they are told.
-#[derive(Default)]
-pub(super) struct Moves {
-    /// Whether a move is wanted, or the task is away.
-    pub(super) are_on: AtomicBool,
-    pub(super) asked: Mutex<Asked>,
-}
 
 /// What is asked of a task that is to move, or has.
 #[derive(Default)]
@@ -45,20 +33,5 @@ pub(in crate::flow) enum Wish {
     Back,
 }
 
-impl Moves {
-    /// Whether a move is wanted, or the task is away.
-    pub(super) fn are_on(&self) -> bool {
-        self.are_on.load(Ordering::Acquire)
-    }
-}
-
 /// What leads from a guest to the flow that it works for. State goes along it in parts of up to so many rows.
 pub(super) type Outlet = (Arc<dyn Pipe>, usize);
-
-/// What a guest has told last.
-#[derive(Default)]
-pub(super) struct Told {
-    /// When it told its figures, on the steady clock.
-    pub(super) at_us: i64,
-    pub(super) reached: Option<SourceTime>,
-}

@@ -20,7 +20,7 @@ impl FlowTask {
         if self.letters.is_some() {
             return Err(MoveError::Letters(self.stage));
         }
-        let mut asked = self.moves.asked.lock();
+        let mut asked = self.asked.lock();
         if asked.away().is_some() {
             return Err(MoveError::Away);
         }
@@ -31,7 +31,7 @@ impl FlowTask {
         let ((stage, instance), since_us) = (self.place(), self.pool.clock.now_us());
         let placement = Some(Placement { stage, instance, since_us, ..Placement::default() });
         *asked = Asked { wish: Some(wish), placement, ..Asked::default() };
-        self.moves.are_on.store(true, Ordering::Release);
+        self.is_moving.store(true, Ordering::Release);
         drop(asked);
         self.schedule();
         Ok(())
@@ -39,12 +39,12 @@ impl FlowTask {
 
     /// See [`Flow::bring_back`](crate::Flow::bring_back).
     pub(in crate::flow) fn bring_back(&self) -> Result<(), MoveError> {
-        let mut asked = self.moves.asked.lock();
+        let mut asked = self.asked.lock();
         let (wish, away) = (asked.wish.take(), asked.away().ok_or(MoveError::Home)?);
         match wish {
             Some(Wish::Out(..)) => {
                 away.step = MoveStep::Home;
-                self.moves.are_on.store(false, Ordering::Release);
+                self.is_moving.store(false, Ordering::Release);
             }
             _ => asked.wish = Some(Wish::Back),
         }
@@ -55,13 +55,13 @@ impl FlowTask {
 
     /// Asks something of a task that moves.
     pub(in crate::flow) fn ask(&self, asks: impl FnOnce(&mut Asked)) {
-        asks(&mut self.moves.asked.lock());
+        asks(&mut self.asked.lock());
         self.schedule();
     }
 
     /// Where the task runs, if it was ever moved.
     pub(in crate::flow) fn placement(&self) -> Option<Placement> {
-        let asked = self.moves.asked.lock();
+        let asked = self.asked.lock();
         let (placement, unanswered) = (asked.placement.clone()?, asked.unanswered.clone());
         // No lock is held while a pipe is asked, which has locks of its own.
         drop(asked);
@@ -73,7 +73,7 @@ impl FlowTask {
 
     /// Goes on with a move, and tells the guest what it must know.
     pub(super) fn move_on(&self, core: &mut Core) -> Result<(), String> {
-        if !self.moves.are_on() {
+        if !self.is_moving.load(Ordering::Acquire) {
             return Ok(());
         }
         let has_begun = !matches!(core.stage.step_of_move(), None | Some(MoveStep::Beginning));
@@ -92,7 +92,7 @@ impl FlowTask {
             return Ok(());
         }
         if self.aligned.is_some() {
-            let reopened = self.moves.asked.lock().reopened.take();
+            let reopened = self.asked.lock().reopened.take();
             core.reader = Some(Reader::new(reopened.unwrap_or_default()));
             // What is durable of the reader before says nothing of this one.
             core.checkpoints.captured = 0;
@@ -151,23 +151,23 @@ impl FlowTask {
     /// Whether [`FlowTask::move_on`] has something to do.
     pub(super) fn moves_on(&self, core: &Core) -> bool {
         let moves_on = || self.why_lost(core).is_some() || self.may_come_home(core) || self.news(core).is_some();
-        self.moves.are_on() && moves_on()
+        self.is_moving.load(Ordering::Acquire) && moves_on()
     }
 
     /// Why the guest is lost. It is not waited for if the flow ends before it has begun.
     fn why_lost(&self, core: &Core) -> Option<String> {
         let is_too_late = core.stage.step_of_move() == Some(MoveStep::Beginning) && self.flow.phase().ends();
-        let lost = self.moves.asked.lock().lost.clone().or_else(|| core.stage.lost.clone());
+        let lost = self.asked.lock().lost.clone().or_else(|| core.stage.lost.clone());
         lost.or_else(|| is_too_late.then(|| "the query is coming to its end".into()))
     }
 
     /// Whether a wanted move may begin: between two elements, and while no checkpoint is made, so that moves and
     /// checkpoints need not know of each other.
     pub(super) fn may_begin_move(&self, core: &Core) -> bool {
-        if !self.moves.are_on() || self.flow.barrier.wanted() != 0 {
+        if !self.is_moving.load(Ordering::Acquire) || self.flow.barrier.wanted() != 0 {
             return false;
         }
-        match &self.moves.asked.lock().wish {
+        match &self.asked.lock().wish {
             Some(Wish::Out(..)) => {
                 // What a source has read is part of its position.
                 let is_processed = self.aligned.is_none() || !core.stage.has_work();
@@ -186,7 +186,7 @@ impl FlowTask {
 
     /// Whether the state is back, and so are its partitions if it is still to read any.
     fn may_come_home(&self, core: &Core) -> bool {
-        let is_open = || self.aligned.is_none() || self.moves.asked.lock().reopened.is_some();
+        let is_open = || self.aligned.is_none() || self.asked.lock().reopened.is_some();
         core.stage.is_back() && (self.is_over(core) || is_open())
     }
 
@@ -195,7 +195,7 @@ impl FlowTask {
         if !self.may_begin_move(core) {
             return Ok(());
         }
-        let mut asked = self.moves.asked.lock();
+        let mut asked = self.asked.lock();
         let (wish, placement) = (asked.wish.take(), asked.placement.clone());
         drop(asked);
         let (Some(Wish::Out(pipe, rows_max, bytes_max)), Some(placement)) = (wish, placement) else {
@@ -230,19 +230,19 @@ impl FlowTask {
 
     /// The task is at home, or has ended wherever it ran.
     pub(super) fn end_move(&self, why: Option<String>) {
-        let mut asked = self.moves.asked.lock();
+        let mut asked = self.asked.lock();
         let (step, since_us) = (MoveStep::Home, self.pool.clock.now_us());
         let placement = asked.placement.take();
         let placement = placement.map(|placement| Placement { step, since_us, reopens: None, why, ..placement });
         *asked = Asked { placement, ..Asked::default() };
-        self.moves.are_on.store(false, Ordering::Release);
+        self.is_moving.store(false, Ordering::Release);
     }
 
     /// Sends on what the guest is given, and notes how far the move is.
     pub(super) fn note_placement(&self, core: &Core) {
         let Some(away) = &core.stage.away else { return };
         away.pipe.flush();
-        let mut asked = self.moves.asked.lock();
+        let mut asked = self.asked.lock();
         asked.placement = Some(away.placement.clone());
         asked.unanswered = away.unanswered_since_us.map(|since_us| (since_us, away.pipe.clone()));
     }
