@@ -14,7 +14,7 @@ impl FlowTask {
     /// See [`Flow::redirect`](crate::Flow::redirect).
     pub(in crate::flow) fn redirect(&self, wish: Wish) -> Result<(), MoveError> {
         // What its operators give comes back, and is written here.
-        if self.writes && self.nodes.is_empty() {
+        if self.writes && self.operators.nodes.is_empty() {
             return Err(MoveError::Sink(self.stage));
         }
         if self.letters.is_some() {
