@@ -194,6 +194,16 @@ impl Worker {
         self.says.as_ref()?.problem()
     }
 
+    /// Says that it ends: the server gives it no more tasks.
+    pub(crate) fn leave(&self) {
+        self.say(&Control::Bye { why: "it has ended".into() });
+    }
+
+    /// Whether the server has heard all, or hears nothing.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.says.as_ref().is_none_or(|says| says.problem().is_some() || says.taken().1)
+    }
+
     /// Hears the server, and starts tasks whose state has come.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::links::{Machine, Target};
@@ -20,6 +20,9 @@ use super::signals::{say, stop_on_signal};
 
 /// How often it looks at least whether something is to be done.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
+
+/// How long its last word to the server may take.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// Arguments of `rivulet burst-worker`.
 #[derive(Debug, clap::Args)]
@@ -83,6 +86,11 @@ pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
             break;
         }
         thread::park_timeout(LOOK_PERIOD);
+    }
+    worker.leave();
+    let deadline = Instant::now() + FAREWELL_MAX;
+    while !worker.is_heard() && Instant::now() < deadline {
+        thread::sleep(LOOK_PERIOD / 10);
     }
     Ok(())
 }

@@ -81,7 +81,7 @@ fn redirect(server: &Server, statement: &str) -> String {
     wait_for(WAIT_MAX, statement, || {
         answer = message(server, statement);
         if let Err(error) = &answer {
-            let passes = ["no burst worker is connected", "does not run"];
+            let passes = ["no burst worker is connected", "does not run", "was lost: it has"];
             assert!(passes.iter().any(|why| error.contains(why)), "{error}");
         }
         answer.is_ok()

@@ -3,7 +3,7 @@
 //! What must hold: a statement moves tasks only of a query that was created for it and that has checkpoints, because
 //! the checkpoint is what remains of the state of a worker that is lost.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
