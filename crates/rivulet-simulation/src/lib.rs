@@ -32,6 +32,7 @@ mod defect;
 mod network;
 mod world;
 pub mod flows;
+mod ways;
 pub mod links;
 pub mod shrink;
 
