@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::links::{Machine, Target};
 use rivulet_connectors::reach::AllowedHosts;
-use rivulet_dataflow::Clock;
+use rivulet_dataflow::{Clock, PartitionState};
 use rivulet_runtime::{WorkerSettings, Workers};
+use rivulet_sql::PlannedSource;
 
 use crate::burst::worker::{Me, PlannedQuery, ServerClock, Worker};
+use crate::run::open_partitions;
 use crate::script::{Planned, Script, Step};
 
 use super::error::CliError;
@@ -100,7 +102,12 @@ fn plan(script: &str, query: &str) -> Result<PlannedQuery, String> {
     let mut script = Script::parse(script).map_err(|error| error.message)?;
     while let Some(step) = script.next_step().map_err(|error| error.message)? {
         match step {
-            Step::Run(Planned { name, plan, host, .. }) if name == query => return Ok(PlannedQuery { plan, host }),
+            Step::Run(Planned { name, plan, host, .. }) if name == query => {
+                let open = move |source: &PlannedSource, was_at: &[PartitionState]| {
+                    open_partitions(source, &host, was_at).map_err(|error| error.message)
+                };
+                return Ok(PlannedQuery { plan, open: Arc::new(open) });
+            }
             _ => {}
         }
     }
