@@ -99,6 +99,7 @@ const MESSAGES: Messages = Messages {
     time: None,
     place: Some(MessagePlace { partition: "partition_column", offset: "offset_column", go_on }),
     is_confirmed: true,
+    needs_log: false,
 };
 
 /// Positions are written `partition:offset`.

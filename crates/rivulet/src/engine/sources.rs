@@ -95,6 +95,11 @@ impl Sources {
         sources.any(|input| messages(input).is_some_and(|messages| messages.place.is_some()))
     }
 
+    /// Whether an input has to be in the log, on a server that makes checkpoints.
+    pub(super) fn needs_log(Input { source, address, .. }: &Input) -> bool {
+        source.is_some() && CONNECTORS.messages(&address.connector).is_ok_and(|messages| messages.needs_log)
+    }
+
     /// Sets the positions of a checkpoint. To be called before any application is opened.
     pub(super) fn restore(&self, positions: Positions) {
         *self.saved.lock() = positions;

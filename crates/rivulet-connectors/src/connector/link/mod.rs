@@ -17,8 +17,8 @@ use super::certificates;
 use super::description::{Check, Instance, Opening};
 use super::outgoing::only_appends;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
-    SinkSpec, SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, Messages, OptionDescription, OptionKind,
+    Options, SinkSpec, SourceSpec,
 };
 use crate::links::{Delivery, Keep, Links, Prepared, Spool, SpoolOptions, Target};
 use source::NAME;
@@ -35,8 +35,11 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         help: "Receives the streams of this name of all servers that send one, at the address `link.address` of the \
                configuration. Columns are found by their names. While rows wait to be processed, the senders are \
                pushed back, each by itself. A sender keeps rows until a checkpoint of the query covers them, and sends \
-               them again after a crash, unless its sink has `delivery => 'none'`.",
-        formats: &[],
+               them again after a crash, unless its sink has `delivery => 'none'`. With FORMAT RAW each row is a JSON \
+               object in one TEXT column, with the columns of the stream as FORMAT JSON of sinks writes them. An input \
+               of an application takes these objects as its messages, and the sender keeps a row until it is in the \
+               log of events. A stream has one reader.",
+        formats: &["RAW"],
         guarantees: &[("", Guarantee::ExactlyOnce), ("senders with `delivery => 'none'`", Guarantee::AtMostOnce)],
         options: &[],
     }),
@@ -115,6 +118,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         source: Some(source::open),
         sink: Some(open_sink),
         check: Check { source: Some(check_source), sink: Some(check_sink) },
+        messages: Some(Messages { key: None, time: None, place: None, is_confirmed: true, needs_log: true }),
         ..Opening::NONE
     },
 };
@@ -127,7 +131,7 @@ fn is_stream(name: &str) -> bool {
 
 fn check_source(spec: &SourceSpec, _options: &Options) -> Result<(), ConnectorError> {
     match is_stream(&spec.address) {
-        true => Ok(()),
+        true => source::decoder(spec).map(drop),
         false => {
             let hint = "write 'link:readings': the address of this server is in its configuration";
             Err(ConnectorError::address(NAME, &spec.address, "is no name of letters, digits, '.', '_' and '-'", hint))
