@@ -311,7 +311,7 @@ impl Session {
                 if let Some(received) = self.by_id.remove(&stream)
                     && let Some(inbound) = self.inbound.get_mut(&received)
                 {
-                    (inbound.id, inbound.is_closed) = (None, true);
+                    (inbound.id, inbound.unheard, inbound.is_closed) = (None, 0, true);
                     if inbound.is_over() {
                         self.inbound.remove(&received);
                     }
