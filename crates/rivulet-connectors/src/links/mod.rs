@@ -27,7 +27,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use xxhash_rust::xxh3::xxh3_64;
 
-pub use dial::Target;
+pub use dial::{Target, Token};
 use listen::Known;
 pub use listen::{Listener, Listening};
 use peer::{Common, random};
