@@ -187,8 +187,10 @@ impl Links {
             let mut receivers = self.common.receivers.lock();
             receivers.retain(|_, receiver| receiver.strong_count() > 0);
             let key = (scope.to_owned(), name.to_owned());
-            if receivers.contains_key(&key) {
-                return Err(format!("another source reads the stream '{name}' already"));
+            if let Some(reader) = receivers.get(&key).and_then(Weak::upgrade) {
+                let query = reader.query().to_owned();
+                drop(receivers);
+                return Err(format!("'{query}' reads the stream '{name}' already, and a stream has one reader"));
             }
             receivers.insert(key, Arc::downgrade(receiver));
         }

@@ -43,6 +43,9 @@ pub trait Receive: Send + Sync {
 
     /// Something of a stream that was accepted waits to be taken, or it does not go on.
     fn arrived(&self, peer: &Arc<Peer>, stream: Received);
+
+    /// The query that takes them, for errors.
+    fn query(&self) -> &str;
 }
 
 /// Keeps the buffers of a stream until they are durable on the other side, also when this process ends.

@@ -295,7 +295,7 @@ fn of_two_gateways_with_one_identity_the_last_one_sends_and_neither_loses_a_row(
     // The same in the cloud: a stream has one reader.
     pair.cloud.sql_ok("CREATE SINK nowhere TO 'blackhole:'");
     let refused = pair.cloud.sql("CREATE QUERY again AS SELECT n FROM up INTO nowhere")["error"].to_string();
-    assert!(refused.contains("another source reads the stream 'readings' already"), "{refused}");
+    assert!(refused.contains("'q' reads the stream 'readings' already, and a stream has one reader"), "{refused}");
 }
 
 #[test]
