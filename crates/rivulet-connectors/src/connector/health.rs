@@ -242,14 +242,13 @@ impl Health {
         self.note(&mut course, Condition::Retrying, problem);
     }
 
-    /// Notes that nothing can be sent at present, though no attempt of ours is known to have failed since the last
-    /// call.
-    pub fn stand(&self, problem: &str) {
+    /// Notes that nothing can be sent at present, and how many attempts are known to have failed since the last
+    /// success; at least one has.
+    pub fn stand(&self, problem: &str, attempts: u64) {
         let mut course = self.course.lock();
-        if course.condition == Condition::Ok {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-            course.retries += 1;
-        }
+        let more = attempts.max(1).saturating_sub(course.retries);
+        self.failures.fetch_add(more, Ordering::Relaxed);
+        course.retries += more;
         self.note(&mut course, Condition::Retrying, problem);
     }
 
@@ -492,11 +491,16 @@ mod tests {
         (0..3).for_each(|_| health.retry("refused"));
         let troubled = health.report();
         assert_eq!((troubled.condition, troubled.retries, troubled.failures), (Condition::Retrying, 3, 3));
-        health.stand("refused");
+        health.stand("refused", 1);
         let known = HealthReport { oldest: None, ..health.report() };
         assert_eq!(known, HealthReport { oldest: None, ..troubled }, "it is known already");
         health.take(1, 1);
         let well = health.report();
+        health.stand("refused", 0);
+        health.stand("refused", 4);
+        let stood = health.report();
+        assert_eq!((stood.condition, stood.retries, stood.failures), (Condition::Retrying, 4, 7));
+        health.recover();
         assert_eq!((well.condition, well.retries, well.failures), (Condition::Ok, 0, 3));
         assert_eq!(well.last_error.as_deref(), Some("refused"));
         health.course.lock().change(Condition::Retrying);

@@ -138,6 +138,8 @@ struct State {
     is_connected: bool,
     /// Why there is no connection.
     problem: Option<String>,
+    /// How many attempts have failed since there was one.
+    attempts: u64,
     /// Why the other side does not take a stream of this side.
     refused: HashMap<StreamId, String>,
 }
@@ -178,7 +180,8 @@ impl Peer {
 
     /// Notes why there is no connection.
     pub(super) fn fail(&self, problem: String) {
-        self.state.lock().problem = Some(problem);
+        let mut state = self.state.lock();
+        (state.problem, state.attempts) = (Some(problem), state.attempts + 1);
     }
 
     /// The next buffer of a stream that this peer sends; `None` if none waits. The buffer before counts as taken.
@@ -595,6 +598,11 @@ impl Outgoing {
 
     /// Why nothing is sent at present, if that is so.
     pub fn problem(&self) -> Option<String> {
+    /// How many attempts to connect have failed since the last connection.
+    pub fn attempts(&self) -> u64 {
+        self.peer.state.lock().attempts
+    }
+
         let state = self.peer.state.lock();
         match state.is_connected {
             true => state.refused.get(&self.stream).cloned(),

@@ -569,6 +569,11 @@ impl Spooled {
         self.outgoing.taken().0.bytes
     }
 
+    /// How many attempts to connect have failed since the last connection.
+    pub fn attempts(&self) -> u64 {
+        self.outgoing.attempts()
+    }
+
     /// Why nothing is written or sent at present, if that is so.
     pub fn problem(&self) -> Option<String> {
         self.spool.problem().or_else(|| self.outgoing.problem())

@@ -406,6 +406,7 @@ fn a_wrong_token_and_a_missing_right_are_told_and_a_link_ends_with_its_token() {
     let is_unknown = "the server does not know the token of the sink, or it has ended: make one there (`rivulet token";
     publish(&gateway, 0..10);
     wait_told(&gateway, "readings_q", is_unknown);
+    wait("each attempt to count", || sink(&gateway, "readings_q")["retries"].as_u64() > Some(2));
     goes_on(&gateway);
     waits(&gateway, 10);
 

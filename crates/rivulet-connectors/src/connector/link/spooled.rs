@@ -57,8 +57,8 @@ impl SpooledSink {
             self.sent_bytes = self.sent_bytes.saturating_sub(done.sent_bytes());
             done.remove();
         }
-        match self.spooled.iter().find_map(Spooled::problem) {
-            Some(problem) => self.health.stand(&problem),
+        match self.spooled.iter().find_map(|spooled| Some((spooled.problem()?, spooled.attempts()))) {
+            Some((problem, attempts)) => self.health.stand(&problem, attempts),
             None => self.health.recover(),
         }
     }
