@@ -144,6 +144,11 @@ impl Health {
 
     /// Notes that the sink was given rows for its receiver. Called once a batch.
     pub fn hand(&self, rows: usize) {
+        self.hand_late(rows, Duration::ZERO);
+    }
+
+    /// The same with rows that have been waiting for this long.
+    pub fn hand_late(&self, rows: usize, waited: Duration) {
         if rows == 0 {
             return;
         }
@@ -151,6 +156,7 @@ impl Health {
         let handed = self.handed.fetch_add(rows as u64, Ordering::Relaxed) + rows as u64;
         course.forget_marks(self.settled());
         let now = Instant::now();
+        let now = now.checked_sub(waited).unwrap_or(now);
         let is_full = course.marks.len() >= MARKS_MAX;
         match course.marks.back_mut() {
             Some((until, since)) if is_full || now - *since < MARK_EVERY => *until = handed,
@@ -482,6 +488,18 @@ mod tests {
         assert_eq!((report.rows, report.bytes, report.left_out, report.waiting_rows), (6, 30, 1, 0));
         assert_eq!((report.oldest, report.last_error.as_deref()), (None, Some("no")));
         assert_eq!(report.condition, Condition::Ok);
+    }
+
+    #[test]
+    fn rows_that_waited_before_the_start_are_as_old_as_they_are() {
+        let health = Health::new("sink 's'");
+        let waited = Duration::from_secs(1);
+        health.hand_late(2, waited);
+        std::thread::sleep(MARK_EVERY);
+        health.hand(1);
+        assert!(health.oldest() >= Some(waited));
+        health.take(2, 0);
+        assert!(health.oldest() < Some(waited));
     }
 
     #[test]

@@ -27,7 +27,8 @@ impl SpooledSink {
         let (handed, settled) = sink.rows();
         sink.settled = settled;
         // What waits since before the start.
-        sink.health.hand(usize::try_from(handed.saturating_sub(settled)).unwrap_or(usize::MAX));
+        let waited = sink.spooled.iter().filter_map(|spooled| spooled.spool.oldest()).max().unwrap_or_default();
+        sink.health.hand_late(usize::try_from(handed.saturating_sub(settled)).unwrap_or(usize::MAX), waited);
         sink
     }
 
