@@ -306,7 +306,7 @@ impl Peer {
                         self.take_leave(&mut writer, &error).await;
                         return error.to_string();
                     },
-                    Err(error) => return error.to_string(),
+                    Err(error) => return told(&error),
                 },
                 outcome = write, if written < out.len() || !is_flushed => match outcome {
                     Ok((bytes, flushed)) => (written, is_flushed) = (written + bytes, flushed),
@@ -519,6 +519,8 @@ pub(super) async fn greet(
 pub(super) fn told(error: &io::Error) -> String {
     match Fault::of(error) {
         Some(fault) => format!("{}: {}", fault.problem(), fault.hint("ca_file", "certificate_file")),
+        // It was in a hurry, and has not said so as TLS does.
+        None if error.kind() == io::ErrorKind::UnexpectedEof => "the other side has closed the connection".into(),
         None => error.to_string(),
     }
 }
@@ -596,13 +598,13 @@ impl Outgoing {
         self.peer.session.lock().taken(self.stream)
     }
 
-    /// Why nothing is sent at present, if that is so.
-    pub fn problem(&self) -> Option<String> {
     /// How many attempts to connect have failed since the last connection.
     pub fn attempts(&self) -> u64 {
         self.peer.state.lock().attempts
     }
 
+    /// Why nothing is sent at present, if that is so.
+    pub fn problem(&self) -> Option<String> {
         let state = self.peer.state.lock();
         match state.is_connected {
             true => state.refused.get(&self.stream).cloned(),
@@ -617,5 +619,16 @@ impl Drop for Outgoing {
         self.peer.stores.lock().remove(&self.stream);
         // The connection ends with the last of its streams.
         self.peer.woken.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_ends_without_a_word_of_tls_is_told_as_any_other() {
+        let error = io::Error::new(io::ErrorKind::UnexpectedEof, "peer closed connection without sending close_notify");
+        assert_eq!(told(&error), "the other side has closed the connection");
     }
 }
