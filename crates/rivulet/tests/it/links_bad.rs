@@ -409,6 +409,8 @@ fn a_wrong_token_and_a_missing_right_are_told_and_a_link_ends_with_its_token() {
     wait("each attempt to count", || sink(&gateway, "readings_q")["retries"].as_u64() > Some(2));
     goes_on(&gateway);
     waits(&gateway, 10);
+    let why = gateway.sql_ok("DESCRIBE QUERY readings_q").to_string();
+    assert!(why.contains("10 rows came; the sink readings_up keeps 10 rows, and has delivered none"), "{why}");
 
     let token = run("CREATE TOKEN FOR gateways");
     replace_secret(&gateway, &format!("two lines\n{token}"));
