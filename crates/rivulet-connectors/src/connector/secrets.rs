@@ -35,6 +35,11 @@ impl Secrets {
         self.0.as_ref().and_then(|find| find(name))
     }
 
+    /// The present value of an option with this text; `None` if it names a secret that is gone.
+    pub(super) fn value_of(&self, text: &str) -> Option<String> {
+        text.strip_prefix(MARK).map_or_else(|| Some(text.to_owned()), |secret| self.get(secret))
+    }
+
     /// The options with the values of the secrets that they name.
     pub(super) fn put_into(
         &self,

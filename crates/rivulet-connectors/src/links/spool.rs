@@ -360,6 +360,18 @@ impl Spool {
         (inner.rows, inner.saved.acked_rows)
     }
 
+    /// How long the oldest row on disk has been waiting, if one waits.
+    pub fn oldest(&self) -> Option<Duration> {
+        let (first, mut arrival_us) = (self.inner.lock().saved.acked + 1, None);
+        let take = &mut |record: Record<'_>| {
+            arrival_us = Some(record.arrival_us);
+            false
+        };
+        self.log.read(first, self.log.file_end(first), take).ok()?;
+        let waited_us = self.machine.clock.now_us().saturating_sub(arrival_us?);
+        Some(Duration::from_micros(u64::try_from(waited_us).unwrap_or_default()))
+    }
+
     /// Whether all is durable on the other side.
     pub fn is_done(&self) -> bool {
         let inner = self.inner.lock();
@@ -569,6 +581,11 @@ impl Spooled {
         self.outgoing.taken().0.bytes
     }
 
+    /// How many attempts to connect have failed since the last connection.
+    pub fn attempts(&self) -> u64 {
+        self.outgoing.attempts()
+    }
+
     /// Why nothing is written or sent at present, if that is so.
     pub fn problem(&self) -> Option<String> {
         self.spool.problem().or_else(|| self.outgoing.problem())
@@ -728,7 +745,10 @@ mod tests {
         // Nobody can have what was not handed over.
         spool.forget(100);
         assert!(spool.is_done());
+        assert_eq!(spool.oldest(), None);
         push(&spool, 4..6);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(spool.oldest() > Some(Duration::ZERO));
         let number = spool.number();
         spool.end();
         let other = Schema::new(vec![arrow::datatypes::Field::new("other", arrow::datatypes::DataType::Utf8, true)]);

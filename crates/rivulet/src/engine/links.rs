@@ -45,7 +45,11 @@ impl ServerLinks {
                     .with_hint("set link.address to an address of this machine that is free")
             })
         });
-        Ok(Self { _door: door.transpose()?, links })
+        let door = door.transpose()?;
+        if let (Some(door), Some(link)) = (&door, &config.link) {
+            tracing::info!(address = %door.address(), tls = link.tls.is_some(), "the door for links is open");
+        }
+        Ok(Self { _door: door, links })
     }
 
     /// Forgets what waits to be sent of a query that is gone.

@@ -9,6 +9,7 @@ mod source;
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use rivulet_dataflow::Sink;
 use rivulet_wire::{Compression, SendOptions};
@@ -20,7 +21,7 @@ use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, Messages, OptionDescription, OptionKind,
     Options, SinkSpec, SourceSpec,
 };
-use crate::links::{Delivery, Keep, Links, Prepared, Spool, SpoolOptions, Target};
+use crate::links::{Delivery, Keep, Links, Prepared, Spool, SpoolOptions, Target, Token};
 use source::NAME;
 
 /// The least and the most bytes of a buffer. 1: each row by itself.
@@ -82,7 +83,8 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                 name: "token",
                 kind: OptionKind::Secret,
                 default: None,
-                help: "The token of a user of the other server, where that has users.",
+                help: "The token of a user of the other server, where that has users. Of a secret each connection \
+                       takes the present value.",
             },
             OptionDescription {
                 name: "tls",
@@ -160,9 +162,28 @@ fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> 
     if !options.boolean("tls") && ["ca_file", "certificate_file"].into_iter().any(|name| options.text(name).is_some()) {
         return Err(options.wrong("tls", "is false, and there are certificates", "write tls => true"));
     }
+    if let Some(problem) = options.text("token").and_then(problem_of_token) {
+        return Err(options.wrong("token", problem, "`rivulet token create USER > FILE` writes the token alone"));
+    }
     spec.host.reach.brokers.check_host(host).map_err(|error| {
         ConnectorError::address(NAME, &spec.address, format!("is out of reach: {}", error.why), error.hint)
     })
+}
+
+/// Why a text cannot be a token.
+fn problem_of_token(token: &str) -> Option<&'static str> {
+    token.contains(char::is_whitespace).then_some("has a blank or a line break in it")
+}
+
+/// The token of a sink. Its secret is looked up with each connection, because it may have another value by then.
+fn token(spec: &SinkSpec) -> Option<Token> {
+    let (_, text) = spec.options.iter().find(|(name, _)| name.trim().eq_ignore_ascii_case("token"))?;
+    let (name, secrets) = (text.clone(), spec.host.secrets.clone());
+    let value = move || {
+        let value = secrets.value_of(&name).ok_or("the secret of the token is gone")?;
+        problem_of_token(&value).map_or(Ok(value), |problem| Err(format!("the token {problem}")))
+    };
+    Some(Token { name: text.clone(), value: Arc::new(value) })
 }
 
 fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
@@ -178,7 +199,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         host: host.to_owned(),
         port,
         tls,
-        token: options.text("token").map(str::to_owned),
+        token: token(spec),
         reach: spec.host.reach.brokers.clone(),
     };
     let send = SendOptions {

@@ -38,6 +38,8 @@ const OBJECTS_MAX: usize = 1_024;
 
 /// The streams that other servers send.
 struct Incoming {
+    /// The query that takes them.
+    query: String,
     /// The name of the streams.
     name: String,
     /// The columns that are read, as they are declared; none if rows are objects.
@@ -158,6 +160,10 @@ impl Receive for Incoming {
     fn arrived(&self, peer: &Arc<Peer>, stream: Received) {
         self.state.lock().make_ready(key(peer, stream));
     }
+
+    fn query(&self) -> &str {
+        &self.query
+    }
 }
 
 impl Drop for Incoming {
@@ -203,6 +209,7 @@ pub(super) fn open(
     let state = State { streams: BTreeMap::new(), ready: VecDeque::new(), accounts, untold };
     let incoming = Arc::new(Incoming {
         name: spec.address.clone(),
+        query: spec.host.query.clone(),
         declared: Arc::new(declared),
         has_objects: objects.is_some(),
         state: Mutex::new(state),

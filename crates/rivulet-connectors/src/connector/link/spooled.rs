@@ -27,7 +27,8 @@ impl SpooledSink {
         let (handed, settled) = sink.rows();
         sink.settled = settled;
         // What waits since before the start.
-        sink.health.hand(usize::try_from(handed.saturating_sub(settled)).unwrap_or(usize::MAX));
+        let waited = sink.spooled.iter().filter_map(|spooled| spooled.spool.oldest()).max().unwrap_or_default();
+        sink.health.hand_late(usize::try_from(handed.saturating_sub(settled)).unwrap_or(usize::MAX), waited);
         sink
     }
 
@@ -57,8 +58,8 @@ impl SpooledSink {
             self.sent_bytes = self.sent_bytes.saturating_sub(done.sent_bytes());
             done.remove();
         }
-        match self.spooled.iter().find_map(Spooled::problem) {
-            Some(problem) => self.health.stand(&problem),
+        match self.spooled.iter().find_map(|spooled| Some((spooled.problem()?, spooled.attempts()))) {
+            Some((problem, attempts)) => self.health.stand(&problem, attempts),
             None => self.health.recover(),
         }
     }
