@@ -47,6 +47,13 @@ pub struct SpoolOptions {
     pub drops_oldest: bool,
 }
 
+impl SpoolOptions {
+    /// The size of a file of the log.
+    fn segment_bytes(&self) -> u64 {
+        (self.bytes_max / 8).clamp(SEGMENT_BYTES.0, SEGMENT_BYTES.1)
+    }
+}
+
 /// What a checkpoint says of a spool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepared {
@@ -82,10 +89,10 @@ type Kept = (u64, u64, Vec<u8>);
 /// The most bytes of buffers that were written last and are kept in memory, beside one buffer.
 const RECENT_BYTES_MAX: usize = 2 << 20;
 
-/// No rows are taken while so many bytes wait for the disk.
-const GATHERED_BYTES_MAX: usize = 8 << 20;
+/// The most bytes that wait for the disk, beside one buffer.
+const GATHERED_BYTES_MAX: usize = 16 << 20;
 
-/// The sizes of a file of the log.
+/// The sizes of a file of the log. No rows are taken while as much waits for the disk.
 const SEGMENT_BYTES: (u64, u64) = (64 << 10, 4 << 20);
 
 /// The name of the file beside the log, and how often it is written.
@@ -150,8 +157,8 @@ impl Spool {
         }
         let settings = LogSettings {
             bytes_max: options.bytes_max,
-            segment_bytes: (options.bytes_max / 8).clamp(SEGMENT_BYTES.0, SEGMENT_BYTES.1),
-            gathered_bytes_max: 2 * GATHERED_BYTES_MAX,
+            segment_bytes: options.segment_bytes(),
+            gathered_bytes_max: GATHERED_BYTES_MAX,
             commit_interval: Duration::from_micros(options.send.flush_us.clamp(1_000, 100_000).unsigned_abs()),
         };
         let log = match machine.is_stepped {
@@ -287,7 +294,9 @@ impl Spool {
     /// Whether there is room for more.
     pub fn has_room(&self) -> bool {
         let may_grow = self.options.drops_oldest || self.log.disk_bytes() < self.options.bytes_max;
-        may_grow && self.log.gathered_bytes() < GATHERED_BYTES_MAX && self.inner.lock().pending.is_empty()
+        // What waits for the disk goes into one file, and a file is dropped as a whole.
+        let gathers_more = (self.log.gathered_bytes() as u64) < self.options.segment_bytes();
+        may_grow && gathers_more && self.inner.lock().pending.is_empty()
     }
 
     /// Drops the oldest buffers if it is full and may do so; returns how many rows that were.
