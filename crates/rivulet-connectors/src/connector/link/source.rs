@@ -18,7 +18,7 @@ use crate::connector::convert::{Converted, is_readable};
 use crate::connector::given_format::format_or_json;
 use crate::connector::intake::{Intake, refuse};
 use crate::connector::{ConnectorError, Options, SourceSpec};
-use crate::formats::{EncodedRows, Format, object_encoder};
+use crate::formats::{EncodedRows, Format, readable_encoder};
 use crate::links::{Asked, Peer, Receive};
 
 /// The name of the connector.
@@ -371,7 +371,7 @@ impl Source for LinkSource {
         self.note_given(1);
         if let Some(intake) = &mut self.objects {
             let mut objects = EncodedRows::default();
-            object_encoder(&batch.columns.schema()).encode(&batch, &mut objects);
+            readable_encoder(&batch.columns.schema()).encode(&batch, &mut objects);
             objects.iter().for_each(|object| intake.push(now_us, object));
             return Ok(intake.decode_for(now_us, refusals).unwrap_or(Polled::Nothing(Duration::ZERO)));
         }
