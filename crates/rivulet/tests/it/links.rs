@@ -226,6 +226,17 @@ fn every_row_comes_once_although_both_sides_are_killed_and_the_way_breaks() {
 }
 
 #[test]
+fn every_row_comes_once_as_an_object_although_both_sides_are_killed_and_the_way_breaks() {
+    let (came, all) = numbers_after_kills(
+        "CREATE SOURCE up (object TEXT) FROM 'link:numbers' FORMAT RAW;
+         CREATE SINK there TO 'file:out/' FORMAT JSON WITH (commit_interval => '300 ms');
+         CREATE QUERY q AS SELECT CAST(json_value(object, '$.n') AS BIGINT) AS n FROM up INTO there",
+    );
+    let expected: Vec<u64> = (0..all).collect();
+    assert!(came == expected, "{} rows of {all} came", came.len());
+}
+
+#[test]
 fn an_input_of_an_application_loses_no_row_although_both_sides_are_killed_and_the_way_breaks() {
     let (mut came, all) = numbers_after_kills(
         "CREATE APPLICATION up INPUT numbers (n BIGINT) FROM 'link:numbers' FORMAT JSON WITH (durability => 'log')
