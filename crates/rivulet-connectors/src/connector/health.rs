@@ -124,6 +124,8 @@ struct Course {
     since: Option<Instant>,
     since_us: i64,
     retries: u64,
+    /// The number of failed attempts that was last told.
+    attempts: Option<u64>,
     last_error: Option<String>,
     /// When trouble was last logged.
     said: Option<Instant>,
@@ -248,11 +250,12 @@ impl Health {
         self.note(&mut course, Condition::Retrying, problem);
     }
 
-    /// Notes that nothing can be sent at present, and how many attempts are known to have failed since the last
-    /// success; at least one has.
+    /// Notes that nothing can be sent at present, and how many attempts have failed so far, of which those since the
+    /// last call count; at least one has failed since the last success.
     pub fn stand(&self, problem: &str, attempts: u64) {
         let mut course = self.course.lock();
-        let more = attempts.max(1).saturating_sub(course.retries);
+        let before = course.attempts.replace(attempts).unwrap_or(attempts);
+        let more = attempts.saturating_sub(before).max(u64::from(course.retries == 0));
         self.failures.fetch_add(more, Ordering::Relaxed);
         course.retries += more;
         self.note(&mut course, Condition::Retrying, problem);
@@ -513,10 +516,15 @@ mod tests {
         assert_eq!(known, HealthReport { oldest: None, ..troubled }, "it is known already");
         health.take(1, 1);
         let well = health.report();
-        health.stand("refused", 0);
+        health.stand("refused", 1);
         health.stand("refused", 4);
         let stood = health.report();
         assert_eq!((stood.condition, stood.retries, stood.failures), (Condition::Retrying, 4, 7));
+        health.recover();
+        // It was up and down again meanwhile.
+        health.stand("refused", 7);
+        let flapped = health.report();
+        assert_eq!((flapped.retries, flapped.failures), (3, 10));
         health.recover();
         assert_eq!((well.condition, well.retries, well.failures), (Condition::Ok, 0, 3));
         assert_eq!(well.last_error.as_deref(), Some("refused"));
