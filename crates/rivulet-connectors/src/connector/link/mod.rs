@@ -39,7 +39,8 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                them again after a crash, unless its sink has `delivery => 'none'`. With FORMAT RAW each row is a JSON \
                object in one TEXT column, with the columns of the stream as FORMAT JSON of sinks writes them; but a \
                float that is not finite is null. An input of an application takes these objects as its messages, and \
-               the sender keeps a row until it is in the log of events. A stream has one reader.",
+               the sender keeps a row until it is in the log of events. A row whose key no query has is counted, and \
+               its sender forgets it: create queries before gateways send. A stream has one reader.",
         formats: &["RAW"],
         guarantees: &[("", Guarantee::ExactlyOnce), ("senders with `delivery => 'none'`", Guarantee::AtMostOnce)],
         options: &[],
