@@ -328,6 +328,41 @@ fn rows_wait_on_disk_for_a_server_that_is_away_and_a_killed_gateway_loses_none()
 }
 
 #[test]
+fn a_stream_has_one_declared_reader_whether_that_runs_or_not() {
+    let (folder, link) = (TempDir::new().unwrap(), free_port());
+    let settings = [("RIVULET_LINK_ADDRESS", link.to_string())];
+    let mut cloud = start(folder.path(), &settings);
+    let application = |name: &str| {
+        format!(
+            "CREATE APPLICATION {name} INPUT numbers (n BIGINT) FROM 'link:readings' FORMAT JSON
+             WITH (durability => 'log') OUTPUT 'mqtt:{name}' FORMAT JSON AS SELECT n FROM numbers WHERE n >= 0"
+        )
+    };
+    let refused = |cloud: &Server, script: &str, reader: &str| {
+        let answer = cloud.sql(script).to_string();
+        let why = format!("the {reader} reads the stream 'readings' already, and a stream has one reader");
+        assert!(answer.contains(&why), "{answer}");
+    };
+    refused(&cloud, &format!("{}; {}", application("one"), application("two")), "application 'one'");
+    cloud.sql_ok("CREATE SOURCE up (n BIGINT) FROM 'link:readings'; CREATE SINK there TO 'mqtt:there' FORMAT JSON");
+    let query = "CREATE QUERY q AS SELECT n FROM up INTO there";
+    refused(&cloud, query, "application 'one'");
+    cloud.sql_ok(&application("one").replace("CREATE", "CREATE OR REPLACE").replace("n >= 0", "n >= 1"));
+    cloud.sql_ok("DROP APPLICATION one");
+    // The reader of the application may be about to end.
+    wait("the stream to be free", || cloud.sql(query)["error"].is_null());
+    cloud.sql_ok("PAUSE QUERY q");
+    cloud.signal("-TERM");
+    assert_eq!(cloud.wait_for_end(), Some(0));
+    cloud = start(folder.path(), &settings);
+    refused(&cloud, &application("two"), "query 'q'");
+    refused(&cloud, &query.replace("q AS", "r AS"), "query 'q'");
+    cloud.sql_ok("CREATE OR REPLACE QUERY q AS SELECT n + 1 AS n FROM up INTO there");
+    cloud.sql_ok("DROP QUERY q");
+    cloud.sql_ok(&application("two"));
+}
+
+#[test]
 fn windows_of_two_gateways_are_put_together_and_others_do_not_fit() {
     const DAY_MS: u64 = 86_400_000;
     let (cloud_folder, link) = (TempDir::new().unwrap(), free_port());
