@@ -166,6 +166,12 @@ impl Health {
         }
     }
 
+    /// Notes how long the oldest row has been waiting, of rows that were handed over late together.
+    pub fn age(&self, waited: Duration) {
+        let (mut course, since) = (self.course.lock(), Instant::now().checked_sub(waited));
+        course.marks.front_mut().zip(since).into_iter().for_each(|(mark, since)| mark.1 = since);
+    }
+
     /// Notes that the receiver has acknowledged this many rows and bytes.
     pub fn take(&self, rows: usize, bytes: usize) {
         self.take_some(rows, bytes);
@@ -500,8 +506,11 @@ mod tests {
         health.hand_late(2, waited);
         health.hand(1);
         assert!(health.oldest() >= Some(waited));
-        health.take(2, 0);
-        assert!(health.oldest() < Some(waited));
+        health.take(1, 0);
+        health.age(waited / 2);
+        assert!(health.oldest() >= Some(waited / 2) && health.oldest() < Some(waited));
+        health.take(1, 0);
+        assert!(health.oldest() < Some(waited / 2));
     }
 
     #[test]
