@@ -124,6 +124,8 @@ struct Course {
     since: Option<Instant>,
     since_us: i64,
     retries: u64,
+    /// The number of failed attempts that was last told.
+    attempts: Option<u64>,
     last_error: Option<String>,
     /// When trouble was last logged.
     said: Option<Instant>,
@@ -162,6 +164,12 @@ impl Health {
             Some((until, since)) if is_full || now - *since < MARK_EVERY => *until = handed,
             _ => course.marks.push_back((handed, now)),
         }
+    }
+
+    /// Notes how long the oldest row has been waiting, of rows that were handed over late together.
+    pub fn age(&self, waited: Duration) {
+        let (mut course, since) = (self.course.lock(), Instant::now().checked_sub(waited));
+        course.marks.front_mut().zip(since).into_iter().for_each(|(mark, since)| mark.1 = since);
     }
 
     /// Notes that the receiver has acknowledged this many rows and bytes.
@@ -248,11 +256,12 @@ impl Health {
         self.note(&mut course, Condition::Retrying, problem);
     }
 
-    /// Notes that nothing can be sent at present, and how many attempts are known to have failed since the last
-    /// success; at least one has.
+    /// Notes that nothing can be sent at present, and how many attempts have failed so far, of which those since the
+    /// last call count; at least one has failed since the last success.
     pub fn stand(&self, problem: &str, attempts: u64) {
         let mut course = self.course.lock();
-        let more = attempts.max(1).saturating_sub(course.retries);
+        let before = course.attempts.replace(attempts).unwrap_or(attempts);
+        let more = attempts.saturating_sub(before).max(u64::from(course.retries == 0));
         self.failures.fetch_add(more, Ordering::Relaxed);
         course.retries += more;
         self.note(&mut course, Condition::Retrying, problem);
@@ -493,13 +502,15 @@ mod tests {
     #[test]
     fn rows_that_waited_before_the_start_are_as_old_as_they_are() {
         let health = Health::new("sink 's'");
-        let waited = Duration::from_secs(1);
+        let waited = Duration::from_secs(3_600);
         health.hand_late(2, waited);
-        std::thread::sleep(MARK_EVERY);
         health.hand(1);
         assert!(health.oldest() >= Some(waited));
-        health.take(2, 0);
-        assert!(health.oldest() < Some(waited));
+        health.take(1, 0);
+        health.age(waited / 2);
+        assert!(health.oldest() >= Some(waited / 2) && health.oldest() < Some(waited));
+        health.take(1, 0);
+        assert!(health.oldest() < Some(waited / 2));
     }
 
     #[test]
@@ -514,10 +525,15 @@ mod tests {
         assert_eq!(known, HealthReport { oldest: None, ..troubled }, "it is known already");
         health.take(1, 1);
         let well = health.report();
-        health.stand("refused", 0);
+        health.stand("refused", 1);
         health.stand("refused", 4);
         let stood = health.report();
         assert_eq!((stood.condition, stood.retries, stood.failures), (Condition::Retrying, 4, 7));
+        health.recover();
+        // It was up and down again meanwhile.
+        health.stand("refused", 7);
+        let flapped = health.report();
+        assert_eq!((flapped.retries, flapped.failures), (3, 10));
         health.recover();
         assert_eq!((well.condition, well.retries, well.failures), (Condition::Ok, 0, 3));
         assert_eq!(well.last_error.as_deref(), Some("refused"));

@@ -1,7 +1,7 @@
 //! Secrets: values of options that statements name and do not contain.
 //!
-//! What must hold: a secret stands only for an option whose value is never shown, and its value is looked up when a
-//! source or sink is checked or opened, so it is nowhere else.
+//! What must hold: a secret stands only for an option whose value is never shown. Its value is looked up when a source
+//! or sink is checked or opened, and with each connection of a link. So it is kept nowhere else.
 
 use std::fmt;
 use std::sync::Arc;

@@ -138,7 +138,7 @@ struct State {
     is_connected: bool,
     /// Why there is no connection.
     problem: Option<String>,
-    /// How many attempts have failed since there was one.
+    /// How many attempts have failed, and connections have ended.
     attempts: u64,
     /// Why the other side does not take a stream of this side.
     refused: HashMap<StreamId, String>,
@@ -457,7 +457,8 @@ impl Worked {
         let mut session = peer.session.lock();
         session.attach(connection);
         let mut state = peer.state.lock();
-        *state = State { connection: state.connection + 1, is_connected: true, ..State::default() };
+        let (connection, attempts) = (state.connection + 1, state.attempts);
+        *state = State { connection, attempts, is_connected: true, ..State::default() };
         peer.woken.notify_one();
         let (common, number) = (common.clone(), state.connection);
         Self { common, peer: peer.clone(), number, end: "the connection has ended".into() }
@@ -598,7 +599,7 @@ impl Outgoing {
         self.peer.session.lock().taken(self.stream)
     }
 
-    /// How many attempts to connect have failed since the last connection.
+    /// How many attempts to connect have failed, and connections have ended, since this process dials the other one.
     pub fn attempts(&self) -> u64 {
         self.peer.state.lock().attempts
     }

@@ -590,7 +590,7 @@ impl Spooled {
         self.outgoing.taken().0.bytes
     }
 
-    /// How many attempts to connect have failed since the last connection.
+    /// As [`Outgoing::attempts`].
     pub fn attempts(&self) -> u64 {
         self.outgoing.attempts()
     }

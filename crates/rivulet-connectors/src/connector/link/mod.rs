@@ -37,9 +37,10 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                configuration. Columns are found by their names. While rows wait to be processed, the senders are \
                pushed back, each by itself. A sender keeps rows until a checkpoint of the query covers them, and sends \
                them again after a crash, unless its sink has `delivery => 'none'`. With FORMAT RAW each row is a JSON \
-               object in one TEXT column, with the columns of the stream as FORMAT JSON of sinks writes them. An input \
-               of an application takes these objects as its messages, and the sender keeps a row until it is in the \
-               log of events. A stream has one reader.",
+               object in one TEXT column, with the columns of the stream as FORMAT JSON of sinks writes them; but a \
+               float that is not finite is null. An input of an application takes these objects as its messages, and \
+               the sender keeps a row until it is in the log of events. A row whose key no query has is counted, and \
+               its sender forgets it: create queries before gateways send. A stream has one reader.",
         formats: &["RAW"],
         guarantees: &[("", Guarantee::ExactlyOnce), ("senders with `delivery => 'none'`", Guarantee::AtMostOnce)],
         options: &[],

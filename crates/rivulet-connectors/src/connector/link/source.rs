@@ -18,7 +18,7 @@ use crate::connector::convert::{Converted, is_readable};
 use crate::connector::given_format::format_or_json;
 use crate::connector::intake::{Intake, refuse};
 use crate::connector::{ConnectorError, Options, SourceSpec};
-use crate::formats::{EncodedRows, Format, object_encoder};
+use crate::formats::{EncodedRows, Format, readable_encoder};
 use crate::links::{Asked, Peer, Receive};
 
 /// The name of the connector.
@@ -33,7 +33,7 @@ const ACCOUNTS_MAX: usize = 65_536;
 /// How many streams and buffers without rows are passed over at once.
 const LOOKS_MAX: usize = 64;
 
-/// How many rows are made objects at once: as text they take more memory than in their buffer.
+/// How many rows are made objects at once, if they are small: as text they take more memory than in their buffer.
 const OBJECTS_MAX: usize = 1_024;
 
 /// The streams that other servers send.
@@ -77,7 +77,7 @@ struct Account {
     /// All rows of the buffers up to this one were given, and its checksum; 0 if it was given by nobody here.
     done: u64,
     checksum: u64,
-    /// Of the buffer after it, so many batches were given, as [`LinkSource::begin`] cuts them.
+    /// Of the buffer after it, so many rows were given.
     given: usize,
 }
 
@@ -291,25 +291,26 @@ impl LinkSource {
             }
             given = account.given;
         }
-        let rows_max = if self.objects.is_some() { OBJECTS_MAX } else { usize::MAX };
-        let cut = |batch: &Batch, from: usize| batch.slice(from, rows_max.min(batch.rows() - from));
-        let cuts = batches
-            .iter()
-            .flat_map(|batch| (0..batch.rows().max(1)).step_by(rows_max).map(move |from| cut(batch, from)));
-        self.taken.extend(cuts.skip(given));
+        for batch in batches {
+            let rest = batch.rows().saturating_sub(given);
+            given = given.saturating_sub(batch.rows());
+            if rest > 0 {
+                self.taken.push_back(batch.slice(batch.rows() - rest, rest));
+            }
+        }
         self.under_way = Some((stream.clone(), named));
         self.note_given(0);
     }
 
-    /// Notes that batches of the buffer under way were given, and whether those were all.
-    fn note_given(&mut self, batches: usize) {
+    /// Notes that rows of the buffer under way were given, and whether those were all.
+    fn note_given(&mut self, rows: usize) {
         let Some((Stream { peer, id, store: Some(store), .. }, (number, checksum))) = &self.under_way else { return };
         let is_done = self.taken.is_empty();
         let mut is_safe = is_done && !self.makes_checkpoints.load(Ordering::Relaxed);
         {
             let State { accounts, untold, .. } = &mut *self.incoming.state.lock();
             if let Some(account) = accounts.get_mut(store) {
-                account.given += batches;
+                account.given += rows;
                 if is_done {
                     (account.done, account.checksum, account.given) = (*number, *checksum, 0);
                 }
@@ -368,15 +369,25 @@ impl Source for LinkSource {
             self.take();
         }
         let Some(batch) = self.taken.pop_front() else { return Ok(Polled::Nothing(IDLE)) };
-        self.note_given(1);
-        if let Some(intake) = &mut self.objects {
-            let mut objects = EncodedRows::default();
-            object_encoder(&batch.columns.schema()).encode(&batch, &mut objects);
+        let Some(intake) = &mut self.objects else {
+            self.note_given(batch.rows());
+            let places = self.under_way.as_ref().map(|(stream, _)| stream.places.clone()).unwrap_or_default();
+            return self.rows(&batch, &places, now_us, refusals);
+        };
+        let (mut encoder, mut rows) = (readable_encoder(&batch.columns.schema()), 0);
+        while rows < batch.rows() && intake.has_room(OBJECTS_MAX) {
+            // As many as so far, so that of large rows only few are made beyond the bound of bytes.
+            let (more, mut objects) = (rows.clamp(1, batch.rows() - rows), EncodedRows::default());
+            encoder.encode(&batch.slice(rows, more), &mut objects);
             objects.iter().for_each(|object| intake.push(now_us, object));
-            return Ok(intake.decode_for(now_us, refusals).unwrap_or(Polled::Nothing(Duration::ZERO)));
+            rows += more;
         }
-        let places = self.under_way.as_ref().map(|(stream, _)| stream.places.clone()).unwrap_or_default();
-        self.rows(&batch, &places, now_us, refusals)
+        let polled = intake.decode_for(now_us, refusals);
+        if rows < batch.rows() {
+            self.taken.push_front(batch.slice(rows, batch.rows() - rows));
+        }
+        self.note_given(rows);
+        Ok(polled.unwrap_or(Polled::Nothing(Duration::ZERO)))
     }
 
     fn is_live(&self) -> bool {
@@ -405,5 +416,59 @@ impl Source for LinkSource {
             }
         };
         told.iter().for_each(|(stream, done)| stream.peer.confirm(stream.id, *done));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
+    use arrow::datatypes::{DataType, Field};
+
+    use super::*;
+    use crate::connector::intake::BYTES_AT_ONCE;
+    use crate::files::Files;
+
+    /// How many rows of a buffer are given at once as objects, if each has a text of this length.
+    fn rows_at_once(text_bytes: usize, rows: usize) -> Vec<usize> {
+        let schema = Arc::new(Schema::new(vec![Field::new("object", DataType::Utf8, false)]));
+        let format = format_or_json(Some(&("RAW".into(), Vec::new())), &Files::default()).unwrap();
+        let state = State { streams: BTreeMap::new(), ready: VecDeque::new(), accounts: BTreeMap::new(), untold: None };
+        let incoming = Incoming {
+            query: "q".into(),
+            name: "s".into(),
+            declared: Arc::new(Schema::empty()),
+            has_objects: true,
+            state: Mutex::new(state),
+        };
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values((0..).take(rows)));
+        let texts: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(text_bytes); rows]));
+        let columns = RecordBatch::try_from_iter([("n", numbers), ("text", texts)]).unwrap();
+        let zeros = || vec![0; rows].into();
+        let mut source = LinkSource {
+            incoming: Arc::new(incoming),
+            objects: Some(Intake::new(format.decoder(&schema, &[0], None).unwrap())),
+            schema,
+            taken: [Batch::new(vec![0; rows].into(), zeros(), zeros(), columns)].into(),
+            under_way: None,
+            makes_checkpoints: Arc::default(),
+            stated: BTreeMap::new(),
+        };
+        let (mut given, mut next) = (Vec::new(), 0);
+        while let Polled::Rows { columns, .. } = source.poll(1, 0, &mut Refusals::new(0)).unwrap() {
+            let objects = columns.column(0).as_string::<i32>();
+            for object in objects.iter().flatten() {
+                assert!(object.starts_with(&format!("{{\"n\":{next},")), "{object:.40}");
+                next += 1;
+            }
+            given.push(columns.num_rows());
+        }
+        given
+    }
+
+    #[test]
+    fn of_large_rows_few_are_made_objects_at_once() {
+        assert_eq!(rows_at_once(1, 2_500), [OBJECTS_MAX, OBJECTS_MAX, 452]);
+        assert_eq!(rows_at_once(BYTES_AT_ONCE / 4, 20), [4, 4, 4, 4, 4]);
+        assert_eq!(rows_at_once(BYTES_AT_ONCE, 3), [1, 1, 1]);
     }
 }
