@@ -27,7 +27,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use xxhash_rust::xxh3::xxh3_64;
 
-pub use dial::Target;
+pub use dial::{Target, Token};
 use listen::Known;
 pub use listen::{Listener, Listening};
 use peer::{Common, random};
@@ -210,8 +210,10 @@ impl Links {
             let mut receivers = self.common.receivers.lock();
             receivers.retain(|_, receiver| receiver.strong_count() > 0);
             let key = (scope.to_owned(), name.to_owned());
-            if receivers.contains_key(&key) {
-                return Err(format!("another source reads the stream '{name}' already"));
+            if let Some(reader) = receivers.get(&key).and_then(Weak::upgrade) {
+                let query = reader.query().to_owned();
+                drop(receivers);
+                return Err(format!("'{query}' reads the stream '{name}' already, and a stream has one reader"));
             }
             receivers.insert(key, Arc::downgrade(receiver));
         }
@@ -261,6 +263,10 @@ mod tests {
         }
 
         fn arrived(&self, _peer: &Arc<Peer>, _stream: Received) {}
+
+        fn query(&self) -> &str {
+            "a test"
+        }
     }
 
     /// A process without threads, what takes its streams, and how often something had room.

@@ -43,6 +43,9 @@ pub trait Receive: Send + Sync {
 
     /// Something of a stream that was accepted waits to be taken, or it does not go on.
     fn arrived(&self, peer: &Arc<Peer>, stream: Received);
+
+    /// The query that takes them, for errors.
+    fn query(&self) -> &str;
 }
 
 /// Keeps the buffers of a stream until they are durable on the other side, also when this process ends.
@@ -135,6 +138,8 @@ struct State {
     is_connected: bool,
     /// Why there is no connection.
     problem: Option<String>,
+    /// How many attempts have failed, and connections have ended.
+    attempts: u64,
     /// Why the other side does not take a stream of this side.
     refused: HashMap<StreamId, String>,
 }
@@ -175,7 +180,8 @@ impl Peer {
 
     /// Notes why there is no connection.
     pub(super) fn fail(&self, problem: String) {
-        self.state.lock().problem = Some(problem);
+        let mut state = self.state.lock();
+        (state.problem, state.attempts) = (Some(problem), state.attempts + 1);
     }
 
     /// The next buffer of a stream that this peer sends; `None` if none waits. The buffer before counts as taken.
@@ -306,7 +312,7 @@ impl Peer {
                         self.take_leave(&mut writer, &error).await;
                         return error.to_string();
                     },
-                    Err(error) => return error.to_string(),
+                    Err(error) => return told(&error),
                 },
                 outcome = write, if written < out.len() || !is_flushed => match outcome {
                     Ok((bytes, flushed)) => (written, is_flushed) = (written + bytes, flushed),
@@ -465,7 +471,8 @@ impl Worked {
         let mut session = peer.session.lock();
         session.attach(connection);
         let mut state = peer.state.lock();
-        *state = State { connection: state.connection + 1, is_connected: true, ..State::default() };
+        let (connection, attempts) = (state.connection + 1, state.attempts);
+        *state = State { connection, attempts, is_connected: true, ..State::default() };
         peer.woken.notify_one();
         let (common, number) = (common.clone(), state.connection);
         Self { common, peer: peer.clone(), number, end: "the connection has ended".into() }
@@ -527,6 +534,8 @@ pub(super) async fn greet(
 pub(super) fn told(error: &io::Error) -> String {
     match Fault::of(error) {
         Some(fault) => format!("{}: {}", fault.problem(), fault.hint("ca_file", "certificate_file")),
+        // It was in a hurry, and has not said so as TLS does.
+        None if error.kind() == io::ErrorKind::UnexpectedEof => "the other side has closed the connection".into(),
         None => error.to_string(),
     }
 }
@@ -604,6 +613,11 @@ impl Outgoing {
         self.peer.session.lock().taken(self.stream)
     }
 
+    /// How many attempts to connect have failed, and connections have ended, since this process dials the other one.
+    pub fn attempts(&self) -> u64 {
+        self.peer.state.lock().attempts
+    }
+
     /// Why nothing is sent at present, if that is so.
     pub fn problem(&self) -> Option<String> {
         let state = self.peer.state.lock();
@@ -620,5 +634,16 @@ impl Drop for Outgoing {
         self.peer.stores.lock().remove(&self.stream);
         // The connection ends with the last of its streams.
         self.peer.woken.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_ends_without_a_word_of_tls_is_told_as_any_other() {
+        let error = io::Error::new(io::ErrorKind::UnexpectedEof, "peer closed connection without sending close_notify");
+        assert_eq!(told(&error), "the other side has closed the connection");
     }
 }

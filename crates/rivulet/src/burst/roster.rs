@@ -117,6 +117,10 @@ impl Receive for Desk {
             None => _ = self.pipes.arrived(peer, stream),
         }
     }
+
+    fn query(&self) -> &str {
+        "burst workers"
+    }
 }
 
 impl Roster {

@@ -146,6 +146,10 @@ impl Receive for Desk {
             (self.news)();
         }
     }
+
+    fn query(&self) -> &str {
+        "a burst worker"
+    }
 }
 
 /// The server that is dialled may send what belongs to bursts.

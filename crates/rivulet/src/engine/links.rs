@@ -62,7 +62,11 @@ impl ServerLinks {
                     .with_hint("set link.address to an address of this machine that is free")
             })
         });
-        Ok(Self { _door: door.transpose()?, roster, burst_news, links })
+        let door = door.transpose()?;
+        if let (Some(door), Some(link)) = (&door, &config.link) {
+            tracing::info!(address = %door.address(), tls = link.tls.is_some(), "the door for links is open");
+        }
+        Ok(Self { _door: door, roster, burst_news, links })
     }
 
     /// The burst workers. They are of the default tenant, whose administrators are those of the server.

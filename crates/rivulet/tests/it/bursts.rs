@@ -295,6 +295,10 @@ impl Receive for Words {
     }
 
     fn arrived(&self, _peer: &Arc<Peer>, _stream: Received) {}
+
+    fn query(&self) -> &str {
+        "a test"
+    }
 }
 
 #[test]
