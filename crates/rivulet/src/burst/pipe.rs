@@ -20,8 +20,9 @@ use rivulet_runtime::{Pipe, PipeError, Waker, Word};
 use super::message;
 use crate::service::BURST_STREAMS;
 
-/// The name of the stream of [`Control`](super::message::Control) words, in both directions.
-pub(super) const CONTROL: &str = "$burst#control";
+/// How the names of the streams of [`Control`](super::message::Control) words begin. A number follows that the worker
+/// draws each time that it begins anew: the server answers by a stream of the same name.
+pub(super) const CONTROL: &str = "$burst#control/";
 
 /// What is gathered of a stream before it is sent, unless it is flushed.
 pub(super) const SEND: SendOptions =
@@ -362,7 +363,7 @@ mod tests {
         for what in [What::Channel(0), What::Channel(12), What::Words] {
             assert_eq!(named(&name(u64::MAX - 1, what)), Some((u64::MAX - 1, what)));
         }
-        for other in [CONTROL, "$burst", "$burst#1", "$burst#x/0", "$burst#1/", "orders#1/0"] {
+        for other in ["$burst#control/1", "$burst", "$burst#1", "$burst#x/0", "$burst#1/", "orders#1/0"] {
             assert_eq!(named(other), None, "{other}");
         }
     }

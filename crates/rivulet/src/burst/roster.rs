@@ -63,6 +63,8 @@ struct State {
 struct Worker {
     peer: Arc<Peer>,
     hears: Arc<Inbound>,
+    /// The name of both streams of control words.
+    answers: String,
     says: Option<Arc<Outgoing>>,
     /// Name, threads, and when its life ends; `None` before it has said so.
     is: Option<(String, usize, Option<i64>)>,
@@ -81,7 +83,7 @@ struct Ticket {
 impl Receive for Desk {
     fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<(u64, u64)>, String> {
         let mut state = self.state.lock();
-        if asked.name == CONTROL {
+        if asked.name.starts_with(CONTROL) {
             if asked.schema != message::schema() {
                 return Err("control words have other columns".into());
             }
@@ -91,7 +93,8 @@ impl Receive for Desk {
             let number = state.next;
             state.next += 1;
             let hears = Arc::new(Inbound::of(asked.stream));
-            let worker = Worker { peer: peer.clone(), hears, says: None, is: None, away_since_us: None };
+            let answers = asked.name.clone();
+            let worker = Worker { peer: peer.clone(), hears, answers, says: None, is: None, away_since_us: None };
             state.workers.insert(number, worker);
             drop(state);
             (self.news)();
@@ -223,7 +226,7 @@ impl Roster {
             self.desk.state.lock().workers.get_mut(&number).into_iter().for_each(change);
         };
         let says = worker.says.clone().unwrap_or_else(|| {
-            let says = self.links.open_to(&worker.peer, CONTROL.to_owned(), message::schema(), SEND);
+            let says = self.links.open_to(&worker.peer, worker.answers.clone(), message::schema(), SEND);
             let says = Arc::new(says);
             change(&mut |worker| worker.says = Some(says.clone()));
             says

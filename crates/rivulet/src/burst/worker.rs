@@ -118,15 +118,21 @@ struct Heard {
     control: Option<Arc<Inbound>>,
     /// Whether the server has not been told yet who this is.
     is_new: bool,
+    /// The name of the streams of control words, by which the server answers.
+    name: String,
     /// Streams of tickets that are not known yet.
     early: HashMap<u64, Vec<Asked>>,
 }
 
 impl Receive for Desk {
     fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<(u64, u64)>, String> {
-        if asked.name == CONTROL {
+        if asked.name.starts_with(CONTROL) {
+            let mut state = self.state.lock();
+            if asked.name != state.name {
+                return Err("the worker has begun anew".into());
+            }
             let control = Some(Arc::new(Inbound::of(asked.stream)));
-            *self.state.lock() = Heard { control, is_new: true, early: HashMap::new() };
+            *state = Heard { control, is_new: true, name: std::mem::take(&mut state.name), early: HashMap::new() };
         } else {
             let (ticket, _) = named(&asked.name).ok_or("it has no ticket")?;
             if self.pipes.accept(peer, asked).is_err() {
@@ -213,8 +219,11 @@ impl Worker {
     /// # Errors
     /// Why the server does not need this worker.
     pub(crate) fn turn(&mut self, now_us: i64) -> Result<(), String> {
-        let open = || self.links.open_to(&self.peer, CONTROL.to_owned(), message::schema(), SEND);
-        self.says.get_or_insert_with(open);
+        if self.says.is_none() {
+            let name = format!("{CONTROL}{:016x}", self.links.random());
+            self.desk.state.lock().name.clone_from(&name);
+            self.says = Some(self.links.open_to(&self.peer, name, message::schema(), SEND));
+        }
         self.hear(now_us)?;
         let desk = self.desk.clone();
         self.places.retain(|_, place| !place.pipe.is_over());

@@ -318,7 +318,7 @@ fn a_worker_of_another_version_and_streams_of_tasks_that_it_has_not_are_refused(
     let open = |name: &str| links.open_to(&peer, name.to_owned(), schema.clone(), options);
     let stranger = open("$burst#00000000000000aa/words");
     let nameless = open("$burst#something");
-    let control = open("$burst#control");
+    let control = open("$burst#control/1");
     for (stream, why) in [(&stranger, "no such ticket"), (&nameless, "no such ticket")] {
         wait_for(WAIT_MAX, why, || stream.problem().is_some_and(|problem| problem.contains(why)));
     }
