@@ -226,6 +226,11 @@ impl Worker {
         }
         self.hear(now_us)?;
         let desk = self.desk.clone();
+        // Where no task hears the server, what it says is not needed, and would hide that it closes its streams.
+        let has_ended = |place: &Place| place.has_failed || place.guest.as_ref().is_some_and(Guest::has_ended);
+        for place in self.places.values().filter(|place| has_ended(place)) {
+            while let Ok(Some(_)) = place.pipe.heard() {}
+        }
         self.places.retain(|_, place| !place.pipe.is_over());
         desk.pipes.tidy();
         for place in self.places.values_mut().filter(|place| !place.has_failed) {
