@@ -167,6 +167,17 @@ impl Peer {
         self.state.lock().is_connected
     }
 
+    /// Whether it may send a stream of this name, by its present rights.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn may_send(&self, stream: &str) -> Result<(), String> {
+        let rights = self.rights.lock().clone();
+        rights.map_or_else(|| Err("this server takes no streams from a server that it dials".into()), |rights| {
+            rights.may_send(stream)
+        })
+    }
+
     /// Stores may have more.
     pub(super) fn wake(&self) {
         self.woken.notify_one();

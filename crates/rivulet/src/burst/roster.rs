@@ -232,6 +232,7 @@ impl Roster {
             says
         });
         let told = |error: PipeError| error.to_string();
+        worker.peer.may_send(BURST_STREAMS)?;
         while let Some(element) = worker.hears.next(&worker.peer).map_err(told)? {
             match Control::read(&element).map_err(told)? {
                 Control::Hello { version, name, threads, limit_s } => {
