@@ -137,10 +137,17 @@ impl BigQueries {
         let waiting = placements.iter().filter(|one| one.step == MoveStep::Beginning).count();
         if begun + waiting == 0 {
             why.dedup();
+            if why.is_empty() {
+                why.push("the query has ended".into());
+            }
             return Err(ServiceError::new(ErrorKind::Unavailable, why.join("; ")).with_hint("SHOW BURSTS shows more"));
         }
         let on = self.names_on(&meant, &moved);
-        let rest = if waiting > 0 { format!("; {waiting} more go as soon as they can") } else { String::new() };
+        let mut rest = if waiting > 0 { format!("; {waiting} more go as soon as they can") } else { String::new() };
+        if !why.is_empty() {
+            why.dedup();
+            rest.push_str(&format!("; not the others: {}", why.join("; ")));
+        }
         Ok(format!(
             "{begun} of {} are on burst workers now: {}{rest}",
             counted(wanted.len() as u64, "task"),
@@ -171,7 +178,7 @@ impl BigQueries {
         let mut workers = if name.tenant.is_default() { roster.workers() } else { Vec::new() };
         workers.retain(|one| !self.ends_soon(one.ends_us));
         let (script, fingerprint) = (self.script_of(&name.tenant, &meant.text), meant.plan.fingerprint());
-        let mut asked = Vec::new();
+        let (mut asked, mut why) = (Vec::new(), Vec::new());
         for &place in wanted {
             // The one that has the least to do.
             let worker = workers.iter_mut().min_by_key(|one| (one.tickets + 1) * 1_000 / one.threads.max(1));
@@ -190,14 +197,17 @@ impl BigQueries {
                 limits: FlowLimits::default(),
             };
             let Ok(waker) = meant.flow().waker(place) else { continue };
-            if let Some(ticket) = roster.hold(worker.number, hold, (inputs, vec![output]), waker) {
-                let on = On { worker: worker.number, name: worker.name.clone(), reopens: false };
-                asked.push((place, ticket, on));
+            match roster.hold(worker.number, hold, (inputs, vec![output]), waker) {
+                Some(ticket) => {
+                    let on = On { worker: worker.number, name: worker.name.clone(), reopens: false };
+                    asked.push((place, ticket, on));
+                }
+                None => why.push(format!("the burst worker '{}' is gone", worker.name)),
             }
         }
         let tickets: Vec<u64> = asked.iter().map(|(_, ticket, _)| *ticket).collect();
         roster.wait(&tickets, self.opener.burst().answer_max);
-        let (mut held, mut why) = (Vec::new(), Vec::new());
+        let mut held = Vec::new();
         for (place, ticket, on) in asked {
             let outcome = roster.outcome(ticket);
             // A place that is not taken is given back.
