@@ -145,7 +145,7 @@ async fn serve(door: &Arc<Door>, stream: TcpStream, from: IpAddr, stranger: Stra
             Ok(false) => {
                 acceptor.failed("it is not encrypted");
                 let mut connection = Connection::new(0);
-                connection.say_bye("links to this server are encrypted: write tls => true");
+                connection.say_bye("links to this server are encrypted: write tls => true, or --tls");
                 refuse(door, connection, stream).await;
                 None
             }

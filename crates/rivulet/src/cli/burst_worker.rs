@@ -27,9 +27,12 @@ const FAREWELL_MAX: Duration = Duration::from_secs(1);
 /// Arguments of `rivulet burst-worker`.
 #[derive(Debug, clap::Args)]
 pub(super) struct BurstWorkerArguments {
-    /// The door of the server for links: its link.address. The connection is encrypted if --ca or --cert is given
+    /// The door of the server for links: its link.address
     #[arg(long, value_name = "HOST:PORT")]
     connect: String,
+    /// Encrypts the connection; --ca and --cert do, too
+    #[arg(long)]
+    tls: bool,
     /// The name that the server knows it by [default: a random one]
     #[arg(long)]
     name: Option<String>,
@@ -51,7 +54,7 @@ pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
     let (host, port) = arguments.connect.rsplit_once(':').ok_or_else(usage)?;
     let port: u16 = port.parse().map_err(|_| usage())?;
     let failed = |error: std::io::Error| CliError::new(format!("the worker failed: {error}"));
-    let (token, tls) = arguments.token.of_link()?;
+    let (token, tls) = arguments.token.of_link(arguments.tls)?;
     let machine = Machine::real();
     let name = arguments.name.clone().unwrap_or_else(|| format!("worker {:016x}", (machine.random)()));
     let threads = arguments.threads.map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from);

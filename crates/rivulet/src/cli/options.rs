@@ -67,15 +67,16 @@ impl TokenSource {
         self.trust.client(server, self.token(|| profile::token(server))?.as_deref())
     }
 
-    /// The token for a link to a server, and how it is encrypted: if authorities or a certificate are given.
+    /// The token for a link to a server, and how it is encrypted: if that is wanted, or authorities or a certificate are
+    /// given.
     ///
     /// # Errors
     /// As [`TokenSource::client`].
-    pub(super) fn of_link(&self) -> Result<(Option<Token>, Option<ClientTls>), CliError> {
+    pub(super) fn of_link(&self, is_encrypted: bool) -> Result<(Option<Token>, Option<ClientTls>), CliError> {
         let tls = self.trust.tls()?;
         let token = self.token(|| None)?;
         let token = token.map(|token| Token { name: token.clone(), value: Arc::new(move || Ok(token.clone())) });
-        Ok((token, (tls != ClientTls::default()).then_some(tls)))
+        Ok((token, (is_encrypted || tls != ClientTls::default()).then_some(tls)))
     }
 
     fn token(&self, remembered: impl FnOnce() -> Option<String>) -> Result<Option<String>, CliError> {

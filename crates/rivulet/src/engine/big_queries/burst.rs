@@ -170,12 +170,20 @@ impl BigQueries {
         wanted: &[(usize, usize)],
     ) -> Result<(Vec<Held>, Vec<String>), ServiceError> {
         let roster = self.opener.permitted.links().roster();
+        // A worker is of the tenant of its token, and only an administrator of the server may have one.
+        if !name.tenant.is_default() {
+            let message = format!("burst workers are of the default tenant, and '{name}' is not");
+            return Err(ServiceError::new(ErrorKind::Conflict, message));
+        }
+        let mut workers = roster.workers();
+        let none = match workers.is_empty() {
+            true => "no burst worker is connected",
+            false => "the burst workers that are connected end too soon",
+        };
         let none = || {
-            ServiceError::new(ErrorKind::Unavailable, "no burst worker is connected")
+            ServiceError::new(ErrorKind::Unavailable, none)
                 .with_hint("start one on another machine: rivulet burst-worker --connect HOST:PORT")
         };
-        // A worker is of the tenant of its token, and only an administrator of the server may have one.
-        let mut workers = if name.tenant.is_default() { roster.workers() } else { Vec::new() };
         workers.retain(|one| !self.ends_soon(one.ends_us));
         let (script, fingerprint) = (self.script_of(&name.tenant, &meant.text), meant.plan.fingerprint());
         let (mut asked, mut why) = (Vec::new(), Vec::new());
