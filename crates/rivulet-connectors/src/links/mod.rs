@@ -152,7 +152,7 @@ impl Links {
         if let Some(peer) = dialled.get(&target).and_then(Weak::upgrade) {
             return Ok(peer);
         }
-        let peer = Arc::new(Peer::new(None));
+        let peer = Arc::new(Peer::new(None, false));
         self.spawn(dial::dial(self.common.clone(), target.clone(), Arc::downgrade(&peer)))?;
         dialled.insert(target, Arc::downgrade(&peer));
         Ok(peer)
@@ -196,7 +196,7 @@ impl Links {
     /// Why it is not let in.
     pub fn admitted(&self, rights: Arc<dyn LinkRights>, mut connection: Connection) -> Result<Worked, String> {
         let them = connection.them().ok_or("it has not said who it is")?;
-        let peer = listen::peer_of(&self.known, rights, them)?;
+        let peer = listen::peer_of(&self.known, (rights, true), them)?;
         connection.say_hello(&Hello { name: self.common.name.clone(), run: self.common.run, token: None });
         Ok(Worked::begin(&self.common, &peer, connection))
     }

@@ -119,6 +119,7 @@ impl Common {
 pub struct Peer {
     /// What it may send; `None` if this process dials it, and takes nothing from it.
     pub(super) rights: Mutex<Option<Arc<dyn LinkRights>>>,
+    is_private: bool,
     session: Mutex<Session>,
     woken: Notify,
     /// Who takes the streams of the other side.
@@ -145,9 +146,10 @@ struct State {
 }
 
 impl Peer {
-    pub(super) fn new(rights: Option<Arc<dyn LinkRights>>) -> Self {
+    pub(super) fn new(rights: Option<Arc<dyn LinkRights>>, is_private: bool) -> Self {
         Self {
             rights: Mutex::new(rights),
+            is_private,
             session: Mutex::default(),
             woken: Notify::new(),
             takers: Mutex::default(),
@@ -165,6 +167,11 @@ impl Peer {
     /// Whether it is connected.
     pub fn is_connected(&self) -> bool {
         self.state.lock().is_connected
+    }
+
+    /// Whether it dials this process, and each of its connections is encrypted or on this machine.
+    pub fn is_private(&self) -> bool {
+        self.is_private
     }
 
     /// Whether it may send a stream of this name, by its present rights.

@@ -32,6 +32,8 @@ pub(crate) struct WorkerInfo {
     pub(crate) tickets: usize,
     /// When its life ends, if that has a limit; microseconds, by the clock of [`Roster::turn`].
     pub(crate) ends_us: Option<i64>,
+    /// Whether credentials may go to it: its connection is encrypted, or on this machine.
+    pub(crate) is_private: bool,
 }
 
 /// The burst workers of a tenant.
@@ -146,7 +148,7 @@ impl Roster {
         let info = |(&number, worker): (&u64, &Worker)| {
             let (name, threads, ends_us) = worker.is.clone()?;
             let tickets = state.tickets.values().filter(|ticket| ticket.worker == number).count();
-            Some(WorkerInfo { number, name, threads, tickets, ends_us })
+            Some(WorkerInfo { number, name, threads, tickets, ends_us, is_private: worker.peer.is_private() })
         };
         known.filter_map(info).collect()
     }

@@ -1,18 +1,23 @@
 //! `rivulet burst-worker`: runs tasks of a server's big queries for a while.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use arrow::array::RecordBatch;
 use rivulet_connectors::clock::SystemClock;
+use rivulet_connectors::connector::{ConnectorContext, Secrets};
 use rivulet_connectors::links::{Machine, Target};
 use rivulet_connectors::reach::AllowedHosts;
 use rivulet_dataflow::Clock;
 use rivulet_runtime::{WorkerSettings, Workers};
+use rivulet_sql::{Scope, SqlError, Statement, Table, parse_script, plan_query};
 
 use crate::burst::worker::{Me, PlannedQuery, ServerClock, Worker};
-use crate::script::{Planned, Script, Step};
+use crate::run::own_columns;
+use crate::service::ServiceError;
 
 use super::error::CliError;
 use super::options::TokenSource;
@@ -98,13 +103,35 @@ pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
     Ok(())
 }
 
-/// Plans the query of this name in a script.
+/// Plans the query of this name in a script of a server. Sources and sinks are not checked: their credentials are there
+/// only where this process is to read with them.
 fn plan(script: &str, query: &str) -> Result<PlannedQuery, String> {
-    let mut script = Script::parse(script).map_err(|error| error.message)?;
-    while let Some(step) = script.next_step().map_err(|error| error.message)? {
-        match step {
-            Step::Run(Planned { name, plan, host, .. }) if name == query => return Ok(PlannedQuery { plan, host }),
-            _ => {}
+    let failed = |error: SqlError| ServiceError::from(error).message;
+    let (mut scope, mut secrets, mut host) = (Scope::new(), HashMap::new(), ConnectorContext::of_user());
+    for (statement, _) in parse_script(script).map_err(failed)? {
+        let declared = match statement {
+            Statement::CreateSecret(create) => {
+                secrets.insert(create.name.text, create.value.0);
+                Ok(())
+            }
+            Statement::CreateSource(create) => {
+                create.declare(own_columns(&host.files)).and_then(|source| scope.add_source(source))
+            }
+            Statement::CreateSink(create) => create.declare().and_then(|sink| scope.add_sink(sink)),
+            Statement::CreateView(create) => scope.add_view(&create),
+            Statement::CreateTable(create) => {
+                let table = Table::new(&create.name.text, RecordBatch::new_empty(create.schema));
+                scope.add_table(&create.name, Arc::new(table))
+            }
+            Statement::CreateBigQuery(create) if create.name.text == query => {
+                host.secrets = Secrets::found_by(move |name| secrets.get(name).cloned());
+                return Ok(PlannedQuery { plan: plan_query(&create.query, &scope).map_err(failed)?, host });
+            }
+            _ => Ok(()),
+        };
+        // The text of the query may have the name of something that it does not need.
+        if let Err(error) = declared {
+            tracing::debug!("a declaration is left out: {}", failed(error));
         }
     }
     Err(format!("the script does not create '{query}'"))

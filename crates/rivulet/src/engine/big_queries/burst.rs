@@ -3,17 +3,18 @@
 //! What must hold: a statement moves tasks only of a query that was created for it and that has checkpoints, because
 //! the checkpoint is what remains of the state of a worker that is lost.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arrow::datatypes::Field;
 use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::{Clock, PartitionState};
 use rivulet_runtime::{Flow, FlowLimits, MoveError, MoveStep, Placement};
-use rivulet_sql::{Operators, QueryPlan, name_in_sql};
+use rivulet_sql::{Operators, QueryPlan, Table, name_in_sql, type_name};
 
-use super::declared::{names, text_of};
+use super::declared::{names, told};
 use super::note::ROWS_OF_ONE_PIECE;
 use super::{BigQueries, OneQuery, Remembered, run};
 use crate::burst::message::Hold;
@@ -185,12 +186,24 @@ impl BigQueries {
                 .with_hint("start one on another machine: rivulet burst-worker --connect HOST:PORT")
         };
         workers.retain(|one| !self.ends_soon(one.ends_us));
-        let (script, fingerprint) = (self.script_of(&name.tenant, &meant.text), meant.plan.fingerprint());
+        let script = |&stage: &usize| (stage, self.script_of(name, meant, stage));
+        let (scripts, fingerprint) = (meant.stages.iter().map(script).collect::<BTreeMap<_, _>>(), meant.plan.fingerprint());
         let (mut asked, mut why) = (Vec::new(), Vec::new());
         for &place in wanted {
+            if workers.is_empty() {
+                return Err(none());
+            }
+            let (script, with_credentials) = &scripts[&place.0];
             // The one that has the least to do.
-            let worker = workers.iter_mut().min_by_key(|one| (one.tickets + 1) * 1_000 / one.threads.max(1));
-            let worker = worker.ok_or_else(none)?;
+            let may_know = workers.iter_mut().filter(|one| with_credentials.is_none() || one.is_private);
+            let worker = may_know.min_by_key(|one| (one.tickets + 1) * 1_000 / one.threads.max(1));
+            let Some(worker) = worker else {
+                let source = with_credentials.as_deref().unwrap_or_default();
+                why.push(format!(
+                    "the source '{source}' has credentials, and no burst worker has an encrypted connection"
+                ));
+                continue;
+            };
             worker.tickets += 1;
             let nodes = meant.flow().stages()[place.0].nodes.clone();
             let (inputs, output) = columns(&meant.plan.dataflow, &nodes);
@@ -228,24 +241,31 @@ impl BigQueries {
         Ok((held, why))
     }
 
-    /// The statements that create a query with this text, and declare what it may need.
-    fn script_of(&self, tenant: &Tenant, text: &str) -> String {
+    /// The statements that create a query, and declare what a worker needs to plan it and to run one of its stages; and
+    /// the name of the source with which the stage begins, if they have its credentials. They have no others.
+    fn script_of(&self, name: &FullName, meant: &Meant, stage: usize) -> (String, Option<String>) {
+        let source = meant.flow().stages()[stage].source(&meant.plan.dataflow);
+        let source = source.map(|source| &*meant.plan.sources[source].declaration.name.text);
+        let secrets = self.opener.host_of(name).secrets;
         let known = self.known.lock();
         let is_usable =
-            |(number, one): &(&u64, &Remembered)| one.tenant == *tenant && !known.absent.contains_key(number);
-        let declared = known.remembered.iter().filter(is_usable).filter_map(|(_, one)| text_of(&one.statement));
-        let declared: Vec<(&str, &str)> = declared.collect();
+            |(number, one): &(&u64, &Remembered)| one.tenant == name.tenant && !known.absent.contains_key(number);
+        let usable = known.remembered.iter().filter(is_usable);
+        let declared: Vec<_> = usable.filter_map(|(_, one)| told(&one.statement, source, &secrets)).collect();
         // What a statement names may name more.
-        let (mut needed, mut wanted) = (BTreeSet::new(), vec![text]);
+        let (mut needed, mut wanted) = (BTreeSet::new(), vec![&*meant.text]);
         while let Some(text) = wanted.pop() {
-            for (place, (name, other)) in declared.iter().enumerate() {
+            for (place, (name, other, _)) in declared.iter().enumerate() {
                 if names(text, name) && needed.insert(place) {
                     wanted.push(other);
                 }
             }
         }
-        let texts = needed.into_iter().map(|place| declared[place].1);
-        texts.chain([text]).collect::<Vec<_>>().join(";\n")
+        let has_credentials = needed.iter().any(|place| declared[*place].2);
+        let texts = needed.into_iter().map(|place| declared[place].1.clone());
+        let texts = meant.plan.tables.iter().map(|table| without_rows(table)).chain(texts);
+        let script = texts.chain([meant.text.clone()]).collect::<Vec<_>>().join(";\n");
+        (script, source.filter(|_| has_credentials).map(str::to_owned))
     }
 
     /// Brings tasks of a query back from burst workers. Returns what it has done, in words.
@@ -441,6 +461,16 @@ impl BigQueries {
         let (number, text, plan, running) = (one.number, one.query.text.clone(), plan.clone(), running.clone());
         Ok(Meant { number, text, plan, running, stages })
     }
+}
+
+/// A statement that declares a table. A worker needs no rows of it: what looks them up stays on the server.
+fn without_rows(table: &Table) -> String {
+    let column = |field: &Arc<Field>| {
+        let not_null = if field.is_nullable() { "" } else { " NOT NULL" };
+        format!("{} {}{not_null}", name_in_sql(field.name()), type_name(field.data_type()))
+    };
+    let columns = table.schema().fields().iter().map(column).collect::<Vec<_>>().join(", ");
+    format!("CREATE TABLE {} ({columns}) FROM 'data:,' FORMAT CSV", name_in_sql(table.name()))
 }
 
 /// Microseconds.
