@@ -9,9 +9,9 @@ use datafusion_expr::LogicalPlan;
 use datafusion_physical_expr::PhysicalExpr;
 use rivulet_operators::{Model, Table};
 
-use crate::statement::{Declared, FormatSpec, Name};
+use crate::statement::{CreateSource, Declared, FormatSpec, Name};
 use crate::value::column_type_name;
-use crate::{Literal, Position, SqlError};
+use crate::{Literal, Position, SqlError, Statement, parse_stored};
 
 /// A source in force.
 #[derive(Clone, Debug)]
@@ -118,6 +118,14 @@ impl SourceDeclaration {
     /// The connector, in lower case: the part of the address before the colon.
     pub fn connector(&self) -> String {
         connector_of(&self.address)
+    }
+
+    /// Whether its statement has its columns. If not, they are those of its connector or of a file.
+    pub fn declares_columns(&self) -> bool {
+        // A query that reads a file by its path has a declaration of another name.
+        let is_own = |create: &CreateSource| create.columns.is_some() && create.name.text == self.name.text;
+        let stored = parse_stored(&self.text).map(|stored| stored.statement);
+        matches!(stored, Ok(Statement::CreateSource(create)) if is_own(&create))
     }
 
     /// The part of the address behind the colon.

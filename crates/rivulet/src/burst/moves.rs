@@ -34,6 +34,14 @@ fn how(plan: &QueryPlan, (index, stage): (usize, &Stage)) -> Result<String, Stri
     if let Some((node, why)) = stage.nodes.iter().find_map(|&node| Some((node, plan.stays(node)?))) {
         return Err(format!("operator {} {why}", node + 1));
     }
+    if (0..nodes.len()).any(|node| plan.calls_model(node)) {
+        return Err("a worker cannot plan the query: it uses a model, whose file a worker has not".into());
+    }
+    let declared = plan.sources.iter().map(|source| &source.declaration);
+    if let Some(source) = declared.into_iter().find(|source| run::has_columns_of_file(source)) {
+        let name = &source.name;
+        return Err(format!("a worker cannot plan the query: the columns of '{name}' are read from a file of this server"));
+    }
     let mut states = stage.nodes.iter().filter_map(|&node| plan.dataflow.address(node)).peekable();
     let is_stateless = states.peek().is_none();
     let state = if states.all(|address| address.is_transient) { "by merging" } else { "with its state" };

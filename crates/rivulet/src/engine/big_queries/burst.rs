@@ -14,7 +14,7 @@ use rivulet_dataflow::{Clock, PartitionState};
 use rivulet_runtime::{Flow, FlowLimits, MoveError, MoveStep, Placement};
 use rivulet_sql::{Operators, QueryPlan, Table, name_in_sql, type_name};
 
-use super::declared::{names, told};
+use super::declared::{names, text_of, told};
 use super::note::ROWS_OF_ONE_PIECE;
 use super::{BigQueries, OneQuery, Remembered, run};
 use crate::burst::message::Hold;
@@ -251,21 +251,22 @@ impl BigQueries {
         let is_usable =
             |(number, one): &(&u64, &Remembered)| one.tenant == name.tenant && !known.absent.contains_key(number);
         let usable = known.remembered.iter().filter(is_usable);
-        let declared: Vec<_> = usable.filter_map(|(_, one)| told(&one.statement, source, &secrets)).collect();
+        let declared: Vec<_> =
+            usable.filter_map(|(_, one)| Some((&one.statement, text_of(&one.statement)?))).collect();
         // What a statement names may name more.
         let (mut needed, mut wanted) = (BTreeSet::new(), vec![&*meant.text]);
         while let Some(text) = wanted.pop() {
-            for (place, (name, other, _)) in declared.iter().enumerate() {
+            for (place, (_, (name, other))) in declared.iter().enumerate() {
                 if names(text, name) && needed.insert(place) {
                     wanted.push(other);
                 }
             }
         }
-        let has_credentials = needed.iter().any(|place| declared[*place].2);
-        let texts = needed.into_iter().map(|place| declared[place].1.clone());
-        let texts = meant.plan.tables.iter().map(|table| without_rows(table)).chain(texts);
+        let told = needed.into_iter().filter_map(|place| told(declared[place].0, source, &secrets));
+        let (told, have): (Vec<String>, Vec<bool>) = told.unzip();
+        let texts = meant.plan.tables.iter().map(|table| without_rows(table)).chain(told);
         let script = texts.chain([meant.text.clone()]).collect::<Vec<_>>().join(";\n");
-        (script, source.filter(|_| has_credentials).map(str::to_owned))
+        (script, source.filter(|_| have.contains(&true)).map(str::to_owned))
     }
 
     /// Brings tasks of a query back from burst workers. Returns what it has done, in words.

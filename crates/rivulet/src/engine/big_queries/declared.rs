@@ -105,24 +105,25 @@ pub(super) fn declared_by(statement: &Statement) -> Option<(Declared, &str)> {
     Declaration::of(statement).map(|one| (one.what, one.name.text.as_str()))
 }
 
-/// The name of what a recorded statement declares, its text for another process, and whether that has credentials. It
-/// has those alone of the source that the other process `reads`.
-pub(super) fn told<'s>(
-    statement: &'s Statement,
-    reads: Option<&str>,
-    secrets: &Secrets,
-) -> Option<(&'s str, String, bool)> {
+/// The name of what a recorded statement declares, and its text.
+pub(super) fn text_of(statement: &Statement) -> Option<(&str, &str)> {
+    Declaration::of(statement).map(|one| (one.name.text.as_str(), one.text))
+}
+
+/// The text of a declaration for another process, and whether it has credentials. It has those alone of the source that
+/// the other process `reads`.
+pub(super) fn told(statement: &Statement, reads: Option<&str>, secrets: &Secrets) -> Option<(String, bool)> {
     let Declaration { what, name, text, .. } = Declaration::of(statement)?;
     let shown = if what == Declared::View { text.to_owned() } else { shown_statement(text, &shown_option) };
     let named = statement.secrets();
     if what != Declared::Source || reads != Some(&name.text) || (shown == text && named.is_empty()) {
-        return Some((&name.text, shown, false));
+        return Some((shown, false));
     }
     let values = named.into_iter().filter_map(|(name, _)| Some((name_in_sql(name), secrets.get(name)?)));
     let create = |(name, value): (_, String)| {
         format!("CREATE OR REPLACE SECRET {name} AS '{}';\n", value.replace('\'', "''"))
     };
-    Some((&name.text, values.map(create).collect::<String>() + text, true))
+    Some((values.map(create).collect::<String>() + text, true))
 }
 
 /// What a recorded statement creates, in words: `source 'bids'`.
@@ -504,7 +505,7 @@ mod tests {
         let statements = rivulet_sql::parse_script(&source).expect("statements");
         let said = |reads: &str| {
             let said = statements.iter().map(|(statement, _)| told(statement, Some(reads), &secrets).expect("told"));
-            let (texts, have): (Vec<String>, Vec<bool>) = said.map(|(_, text, has)| (text, has)).unzip();
+            let (texts, have): (Vec<String>, Vec<bool>) = said.unzip();
             (texts.join(";\n"), have)
         };
         let (text, have) = said("one");
