@@ -141,6 +141,11 @@ impl Roster {
         Ok(Arc::new(Self { links: links.clone(), lost_after_us, desk }))
     }
 
+    /// Whether no worker has come that is not lost.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.desk.state.lock().workers.is_empty()
+    }
+
     /// The workers that can be given tasks.
     pub(crate) fn workers(&self) -> Vec<WorkerInfo> {
         let state = self.desk.state.lock();

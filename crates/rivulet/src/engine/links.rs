@@ -19,7 +19,7 @@ pub(super) struct ServerLinks {
     /// Rings when a burst worker has said something.
     pub(super) burst_news: Arc<Bell>,
     /// The door, if others may link to this server. It closes when this is dropped.
-    _door: Option<Listener>,
+    door: Option<Listener>,
 }
 
 impl ServerLinks {
@@ -66,7 +66,12 @@ impl ServerLinks {
         if let (Some(door), Some(link)) = (&door, &config.link) {
             tracing::info!(address = %door.address(), tls = link.tls.is_some(), "the door for links is open");
         }
-        Ok(Self { _door: door, roster, burst_news, links })
+        Ok(Self { door, roster, burst_news, links })
+    }
+
+    /// Whether others may link to this server.
+    pub(super) fn has_door(&self) -> bool {
+        self.door.is_some()
     }
 
     /// The burst workers. They are of the default tenant, whose administrators are those of the server.

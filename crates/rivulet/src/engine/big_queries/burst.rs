@@ -374,10 +374,12 @@ impl BigQueries {
         self.that(|one| one.life.flow().is_some() && one.plan.as_ref().is_some_and(|plan| plan.is_burst))
     }
 
-    /// Starts the thread that hears burst workers.
+    /// Starts the thread that hears burst workers, if they have a door.
     pub(in crate::engine) fn watch_bursts(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
-        let queries = self.clone();
-        let links = self.opener.permitted.links();
+        let (queries, links) = (self.clone(), self.opener.permitted.links());
+        if !links.has_door() {
+            return Ok(());
+        }
         threads.start_paced("rivulet-bursts", &links.burst_news, Duration::ZERO, move || queries.look_at_bursts())
     }
 
@@ -385,8 +387,9 @@ impl BigQueries {
     fn look_at_bursts(self: &Arc<Self>) -> Duration {
         let (roster, answer_max) = (self.opener.permitted.links().roster(), self.opener.burst().answer_max);
         roster.turn(SystemClock.steady_us());
-        let workers = roster.workers();
-        for (name, one) in self.bursting() {
+        let (workers, bursting) = (roster.workers(), self.bursting());
+        self.on_workers.lock().retain(|(number, ..), _| bursting.iter().any(|(_, one)| one.number == *number));
+        for (name, one) in bursting {
             let (Some(running), Some(plan)) = (one.life.flow(), &one.plan) else { continue };
             for task in running.flow().placements() {
                 let place = (task.stage, task.instance);
@@ -409,7 +412,7 @@ impl BigQueries {
             }
         }
         // Without workers, a bell rings when one comes.
-        if workers.is_empty() { IDLE_PERIOD } else { LOOK_PERIOD }
+        if roster.is_empty() { IDLE_PERIOD } else { LOOK_PERIOD }
     }
 
     /// The flow of a query, and the stages that may go to workers if `operators` are redirected.
