@@ -100,7 +100,11 @@ impl Inbound {
                     *rest = Some(buffer.elements().map_err(wrong)?);
                 }
                 None if peer.has(stream) => return Ok(None),
-                None => return Err(PipeError::Lost("the other side has closed its streams".into())),
+                None => {
+                    // Whoever asks again is told again.
+                    self.arrived();
+                    return Err(PipeError::Lost("the other side has closed its streams".into()));
+                }
             }
         }
     }
@@ -210,8 +214,7 @@ impl LinkPipe {
     }
 
     fn may_push(&self) -> bool {
-        // All are asked.
-        self.sends.iter().filter(|stream| !stream.has_room()).count() == 0
+        self.sends.iter().all(Outgoing::has_room)
     }
 
     fn look_for_room(&self) {
@@ -317,6 +320,11 @@ impl Pipes {
         let mut by_ticket = self.by_ticket.lock();
         by_ticket.retain(|_, (_, pipe)| pipe.strong_count() > 0);
         self.by_stream.lock().retain(|_, (ticket, _)| by_ticket.contains_key(ticket));
+    }
+
+    /// Whether there is a pipe with a ticket.
+    pub(super) fn knows(&self, ticket: u64) -> bool {
+        self.by_ticket.lock().contains_key(&ticket)
     }
 
     /// Takes a stream of a peer, which the caller knows to have the ticket. Called while its session is locked.

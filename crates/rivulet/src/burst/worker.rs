@@ -84,8 +84,8 @@ pub(crate) struct Worker {
     desk: Arc<Desk>,
     says: Option<Outgoing>,
     planner: Planner,
-    /// The last script, with the query and its plan.
-    planned: Option<(Hold, Arc<PlannedQuery>)>,
+    /// The last script and query, and its plan.
+    planned: Option<(String, String, Arc<PlannedQuery>)>,
     clock: Arc<ServerClock>,
     workers: Arc<Workers>,
     places: BTreeMap<u64, Place>,
@@ -135,8 +135,10 @@ impl Receive for Desk {
             *state = Heard { control, is_new: true, name: std::mem::take(&mut state.name), early: HashMap::new() };
         } else {
             let (ticket, _) = named(&asked.name).ok_or("it has no ticket")?;
-            if self.pipes.accept(peer, asked).is_err() {
-                self.state.lock().early.entry(ticket).or_default().push(asked.clone());
+            let mut state = self.state.lock();
+            match self.pipes.knows(ticket) {
+                true => self.pipes.accept(peer, asked)?,
+                false => state.early.entry(ticket).or_default().push(asked.clone()),
             }
         }
         (self.news)();
@@ -264,7 +266,10 @@ impl Worker {
                         let ticket = hold.ticket;
                         let answer = match self.hold(*hold) {
                             Ok(()) => Control::Held { ticket },
-                            Err(why) => Control::Refused { ticket, why },
+                            Err(why) => {
+                                self.desk.state.lock().early.remove(&ticket);
+                                Control::Refused { ticket, why }
+                            }
                         };
                         self.say(&answer);
                     }
@@ -289,7 +294,6 @@ impl Worker {
 
     /// Makes a place for a task.
     fn hold(&mut self, hold: Hold) -> Result<(), String> {
-        let early = self.desk.state.lock().early.remove(&hold.ticket).unwrap_or_default();
         let planned = self.plan(&hold)?;
         let dataflow = &planned.plan.dataflow;
         if hold.nodes.is_empty() || hold.nodes.iter().any(|&node| node >= dataflow.nodes().len()) {
@@ -301,6 +305,8 @@ impl Worker {
         let (takes, gives) = columns(dataflow, &hold.nodes);
         let pipe = Arc::new(LinkPipe::open(&self.links, &self.peer, hold.ticket, vec![gives], takes));
         self.desk.pipes.add(hold.ticket, &pipe);
+        // From here on its streams come to the pipe.
+        let early = self.desk.state.lock().early.remove(&hold.ticket).unwrap_or_default();
         early.iter().try_for_each(|asked| self.desk.pipes.accept(&self.peer, asked))?;
         tracing::info!(query = hold.query, nodes = ?hold.nodes, instance = hold.instance, "has a place");
         let (state, guest, has_failed) = Default::default();
@@ -310,15 +316,14 @@ impl Worker {
 
     /// The plan of a task, which is that of the server.
     fn plan(&mut self, hold: &Hold) -> Result<Arc<PlannedQuery>, String> {
-        let is_same = |(one, _): &&(Hold, _)| one.script == hold.script && one.query == hold.query;
-        let planned = match self.planned.as_ref().filter(is_same) {
-            Some((_, planned)) => planned.clone(),
-            None => Arc::new((self.planner)(&hold.script, &hold.query)?),
+        let planned = match &self.planned {
+            Some((script, query, planned)) if *script == hold.script && *query == hold.query => planned.clone(),
+            _ => Arc::new((self.planner)(&hold.script, &hold.query)?),
         };
         if planned.plan.fingerprint() != hold.fingerprint {
             return Err("the worker plans the query in another way: is its program the same?".into());
         }
-        self.planned = Some((hold.clone(), planned.clone()));
+        self.planned = Some((hold.script.clone(), hold.query.clone(), planned.clone()));
         Ok(planned)
     }
 }
