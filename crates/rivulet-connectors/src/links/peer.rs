@@ -180,9 +180,10 @@ impl Peer {
     /// Why it may not.
     pub fn may_send(&self, stream: &str) -> Result<(), String> {
         let rights = self.rights.lock().clone();
-        rights.map_or_else(|| Err("this server takes no streams from a server that it dials".into()), |rights| {
-            rights.may_send(stream)
-        })
+        rights.map_or_else(
+            || Err("this server takes no streams from a server that it dials".into()),
+            |rights| rights.may_send(stream),
+        )
     }
 
     /// Stores may have more.

@@ -40,7 +40,9 @@ fn how(plan: &QueryPlan, (index, stage): (usize, &Stage)) -> Result<String, Stri
     let declared = plan.sources.iter().map(|source| &source.declaration);
     if let Some(source) = declared.into_iter().find(|source| run::has_columns_of_file(source)) {
         let name = &source.name;
-        return Err(format!("a worker cannot plan the query: the columns of '{name}' are read from a file of this server"));
+        return Err(format!(
+            "a worker cannot plan the query: the columns of '{name}' are read from a file of this server"
+        ));
     }
     let mut states = stage.nodes.iter().filter_map(|&node| plan.dataflow.address(node)).peekable();
     let is_stateless = states.peek().is_none();

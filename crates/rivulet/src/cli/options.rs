@@ -67,8 +67,7 @@ impl TokenSource {
         self.trust.client(server, self.token(|| profile::token(server))?.as_deref())
     }
 
-    /// The token for a link to a server, and how it is encrypted: if that is wanted, or authorities or a certificate are
-    /// given.
+    /// The token for a link to a server, and how it is encrypted, if it is or authorities or a certificate are given.
     ///
     /// # Errors
     /// As [`TokenSource::client`].

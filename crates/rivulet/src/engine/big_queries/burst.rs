@@ -187,7 +187,8 @@ impl BigQueries {
         };
         workers.retain(|one| !self.ends_soon(one.ends_us));
         let script = |&stage: &usize| (stage, self.script_of(name, meant, stage));
-        let (scripts, fingerprint) = (meant.stages.iter().map(script).collect::<BTreeMap<_, _>>(), meant.plan.fingerprint());
+        let (scripts, fingerprint) =
+            (meant.stages.iter().map(script).collect::<BTreeMap<_, _>>(), meant.plan.fingerprint());
         let (mut asked, mut why) = (Vec::new(), Vec::new());
         for &place in wanted {
             if workers.is_empty() {
@@ -251,8 +252,7 @@ impl BigQueries {
         let is_usable =
             |(number, one): &(&u64, &Remembered)| one.tenant == name.tenant && !known.absent.contains_key(number);
         let usable = known.remembered.iter().filter(is_usable);
-        let declared: Vec<_> =
-            usable.filter_map(|(_, one)| Some((&one.statement, text_of(&one.statement)?))).collect();
+        let declared: Vec<_> = usable.filter_map(|(_, one)| Some((&one.statement, text_of(&one.statement)?))).collect();
         // What a statement names may name more.
         let (mut needed, mut wanted) = (BTreeSet::new(), vec![&*meant.text]);
         while let Some(text) = wanted.pop() {

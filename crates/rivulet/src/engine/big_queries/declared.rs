@@ -120,9 +120,8 @@ pub(super) fn told(statement: &Statement, reads: Option<&str>, secrets: &Secrets
         return Some((shown, false));
     }
     let values = named.into_iter().filter_map(|(name, _)| Some((name_in_sql(name), secrets.get(name)?)));
-    let create = |(name, value): (_, String)| {
-        format!("CREATE OR REPLACE SECRET {name} AS '{}';\n", value.replace('\'', "''"))
-    };
+    let create =
+        |(name, value): (_, String)| format!("CREATE OR REPLACE SECRET {name} AS '{}';\n", value.replace('\'', "''"));
     Some((values.map(create).collect::<String>() + text, true))
 }
 
