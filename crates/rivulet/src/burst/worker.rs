@@ -228,14 +228,9 @@ impl Worker {
         }
         self.hear(now_us)?;
         let desk = self.desk.clone();
-        // Where no task hears the server, what it says is not needed, and would hide that it closes its streams.
-        let has_ended = |place: &Place| place.has_failed || place.guest.as_ref().is_some_and(Guest::has_ended);
-        for place in self.places.values().filter(|place| has_ended(place)) {
-            while let Ok(Some(_)) = place.pipe.heard() {}
-        }
         self.places.retain(|_, place| !place.pipe.is_over());
         desk.pipes.tidy();
-        for place in self.places.values_mut().filter(|place| !place.has_failed) {
+        for place in self.places.values_mut() {
             if let Err(error) = place.turn(&self.workers) {
                 // If even that cannot be said, the server has gone away.
                 let _ = place.pipe.say(Word::Failed(error.to_string()));
@@ -329,9 +324,12 @@ impl Worker {
 }
 
 impl Place {
-    /// Hears what comes before the task, and starts the task. It hears the rest itself.
+    /// Hears what comes before the task, and starts the task. It hears the rest itself, up to its end.
     fn turn(&mut self, workers: &Workers) -> Result<(), PipeError> {
-        while self.guest.is_none() {
+        let has_ended = self.has_failed || self.guest.as_ref().is_some_and(Guest::has_ended);
+        // What nobody hears would hide that the server has closed its streams.
+        while has_ended && let Ok(Some(_)) = self.pipe.heard() {}
+        while self.guest.is_none() && !self.has_failed {
             match self.pipe.heard()? {
                 None => break,
                 Some(Word::State { operator, part, frame }) => self.state.push((operator, part, frame)),
