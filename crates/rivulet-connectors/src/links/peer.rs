@@ -451,22 +451,19 @@ impl Peer {
     /// Accepts streams that the other side wants to send, or says why not. Returns who was asked: without the lock of
     /// the session they may be dropped.
     fn settle(self: &Arc<Self>, common: &Common, session: &mut Session) -> Vec<Arc<dyn Receive>> {
-        let rights = self.rights.lock().clone();
-        let mut receivers = Vec::new();
+        let (rights, mut receivers) = (self.rights.lock().clone(), Vec::new());
+        let receiver = |name| rights.as_ref().and_then(|rights| common.receiver(rights.scope(), name));
         for asked in session.asked() {
             let name = base(&asked.name);
-            let accepted = match &rights {
-                None => Err("this server takes no streams from a server that it dials".into()),
-                Some(rights) => rights.may_send(name).and_then(|()| match common.receiver(rights.scope(), name) {
-                    Some(receiver) => {
-                        let accepted = receiver.accept(self, &asked);
-                        self.takers.lock().insert(asked.stream, Arc::downgrade(&receiver));
-                        receivers.push(receiver);
-                        accepted
-                    }
-                    None => Err(format!("no source reads the stream '{name}'")),
-                }),
-            };
+            let accepted = self.may_send(name).and_then(|()| match receiver(name) {
+                Some(receiver) => {
+                    let accepted = receiver.accept(self, &asked);
+                    self.takers.lock().insert(asked.stream, Arc::downgrade(&receiver));
+                    receivers.push(receiver);
+                    accepted
+                }
+                None => Err(format!("no source reads the stream '{name}'")),
+            });
             match accepted {
                 Ok(after) => session.accept(asked.stream, after, ReceiveOptions::default()),
                 Err(why) => session.refuse(asked.stream, &why),
