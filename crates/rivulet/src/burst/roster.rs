@@ -252,7 +252,9 @@ impl Roster {
                     }
                     let ends_us =
                         limit_s.map(|limit_s| now_us.saturating_add_unsigned(limit_s.saturating_mul(1_000_000)));
-                    tracing::info!(worker = name, threads, "a burst worker has come");
+                    if worker.is.is_none() {
+                        tracing::info!(worker = name, threads, "a burst worker has come");
+                    }
                     change(&mut |worker| worker.is = Some((name.clone(), threads, ends_us)));
                 }
                 Control::Held { ticket } => self.settle(number, ticket, Ok(())),

@@ -206,7 +206,18 @@ impl Worker {
         self.says.as_ref()?.problem()
     }
 
-    /// Says that it ends: the server gives it no more tasks.
+    /// Its life ends now: the server gives it no more tasks, and takes back those that it has.
+    pub(crate) fn end(&mut self, now_us: i64) {
+        self.me.ends_us = Some(now_us);
+        self.desk.state.lock().is_new = true;
+    }
+
+    /// Whether it has no task.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Says that it has ended.
     pub(crate) fn leave(&self) {
         self.say(&Control::Bye { why: "it has ended".into() });
     }

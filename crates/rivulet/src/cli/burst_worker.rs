@@ -26,6 +26,9 @@ use super::signals::{say, stop_on_signal};
 /// How often it looks at least whether something is to be done.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
+/// How long the server may take to take its tasks back.
+const RETURN_MAX_US: i64 = 20_000_000;
+
 /// How long its last word to the server may take.
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
@@ -77,9 +80,13 @@ pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
         Worker::join(me, (machine, target), (workers, clock.clone()), Box::new(plan), news).map_err(failed)?;
     let stop = Arc::<AtomicBool>::default();
     stop_on_signal(stop.clone())?;
-    let mut told = None;
-    while !stop.load(Ordering::Relaxed) {
+    let (mut told, mut stops_us) = (None, None);
+    loop {
         let at_us = now_us();
+        if stop.load(Ordering::Relaxed) && stops_us.is_none() {
+            worker.end(at_us);
+            stops_us = Some(at_us.saturating_add(RETURN_MAX_US));
+        }
         worker.turn(at_us).map_err(|why| CliError::new(format!("the server does not take this worker: {why}")))?;
         let problem = worker.problem();
         if problem != told {
@@ -90,7 +97,9 @@ pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
             told = problem;
         }
         let is_idle = |since_us: i64| arguments.idle_s.is_some_and(|idle_s| at_us - since_us >= in_us(idle_s));
-        if worker.idle_since_us().is_some_and(is_idle) || ends_us.is_some_and(|ends_us| at_us >= ends_us) {
+        let ends_us = stops_us.or(ends_us);
+        let is_free = stops_us.is_some() && worker.is_empty();
+        if is_free || worker.idle_since_us().is_some_and(is_idle) || ends_us.is_some_and(|ends_us| at_us >= ends_us) {
             break;
         }
         thread::park_timeout(LOOK_PERIOD);

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -238,6 +238,23 @@ fn a_worker_ends_when_it_has_nothing_to_do_and_hands_its_tasks_back_before_its_e
     assert_eq!(limited.end(), Some(0));
     check(&server, folder.path());
     let log = std::fs::read_to_string(folder.path().join("log")).unwrap();
+    assert!(!log.contains("a query has failed"), "{log}");
+}
+
+#[test]
+fn a_worker_that_is_stopped_hands_its_tasks_back() {
+    let folder = TempDir::new().unwrap();
+    let (server, link) = server_with_bids(folder.path(), 150_000);
+    let counts = COUNTS.replace("{bid}", "bid");
+    server.sql_ok(&format!("CREATE QUERY q AS {counts} INTO moved WITH (burst => true, fuse => 'none')"));
+    let window = operator(&server, "q", "with its state");
+    let mut worker = Worker::start(folder.path(), "one", link, &[]);
+    redirect(&server, &format!("ALTER QUERY q REDIRECT {window} TO BURST"));
+    let stopped = Command::new("kill").args(["-TERM", &worker.0.id().to_string()]).status().unwrap();
+    assert!(stopped.success());
+    assert_eq!(worker.end(), Some(0));
+    check(&server, folder.path());
+    let log = said(folder.path(), "log");
     assert!(!log.contains("a query has failed"), "{log}");
 }
 
