@@ -9,7 +9,7 @@ use datafusion_expr::LogicalPlan;
 use datafusion_physical_expr::PhysicalExpr;
 use rivulet_operators::{Model, Table};
 
-use crate::statement::{CreateSource, Declared, FormatSpec, Name};
+use crate::statement::{Declared, FormatSpec, Name};
 use crate::value::column_type_name;
 use crate::{Literal, Position, SqlError, Statement, parse_stored};
 
@@ -122,10 +122,8 @@ impl SourceDeclaration {
 
     /// Whether its statement has its columns. If not, they are those of its connector or of a file.
     pub fn declares_columns(&self) -> bool {
-        // A query that reads a file by its path has a declaration of another name.
-        let is_own = |create: &CreateSource| create.columns.is_some() && create.name.text == self.name.text;
         let stored = parse_stored(&self.text).map(|stored| stored.statement);
-        matches!(stored, Ok(Statement::CreateSource(create)) if is_own(&create))
+        matches!(stored, Ok(Statement::CreateSource(create)) if create.columns.is_some())
     }
 
     /// The part of the address behind the colon.
