@@ -122,10 +122,11 @@ impl BigQueries {
             return Ok("so much of it is on burst workers already, nothing was done".into());
         }
         let (held, mut why) = self.hold(name, &meant, &wanted)?;
-        let mut moved = Vec::new();
+        let (mut moved, mut workers) = (Vec::new(), BTreeSet::new());
         for (place, pipe, on) in held {
             match meant.flow().redirect(place, pipe, ROWS_OF_ONE_PIECE, STATE_BYTES_MAX) {
                 Ok(()) => {
+                    workers.insert(on.name.clone());
                     self.on_workers.lock().insert((meant.number, place.0, place.1), on);
                     moved.push(place);
                 }
@@ -134,33 +135,22 @@ impl BigQueries {
         }
         let placements = meant.wait(&moved, self.opener.burst().answer_max, |one| one.step != MoveStep::Beginning);
         let begun = placements.iter().filter(|one| one.step == MoveStep::Running).count();
-        why.extend(placements.iter().filter_map(|one| one.why.clone()));
+        let stayed = placements.iter().filter(|one| one.step == MoveStep::Home);
+        why.extend(stayed.filter_map(|one| one.why.clone()));
+        why.dedup();
         let waiting = placements.iter().filter(|one| one.step == MoveStep::Beginning).count();
         if begun + waiting == 0 {
-            why.dedup();
             if why.is_empty() {
                 why.push("the query has ended".into());
             }
             return Err(ServiceError::new(ErrorKind::Unavailable, why.join("; ")).with_hint("SHOW BURSTS shows more"));
         }
-        let on = self.names_on(&meant, &moved);
+        let workers = Vec::from_iter(workers).join(", ");
         let mut rest = if waiting > 0 { format!("; {waiting} more go as soon as they can") } else { String::new() };
         if !why.is_empty() {
-            why.dedup();
             rest.push_str(&format!("; not the others: {}", why.join("; ")));
         }
-        Ok(format!(
-            "{begun} of {} are on burst workers now: {}{rest}",
-            counted(wanted.len() as u64, "task"),
-            on.join(", ")
-        ))
-    }
-
-    /// The names of the workers that have the tasks at these places.
-    fn names_on(&self, meant: &Meant, places: &[(usize, usize)]) -> Vec<String> {
-        let on = self.on_workers.lock();
-        let names = places.iter().filter_map(|(stage, one)| on.get(&(meant.number, *stage, *one)));
-        names.map(|on| on.name.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+        Ok(format!("{begun} of {} are on burst workers now: {workers}{rest}", counted(wanted.len() as u64, "task")))
     }
 
     /// Asks workers for places for these tasks. Returns those that it got, and why it did not get others.
