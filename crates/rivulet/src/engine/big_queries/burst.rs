@@ -296,22 +296,18 @@ impl BigQueries {
             let (opener, flow) = (&queries.opener, flow.flow());
             let source = flow.stages()[place.0].source(&plan.dataflow);
             let Some(source) = source.and_then(|source| plan.sources.get(source)).cloned() else { return };
-            let mut opened = Err(None);
-            for _ in 0..ATTEMPTS_MAX {
+            let open = || {
                 let (host, source, was_at) = (opener.host_of(&name), source.clone(), was_at.clone());
                 let open = move || run::open_partitions(&source, &host, &was_at);
-                opened =
-                    opener.call(&format!("opening a source of '{name}' again"), opener.limit(), open).map_err(Some);
-                if opened.is_ok() {
-                    break;
-                }
-            }
+                opener.call(&format!("opening a source of '{name}' again"), opener.limit(), open)
+            };
             // If the flow has ended meanwhile, that is no matter.
-            let _ = match opened {
+            let _ = match (1..ATTEMPTS_MAX).fold(open(), |opened, _| opened.or_else(|_| open())) {
                 Ok(partitions) => flow.reopened(place, partitions),
+                // A query whose server stops has not failed.
+                Err(_) if opener.is_stopped() => Ok(()),
                 Err(error) => {
-                    let why = error.map_or_else(String::new, |error| error.message);
-                    flow.lose(place, &format!("a source that comes home cannot be opened: {why}"))
+                    flow.lose(place, &format!("a source that comes home cannot be opened: {}", error.message))
                 }
             };
         };
