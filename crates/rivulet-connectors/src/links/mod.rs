@@ -313,6 +313,18 @@ mod tests {
     }
 
     #[test]
+    fn a_process_that_was_trusted_with_secrets_is_not_followed_onto_an_open_wire() {
+        let (known, them) = (Known::default(), Hello { name: "far".into(), run: 1, token: None });
+        let comes = |is_private| listen::peer_of(&known, (Arc::new(Anybody), is_private), &them);
+        assert!(comes(true).is_ok_and(|peer| peer.is_private()));
+        assert!(comes(false).is_err_and(|why| why.contains("from this machine before")) && comes(true).is_ok());
+        let them = Hello { run: 2, ..them.clone() };
+        let comes = |is_private| listen::peer_of(&known, (Arc::new(Anybody), is_private), &them);
+        assert!(comes(false).is_ok_and(|peer| !peer.is_private()));
+        assert!(comes(true).is_ok_and(|peer| !peer.is_private()), "what was sent before may have been read");
+    }
+
+    #[test]
     fn both_sides_of_a_connection_send_and_what_is_forgotten_is_not_taken() {
         let (near, far) = (Process::new("near"), Process::new("far"));
         let target = Target {
