@@ -212,11 +212,6 @@ impl Worker {
         self.desk.state.lock().is_new = true;
     }
 
-    /// Whether it has no task.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.places.is_empty()
-    }
-
     /// Says that it has ended.
     pub(crate) fn leave(&self) {
         self.say(&Control::Bye { why: "it has ended".into() });

@@ -96,10 +96,10 @@ pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
             }
             told = problem;
         }
-        let is_idle = |since_us: i64| arguments.idle_s.is_some_and(|idle_s| at_us - since_us >= in_us(idle_s));
+        let idle_us = if stops_us.is_some() { Some(0) } else { arguments.idle_s.map(in_us) };
+        let is_idle = |since_us: i64| idle_us.is_some_and(|idle_us| at_us - since_us >= idle_us);
         let ends_us = stops_us.or(ends_us);
-        let is_free = stops_us.is_some() && worker.is_empty();
-        if is_free || worker.idle_since_us().is_some_and(is_idle) || ends_us.is_some_and(|ends_us| at_us >= ends_us) {
+        if worker.idle_since_us().is_some_and(is_idle) || ends_us.is_some_and(|ends_us| at_us >= ends_us) {
             break;
         }
         thread::park_timeout(LOOK_PERIOD);
