@@ -162,6 +162,10 @@ impl Receive for Job {
     fn arrived(&self, _peer: &Arc<Peer>, _stream: Received) {
         // It looks at all of its few streams.
     }
+
+    fn query(&self) -> &str {
+        "bench"
+    }
 }
 
 impl Job {

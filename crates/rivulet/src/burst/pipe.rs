@@ -20,8 +20,9 @@ use rivulet_runtime::{Pipe, PipeError, Waker, Word};
 use super::message;
 use crate::service::BURST_STREAMS;
 
-/// The name of the stream of [`Control`](super::message::Control) words, in both directions.
-pub(super) const CONTROL: &str = "$burst#control";
+/// How the names of the streams of [`Control`](super::message::Control) words begin. A number follows that the worker
+/// draws each time that it begins anew: the server answers by a stream of the same name.
+pub(super) const CONTROL: &str = "$burst#control/";
 
 /// What is gathered of a stream before it is sent, unless it is flushed.
 pub(super) const SEND: SendOptions =
@@ -99,7 +100,11 @@ impl Inbound {
                     *rest = Some(buffer.elements().map_err(wrong)?);
                 }
                 None if peer.has(stream) => return Ok(None),
-                None => return Err(PipeError::Lost("the other side has closed its streams".into())),
+                None => {
+                    // Whoever asks again is told again.
+                    self.arrived();
+                    return Err(PipeError::Lost("the other side has closed its streams".into()));
+                }
             }
         }
     }
@@ -213,8 +218,7 @@ impl LinkPipe {
     }
 
     fn may_push(&self) -> bool {
-        // All are asked.
-        self.sends.iter().filter(|stream| !stream.has_room()).count() == 0
+        self.sends.iter().all(Outgoing::has_room)
     }
 
     fn look_for_room(&self) {
@@ -322,6 +326,11 @@ impl Pipes {
         self.by_stream.lock().retain(|_, (ticket, _)| by_ticket.contains_key(ticket));
     }
 
+    /// Whether there is a pipe with a ticket.
+    pub(super) fn knows(&self, ticket: u64) -> bool {
+        self.by_ticket.lock().contains_key(&ticket)
+    }
+
     /// Takes a stream of a peer, which the caller knows to have the ticket. Called while its session is locked.
     ///
     /// # Errors
@@ -366,7 +375,7 @@ mod tests {
         for what in [What::Channel(0), What::Channel(12), What::Words] {
             assert_eq!(named(&name(u64::MAX - 1, what)), Some((u64::MAX - 1, what)));
         }
-        for other in [CONTROL, "$burst", "$burst#1", "$burst#x/0", "$burst#1/", "orders#1/0"] {
+        for other in ["$burst#control/1", "$burst", "$burst#1", "$burst#x/0", "$burst#1/", "orders#1/0"] {
             assert_eq!(named(other), None, "{other}");
         }
     }

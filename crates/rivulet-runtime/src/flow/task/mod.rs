@@ -139,6 +139,8 @@ struct Figures {
     waits: Waits,
     reached_us: Option<i64>,
     state_bytes: usize,
+    /// How long guests of it were busy, in microseconds.
+    away_busy_us: u64,
     /// The progress of its sources.
     progress: Option<(u64, u64)>,
 }

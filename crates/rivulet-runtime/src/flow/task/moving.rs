@@ -106,7 +106,10 @@ impl FlowTask {
         let Some(away) = &mut core.stage.away else { return };
         let (figures, counted) = (&away.placement.figures, &away.counted);
         let more = figures.refused.iter().zip(&counted.refused).map(|(now, before)| now.saturating_sub(*before));
-        self.figures.lock().refused.iter_mut().zip(more).for_each(|(all, more)| *all += more);
+        let mut own = self.figures.lock();
+        own.refused.iter_mut().zip(more).for_each(|(all, more)| *all += more);
+        own.away_busy_us += figures.busy_us.saturating_sub(counted.busy_us);
+        drop(own);
         if self.aligned.is_some() {
             self.counters.rows_in.fetch_add(figures.rows_in.saturating_sub(counted.rows_in), Ordering::Relaxed);
             if let Some(reader) = core.reader.take() {

@@ -36,7 +36,7 @@ impl FlowTask {
             node: self.pool.node(self.worker).filter(|_| self.pool.policy.is_balanced()),
             rows_in: self.counters.rows_in.load(Ordering::Relaxed),
             rows_out: self.counters.rows_out.load(Ordering::Relaxed),
-            busy_us: self.times.busy_us.load(Ordering::Relaxed),
+            busy_us: self.times.busy_us.load(Ordering::Relaxed) + figures.away_busy_us,
             ready_us: self.times.ready_us.load(Ordering::Relaxed),
             blocked_us: self.times.blocked_us.load(Ordering::Relaxed),
             queued_row_us: self.times.queued_row_us.load(Ordering::Relaxed),
