@@ -35,7 +35,8 @@ pub mod task;
 pub mod workers;
 
 pub use flow::{
-    Flow, FlowError, FlowLimits, FlowParts, FlowReport, Letters, OperatorReport, Partition, Tap, TaskReport, Usage,
+    Flow, FlowError, FlowLimits, FlowParts, FlowReport, Guest, GuestFigures, GuestParts, Letters, MoveError, MoveStep,
+    OperatorReport, Partition, Phase, Pipe, PipeError, Placement, SourceTime, Tap, TaskReport, Usage, Waker, Word,
 };
 pub use group::{
     Alter, Group, GroupId, GroupInput, GroupParts, GroupSnapshot, Joined, Restored, Saved, StateMigration, Suspended,

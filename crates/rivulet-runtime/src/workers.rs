@@ -17,7 +17,7 @@ use crate::numa::Stands;
 use crate::pool::{Pool, WorkerLoad};
 use crate::scheduler::{Budget, Budgets, Closing, Consume, Policy, Runnable, SchedulerSetup, Stepped};
 use crate::spill::{SWEEPS, Spill};
-use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Numa, Task, Topology};
+use crate::{Activation, Flow, FlowParts, Group, GroupId, GroupParts, Guest, GuestParts, Numa, Task, Topology};
 
 /// How often deadlines are checked at most; windows of silent queries close with this precision.
 const TIMER_PERIOD: Duration = Duration::from_millis(10);
@@ -250,6 +250,14 @@ impl Workers {
     /// The restored state is not that of its operators.
     pub fn start_flow(&self, parts: FlowParts) -> Result<Flow, StateError> {
         Flow::start(parts, &self.shared.pool)
+    }
+
+    /// Runs the operators of a task of a flow elsewhere.
+    ///
+    /// # Errors
+    /// The state is not that of its operators.
+    pub fn start_guest(&self, parts: GuestParts) -> Result<Guest, StateError> {
+        Guest::start(parts, &self.shared.pool)
     }
 
     /// Removes a group. Its sources must have released it already.

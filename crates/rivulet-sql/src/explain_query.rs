@@ -73,6 +73,9 @@ fn write(plan: &QueryPlan, out: &mut String) -> std::fmt::Result {
         }
     }
 
+    if plan.is_burst {
+        writeln!(out, "  tasks may go to burst workers")?;
+    }
     if plan.dataflow.fuse() == Fuse::None {
         writeln!(out, "  each operator runs by itself")?;
     }

@@ -72,6 +72,6 @@ pub use shown::shown_statement;
 pub use statement::{
     AccountStatement, BigQuery, CreateApplication, CreateBigQuery, CreateSecret, CreateSink, CreateSource, CreateTable,
     CreateView, Declared, FormatSpec, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, Name, NamedTopic, ObjectKind,
-    SecretValue, Show, StateWish, Statement, TenantLimit, UserName, limit_of, topic_of,
+    Operators, SecretValue, Show, StateWish, Statement, TenantLimit, UserName, limit_of, topic_of,
 };
 pub use value::{Literal, ParamValue, column_type_name, declared_type_name, interval_text, type_name};

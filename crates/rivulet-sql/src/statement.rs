@@ -19,7 +19,7 @@ pub use kind::{Declared, ObjectKind};
 use parts::Sealed;
 pub(crate) use parts::{ColumnDeclaration, ComputedColumn, MatchClause, PatternTree, SealedComputed, SkipClause};
 pub use parts::{Name, SecretValue, StateWish};
-pub use query::{BigQuery, CreateBigQuery, CreateSink, CreateSource, CreateView};
+pub use query::{BigQuery, CreateBigQuery, CreateSink, CreateSource, CreateView, Operators};
 pub(crate) use query::{PREDICT, Watermark};
 
 /// A statement.
@@ -115,6 +115,23 @@ pub enum Statement {
         values: Vec<(Name, Literal, Position)>,
         /// The new label; `Some(None)` removes it, `None` leaves it as it is.
         label: Option<Option<(String, Position)>>,
+    },
+    /// `ALTER QUERY q REDIRECT ALL | 4 | 'window' TO BURST [0.7] | BACK`
+    RedirectQuery {
+        /// The name of the query.
+        name: Name,
+        /// Whose tasks move.
+        operators: Operators,
+        /// The part of the tasks of each stage that goes to burst workers, above 0 and at most 1. `None` brings all of
+        /// them back.
+        ratio: Option<f64>,
+    },
+    /// `SHOW BURSTS [LIKE 'pattern'] [LIMIT n]`
+    ShowBursts {
+        /// Only queries with names like this.
+        like: Option<String>,
+        /// At most so many rows.
+        limit: Option<u64>,
     },
     /// `ALTER APPLICATION a [INPUT i] SET (option => value, ...)`
     AlterApplication {

@@ -47,7 +47,7 @@ pub use audit::{AuditEntry, Auditor, without_values};
 pub(crate) use broker_access::BrokerAccess;
 pub use caller::{Caller, Login, Origin};
 pub use error::{ErrorKind, ServiceError};
-pub(crate) use link_access::LinkAccess;
+pub(crate) use link_access::{BURST_STREAMS, LinkAccess};
 pub(crate) use live::Waiting;
 pub use live::{LiveResult, Selection};
 pub use names::{FullName, Tenant};

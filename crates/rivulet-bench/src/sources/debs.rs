@@ -48,7 +48,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE readings FROM 'debs:' WITH (event_rate => 100);",
-    open: Opening { source: Some(open), columns: Some(columns_of), ..Opening::NONE },
+    open: Opening { source: Some(open), columns: Some(columns_of), bound_by: Some(&[]), ..Opening::NONE },
 };
 
 /// The time, the number of the message, power, sensors, and their valves.

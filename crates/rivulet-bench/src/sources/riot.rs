@@ -45,7 +45,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE city FROM 'riot:' WITH (rate => 1000);",
-    open: Opening { source: Some(open), columns: Some(columns_of), ..Opening::NONE },
+    open: Opening { source: Some(open), columns: Some(columns_of), bound_by: Some(&[]), ..Opening::NONE },
 };
 
 /// The content of a column.

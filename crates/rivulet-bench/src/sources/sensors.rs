@@ -46,7 +46,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE readings FROM 'sensors:' WITH (devices => 100, rate => 100, base_time => 'now');",
-    open: Opening { source: Some(open), columns: Some(columns_of), ..Opening::NONE },
+    open: Opening { source: Some(open), columns: Some(columns_of), bound_by: Some(&[]), ..Opening::NONE },
 };
 
 static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 1] = with_common([OptionDescription {

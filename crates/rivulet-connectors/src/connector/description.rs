@@ -51,6 +51,9 @@ pub struct Opening {
     pub messages: Option<Messages>,
     /// Whether addresses are paths of files and folders on this machine.
     pub address_is_path: bool,
+    /// The options that bind an open source to its process. Without them its partitions may go on in another process,
+    /// each from its position. `None` if the source is bound in any case.
+    pub bound_by: Option<&'static [&'static str]>,
     /// How an address is made for each row, for a sink that knows the query of each row.
     pub by_row: Option<ByRow>,
 }
@@ -107,6 +110,7 @@ impl Opening {
         replaced: None,
         messages: None,
         address_is_path: false,
+        bound_by: None,
         by_row: None,
     };
 }

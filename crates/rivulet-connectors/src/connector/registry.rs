@@ -142,6 +142,16 @@ impl Connectors {
         self.by_name(connector)?.open.by_row
     }
 
+    /// Why an open source of this connector, with these options, is bound to its process, in words that follow its
+    /// name; `None` if its partitions may go on in another process, each from its position.
+    pub fn bound(self, connector: &str, options: &[(String, String)]) -> Option<String> {
+        let Some(binding) = self.by_name(connector).and_then(|connector| connector.open.bound_by) else {
+            return Some(format!("reads {connector}:, which is bound to this server"));
+        };
+        let option = binding.iter().find(|option| options.iter().any(|(name, _)| name == *option))?;
+        Some(format!("reads {connector}: with {option}, which binds it to this server"))
+    }
+
     /// The path in an address (`file:rooms.csv`); `None` if it means no file or folder of this machine.
     pub fn path_of(self, address: &str) -> Option<&str> {
         let (name, path) = address.split_once(':')?;

@@ -31,7 +31,8 @@ impl Secrets {
         Self(Some(Arc::new(find)))
     }
 
-    fn get(&self, name: &str) -> Option<String> {
+    /// The present value of the secret with this name.
+    pub fn get(&self, name: &str) -> Option<String> {
         self.0.as_ref().and_then(|find| find(name))
     }
 

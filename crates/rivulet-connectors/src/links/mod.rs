@@ -33,7 +33,7 @@ pub use listen::{Listener, Listening};
 use peer::{Common, random};
 pub use peer::{Keep, Machine, OnRoom, Outgoing, Peer, Receive, Store, Worked};
 pub use rights::{LinkAuthorizer, LinkLogin, LinkRights};
-pub use rivulet_wire::{Asked, Compression, Received, SendOptions};
+pub use rivulet_wire::{Asked, Compression, Decoder, Received, SendOptions, WireError};
 pub use spool::{Delivery, OpenSpools, Prepared, Spool, SpoolOptions, Spooled};
 
 /// The links of this process. Its thread begins with the first of them.
@@ -97,6 +97,11 @@ impl Links {
         &LINKS
     }
 
+    /// A number that nothing else has.
+    pub fn random(&self) -> u64 {
+        (self.machine.random)()
+    }
+
     /// Runs a task on the thread. Stepped links have none, and their caller does what such a task does.
     fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> io::Result<()> {
         if !self.machine.is_stepped {
@@ -121,18 +126,36 @@ impl Links {
     /// # Errors
     /// The system gives no thread.
     pub fn send(&self, target: Target, name: String, schema: SchemaRef, keep: Keep) -> io::Result<Outgoing> {
+        Ok(Outgoing::open(self.dial(target)?, self.common.clock.clone(), name, schema, keep))
+    }
+
+    /// Dials a process for as long as the answer or a stream to it exists, and takes the streams from it that `rights`
+    /// allow.
+    ///
+    /// # Errors
+    /// As with [`Links::send`].
+    pub fn join(&self, target: Target, rights: Arc<dyn LinkRights>) -> io::Result<Arc<Peer>> {
+        let peer = self.dial(target)?;
+        *peer.rights.lock() = Some(rights);
+        peer.tell_news();
+        Ok(peer)
+    }
+
+    /// Opens a stream to a process, whichever side dials, that ends with this process.
+    pub fn open_to(&self, peer: &Arc<Peer>, name: String, schema: SchemaRef, options: SendOptions) -> Outgoing {
+        Outgoing::open(peer.clone(), self.common.clock.clone(), name, schema, Keep::InMemory(options))
+    }
+
+    fn dial(&self, target: Target) -> io::Result<Arc<Peer>> {
         let mut dialled = self.dialled.lock();
         dialled.retain(|_, peer| peer.strong_count() > 0);
-        let peer = match dialled.get(&target).and_then(Weak::upgrade) {
-            Some(peer) => peer,
-            None => {
-                let peer = Arc::new(Peer::new(None));
-                self.spawn(dial::dial(self.common.clone(), target.clone(), Arc::downgrade(&peer)))?;
-                dialled.insert(target, Arc::downgrade(&peer));
-                peer
-            }
-        };
-        Ok(Outgoing::open(peer, self.common.clock.clone(), name, schema, keep))
+        if let Some(peer) = dialled.get(&target).and_then(Weak::upgrade) {
+            return Ok(peer);
+        }
+        let peer = Arc::new(Peer::new(None, false));
+        self.spawn(dial::dial(self.common.clone(), target.clone(), Arc::downgrade(&peer)))?;
+        dialled.insert(target, Arc::downgrade(&peer));
+        Ok(peer)
     }
 
     /// Opens a stream, as [`Links::send`] does, whose rows are in a spool until the other side has made them durable.
@@ -173,7 +196,7 @@ impl Links {
     /// Why it is not let in.
     pub fn admitted(&self, rights: Arc<dyn LinkRights>, mut connection: Connection) -> Result<Worked, String> {
         let them = connection.them().ok_or("it has not said who it is")?;
-        let peer = listen::peer_of(&self.known, rights, them)?;
+        let peer = listen::peer_of(&self.known, (rights, true), them)?;
         connection.say_hello(&Hello { name: self.common.name.clone(), run: self.common.run, token: None });
         Ok(Worked::begin(&self.common, &peer, connection))
     }
@@ -205,5 +228,145 @@ impl Links {
     /// Those of the system: mostly that the port is in use.
     pub fn listen(&self, listening: Listening) -> io::Result<Listener> {
         listen::start(self.runtime()?, (&self.common, &self.known), listening)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use arrow::datatypes::Schema;
+    use rivulet_dataflow::Element;
+
+    use super::*;
+
+    struct Anybody;
+
+    impl LinkRights for Anybody {
+        fn scope(&self) -> &str {
+            ""
+        }
+
+        fn may_send(&self, _stream: &str) -> Result<(), String> {
+            Ok(())
+        }
+    }
+
+    /// Takes all streams of its name.
+    #[derive(Default)]
+    struct Taker(Mutex<Vec<(Arc<Peer>, Received)>>);
+
+    impl Receive for Taker {
+        fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<(u64, u64)>, String> {
+            self.0.lock().push((peer.clone(), asked.stream));
+            Ok(None)
+        }
+
+        fn arrived(&self, _peer: &Arc<Peer>, _stream: Received) {}
+
+        fn query(&self) -> &str {
+            "a test"
+        }
+    }
+
+    /// A process without threads, what takes its streams, and how often something had room.
+    struct Process {
+        links: Links,
+        taker: Arc<Taker>,
+        has_room: Arc<AtomicUsize>,
+    }
+
+    impl Process {
+        fn new(name: &str) -> Self {
+            let has_room = Arc::<AtomicUsize>::default();
+            let counted = has_room.clone();
+            let on_room: OnRoom = Some(Arc::new(move || _ = counted.fetch_add(1, Ordering::Relaxed)));
+            let links = Links::on(Machine { is_stepped: true, ..Machine::real() }, name, None, on_room);
+            let taker = Arc::<Taker>::default();
+            links.receive("", "words", &(taker.clone() as Arc<dyn Receive>)).unwrap();
+            Self { links, taker, has_room }
+        }
+
+        fn open_to(&self, peer: &Arc<Peer>, name: &str) -> Outgoing {
+            let options = SendOptions { buffer_bytes: 1, flush_us: 0, compression: Compression::None };
+            self.links.open_to(peer, name.to_owned(), Arc::new(Schema::empty()), options)
+        }
+
+        /// The next element that came by its stream with this number.
+        fn next(&self, stream: usize) -> Option<Element> {
+            let (peer, stream) = self.taker.0.lock()[stream].clone();
+            peer.take(stream)?.elements().unwrap().next_element().unwrap()
+        }
+    }
+
+    /// Carries bytes, of which these have come to the one side, until neither side has any more to say.
+    fn carry(one: &Worked, other: &Worked, came: &[u8]) {
+        let mut bytes = (came.to_vec(), Vec::new());
+        loop {
+            let (to_one, to_other) = std::mem::take(&mut bytes);
+            one.step(&to_one, &mut bytes.1).unwrap();
+            other.step(&to_other, &mut bytes.0).unwrap();
+            if bytes.0.is_empty() && bytes.1.is_empty() {
+                return;
+            }
+        }
+    }
+
+    #[test]
+    fn a_process_that_was_trusted_with_secrets_is_not_followed_onto_an_open_wire() {
+        let (known, them) = (Known::default(), Hello { name: "far".into(), run: 1, token: None });
+        let comes = |is_private| listen::peer_of(&known, (Arc::new(Anybody), is_private), &them);
+        assert!(comes(true).is_ok_and(|peer| peer.is_private()));
+        assert!(comes(false).is_err_and(|why| why.contains("from this machine before")) && comes(true).is_ok());
+        let them = Hello { run: 2, ..them.clone() };
+        let comes = |is_private| listen::peer_of(&known, (Arc::new(Anybody), is_private), &them);
+        assert!(comes(false).is_ok_and(|peer| !peer.is_private()));
+        assert!(comes(true).is_ok_and(|peer| !peer.is_private()), "what was sent before may have been read");
+    }
+
+    #[test]
+    fn both_sides_of_a_connection_send_and_what_is_forgotten_is_not_taken() {
+        let (near, far) = (Process::new("near"), Process::new("far"));
+        let target = Target {
+            scope: String::new(),
+            host: "far".into(),
+            port: 1,
+            tls: None,
+            token: None,
+            reach: crate::reach::AllowedHosts::default(),
+        };
+        let far_of_near = near.links.join(target, Arc::new(Anybody)).unwrap();
+        let words = near.open_to(&far_of_near, "words#near");
+        let (mut dials, mut listens) = (Connection::new(0), Connection::new(0));
+        dials.say_hello(&Hello { name: "near".into(), run: 1, token: None });
+        let mut bytes = Vec::new();
+        dials.take_to_send(&mut bytes, 0);
+        listens.greet(&mut &bytes[..], 0).unwrap();
+        let listens = far.links.admitted(Arc::new(Anybody), listens).unwrap();
+        let mut bytes = Vec::new();
+        listens.step(&[], &mut bytes).unwrap();
+        let mut rest = &bytes[..];
+        dials.greet(&mut rest, 0).unwrap();
+        let dials = near.links.dialled(dials).unwrap();
+        assert!(far_of_near.is_connected() && !words.has_room());
+        carry(&dials, &listens, rest);
+        assert!(words.has_room() && near.has_room.load(Ordering::Relaxed) > 0, "it is told so");
+        let near_of_far = far.taker.0.lock()[0].0.clone();
+        let answers = far.open_to(&near_of_far, "words#far");
+        carry(&dials, &listens, &[]);
+        words.push(&Element::Watermark(1)).unwrap();
+        answers.push(&Element::Watermark(2)).unwrap();
+        carry(&dials, &listens, &[]);
+        assert!(matches!(far.next(0), Some(Element::Watermark(1))));
+        assert!(matches!(near.next(0), Some(Element::Watermark(2))));
+        answers.push(&Element::Watermark(3)).unwrap();
+        carry(&dials, &listens, &[]);
+        let (peer, stream) = near.taker.0.lock()[0].clone();
+        peer.forget(stream);
+        assert!(peer.take(stream).is_none() && !peer.has(stream));
+        carry(&dials, &listens, &[]);
+        assert!(answers.problem().is_some_and(|why| why.contains("not needed any more")));
+        drop(listens);
+        assert!(!near_of_far.is_connected() && far_of_near.is_connected());
     }
 }

@@ -119,6 +119,7 @@ impl Common {
 pub struct Peer {
     /// What it may send; `None` if this process dials it, and takes nothing from it.
     pub(super) rights: Mutex<Option<Arc<dyn LinkRights>>>,
+    is_private: bool,
     session: Mutex<Session>,
     woken: Notify,
     /// Who takes the streams of the other side.
@@ -145,9 +146,10 @@ struct State {
 }
 
 impl Peer {
-    pub(super) fn new(rights: Option<Arc<dyn LinkRights>>) -> Self {
+    pub(super) fn new(rights: Option<Arc<dyn LinkRights>>, is_private: bool) -> Self {
         Self {
             rights: Mutex::new(rights),
+            is_private,
             session: Mutex::default(),
             woken: Notify::new(),
             takers: Mutex::default(),
@@ -163,8 +165,25 @@ impl Peer {
     }
 
     /// Whether it is connected.
-    pub(super) fn is_linked(&self) -> bool {
+    pub fn is_connected(&self) -> bool {
         self.state.lock().is_connected
+    }
+
+    /// Whether it dials this process, and each of its connections is encrypted or on this machine.
+    pub fn is_private(&self) -> bool {
+        self.is_private
+    }
+
+    /// Whether it may send a stream of this name, by its present rights.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn may_send(&self, stream: &str) -> Result<(), String> {
+        let rights = self.rights.lock().clone();
+        rights.map_or_else(
+            || Err("this server takes no streams from a server that it dials".into()),
+            |rights| rights.may_send(stream),
+        )
     }
 
     /// Stores may have more.
@@ -205,8 +224,17 @@ impl Peer {
 
     /// Another process goes on with a stream that this peer sends: what waits of it here is not needed.
     pub fn replace(&self, stream: Received) {
+        self.end(stream, "another process with the same identity sends this stream");
+    }
+
+    /// A stream that this peer sends is not needed any more, and neither is what waits of it here.
+    pub fn forget(&self, stream: Received) {
+        self.end(stream, "it is not needed any more");
+    }
+
+    fn end(&self, stream: Received, why: &str) {
         let mut session = self.session.lock();
-        session.refuse(stream, "another process with the same identity sends this stream");
+        session.refuse(stream, why);
         session.abandon(stream);
         self.takers.lock().remove(&stream);
         self.woken.notify_one();
@@ -289,9 +317,6 @@ impl Peer {
                 Ok(due_us) => due_us,
                 Err(error) => return error.to_string(),
             };
-            if may_take && !out.is_empty() {
-                common.on_room.iter().for_each(|on_room| on_room());
-            }
             let write = async {
                 match written < out.len() {
                     true => writer.write(&out[written..]).await.map(|bytes| (bytes, false)),
@@ -330,12 +355,16 @@ impl Peer {
             asked = self.settle(common, &mut session);
         }
         session.tick(now_us)?;
-        if out.is_empty() {
+        let may_take = out.is_empty();
+        if may_take {
             session.connection().expect("it is attached").take_to_send(out, now_us);
         }
         let due_us = session.due_us().saturating_sub(now_us);
         drop(session);
         drop(asked);
+        if may_take && !out.is_empty() {
+            common.on_room.iter().for_each(|on_room| on_room());
+        }
         Ok(due_us)
     }
 
@@ -378,11 +407,12 @@ impl Peer {
         let mut session = self.session_of(number)?;
         // What came before an error is there to be taken.
         let outcome = session.receive(bytes, common.now_us());
-        let (mut taken, mut durable, mut arrived) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut taken, mut durable, mut arrived, mut has_room) = (Vec::new(), Vec::new(), Vec::new(), false);
         while let Some(event) = session.event() {
             let mut state = self.state.lock();
             match event {
                 Event::Accepted { stream, after } => {
+                    has_room = true;
                     state.refused.remove(&stream);
                     taken.extend(after.map(|after| (stream, after)));
                 }
@@ -406,6 +436,9 @@ impl Peer {
         for (stream, number) in durable {
             store_of(stream).into_iter().for_each(|store| store.forget(number));
         }
+        if has_room {
+            common.on_room.iter().for_each(|on_room| on_room());
+        }
         for (stream, is_there) in arrived {
             let mut takers = self.takers.lock();
             let taker = if is_there { takers.get(&stream).cloned() } else { takers.remove(&stream) };
@@ -418,22 +451,19 @@ impl Peer {
     /// Accepts streams that the other side wants to send, or says why not. Returns who was asked: without the lock of
     /// the session they may be dropped.
     fn settle(self: &Arc<Self>, common: &Common, session: &mut Session) -> Vec<Arc<dyn Receive>> {
-        let rights = self.rights.lock().clone();
-        let mut receivers = Vec::new();
+        let (rights, mut receivers) = (self.rights.lock().clone(), Vec::new());
+        let receiver = |name| rights.as_ref().and_then(|rights| common.receiver(rights.scope(), name));
         for asked in session.asked() {
             let name = base(&asked.name);
-            let accepted = match &rights {
-                None => Err("this server takes no streams from a server that it dials".into()),
-                Some(rights) => rights.may_send(name).and_then(|()| match common.receiver(rights.scope(), name) {
-                    Some(receiver) => {
-                        let accepted = receiver.accept(self, &asked);
-                        self.takers.lock().insert(asked.stream, Arc::downgrade(&receiver));
-                        receivers.push(receiver);
-                        accepted
-                    }
-                    None => Err(format!("no source reads the stream '{name}'")),
-                }),
-            };
+            let accepted = self.may_send(name).and_then(|()| match receiver(name) {
+                Some(receiver) => {
+                    let accepted = receiver.accept(self, &asked);
+                    self.takers.lock().insert(asked.stream, Arc::downgrade(&receiver));
+                    receivers.push(receiver);
+                    accepted
+                }
+                None => Err(format!("no source reads the stream '{name}'")),
+            });
             match accepted {
                 Ok(after) => session.accept(asked.stream, after, ReceiveOptions::default()),
                 Err(why) => session.refuse(asked.stream, &why),

@@ -413,7 +413,7 @@ impl Spool {
     /// One turn of [`keep`]; returns when to come again.
     fn turn(&self, peer: &Weak<Peer>) -> Duration {
         let peer = peer.upgrade();
-        let due = self.tick(peer.as_ref().is_some_and(|peer| peer.is_linked()));
+        let due = self.tick(peer.as_ref().is_some_and(|peer| peer.is_connected()));
         peer.iter().for_each(|peer| peer.wake());
         due
     }

@@ -12,6 +12,9 @@
 //! - An element other than a batch is passed on behind all output that it causes. The end is passed on last, and once.
 //! - At a barrier nothing is in flight: all that was given before it is in the state or has left. The driver gives
 //!   nothing behind the barrier of a channel until [`StageHost::pass_barrier`] or [`StageHost::give_up_barrier`].
+//!
+//! The operators may be elsewhere. Then the driver takes what they are to process with [`StageHost::take_next`], and
+//! tells the host by [`StageHost::pass`] when they have done so. It takes nothing behind an end or a barrier before.
 
 use std::collections::VecDeque;
 
@@ -87,8 +90,8 @@ impl StageHost {
         }
     }
 
-    /// Continues from a snapshot and the state of each operator, restricted to the key groups of this instance. At most
-    /// once, before the first step.
+    /// Continues from a snapshot and the state of each operator, restricted to the key groups of this instance: before
+    /// the first step of the operators.
     ///
     /// # Errors
     /// State of other operators.
@@ -166,6 +169,52 @@ impl StageHost {
             self.complete(out);
         }
         result
+    }
+
+    /// The next element, and its input, for operators that are elsewhere. A barrier or the end comes again until it is
+    /// passed.
+    ///
+    /// # Errors
+    /// Batches of different columns.
+    pub fn take_next(&mut self) -> Result<Option<(usize, Element)>, ArrowError> {
+        let next = self.next()?;
+        self.has_work = next.is_some();
+        Ok(next)
+    }
+
+    /// Operators that are elsewhere have processed this element; all their output before it has left.
+    pub fn pass(&mut self, element: Element, out: &mut dyn FnMut(Element)) {
+        match element {
+            Element::Batch(batch) => return out(Element::Batch(batch)),
+            // Of a source that is read elsewhere.
+            Element::Watermark(watermark_us) => {
+                self.channels.watermarks.begin_at(self.reached_us().max(Some(watermark_us)));
+            }
+            _ => {}
+        }
+        self.in_hand = Some(element);
+        self.has_work = true;
+        self.complete(out);
+    }
+
+    /// Whether operators have processed each element that they got, and wait for the next: they may be exchanged.
+    pub fn is_between(&self) -> bool {
+        let is_told = self.in_hand.is_none() && !self.chain.has_more() && self.begins_at_us.is_none();
+        is_told && self.at_barrier.is_none() && !self.had_ended && !self.has_ended
+    }
+
+    /// Makes operators emit what they hold back, as at a barrier, so that their state can be exported.
+    ///
+    /// # Errors
+    /// As [`StageHost::step`].
+    pub fn flush(&mut self, with: Surroundings<'_>, out: &mut dyn FnMut(Element)) -> Result<(), OperatorError> {
+        caught(|| self.chain.process(Element::Barrier(0), with, &mut |batch| out(Element::Batch(batch))))
+    }
+
+    /// Puts other operators in the place of these, which it returns. [`StageHost::restore`] gives them state, and the
+    /// watermark first.
+    pub fn exchange(&mut self, chain: Chain) -> Chain {
+        std::mem::replace(&mut self.chain, chain)
     }
 
     /// The next element for the operators, and its input.
@@ -257,13 +306,14 @@ impl StageHost {
     /// State that cannot be exported, or an error of `into`.
     ///
     /// # Panics
-    /// If the host does not wait at a barrier: operators may hold rows that are not part of any state.
+    /// If the host neither waits at a barrier nor is between two elements ([`StageHost::flush`] comes first then):
+    /// operators may hold rows that are not part of any state.
     pub fn snapshot(
         &self,
         rows_max: usize,
         into: &mut dyn FnMut(usize, usize, StateFrame) -> Result<(), StateError>,
     ) -> Result<StageSnapshot, StateError> {
-        assert!(self.at_barrier.is_some(), "a snapshot is made at a barrier");
+        assert!(self.at_barrier.is_some() || self.is_between(), "a snapshot is made at a barrier");
         self.chain.export_parts(rows_max, into)?;
         Ok(StageSnapshot { reached_us: self.reached_us(), ..StageSnapshot::default() })
     }
@@ -388,7 +438,7 @@ mod tests {
         fn process(&mut self, element: Element, context: &mut Context<'_>) -> Result<(), OperatorError> {
             match element {
                 Element::Batch(batch) => self.0 = Some(batch),
-                Element::End => self.0.take().into_iter().for_each(|batch| context.emit(batch)),
+                Element::Barrier(_) | Element::End => self.0.take().into_iter().for_each(|batch| context.emit(batch)),
                 _ => {}
             }
             Ok(())
@@ -452,5 +502,52 @@ mod tests {
         assert_eq!(host.deadline_us(), Some(5));
         host.restore(&StageSnapshot { has_ended: true, ..StageSnapshot::default() }, &[]).unwrap();
         assert_eq!(host.deadline_us(), None);
+    }
+    #[test]
+    fn a_flush_gives_what_is_held_and_waits_for_nobody() {
+        let mut stage = Stage(StageHost::new(Chain::new(vec![Box::new(Keeps(None))]), vec![0], 16));
+        assert_eq!(stage.give([(0, rows(1))]), [""; 0]);
+        assert!(stage.0.is_between());
+        let (slots, mut refusals) = (SlotTable::new(Arc::new(Schema::empty())), Refusals::new(0));
+        let with = Surroundings { now_us: 0, slots: &slots, refusals: &mut refusals };
+        let mut left = Vec::new();
+        stage.0.flush(with, &mut |element| left.push(words(&element))).unwrap();
+        assert_eq!((left, stage.0.barrier()), (vec!["1 rows".into()], None));
+        assert!(stage.0.snapshot(10, &mut |_, _, _| Ok(())).is_ok());
+        assert_eq!(stage.give([(0, Element::Barrier(3))]), [""; 0]);
+        assert!(!stage.0.is_between());
+        assert_eq!(stage.pass(), ["Barrier(3)"]);
+    }
+
+    #[test]
+    fn a_chain_that_is_exchanged_hears_its_watermark_first() {
+        let mut stage = Stage::new(1);
+        assert_eq!(stage.give([(0, rows(1)), (0, Element::Watermark(7))]), ["1 rows", "Watermark(7)"]);
+        stage.0.exchange(Chain::new(Vec::new()));
+        stage.0.restore(&StageSnapshot { reached_us: stage.0.reached_us(), ..StageSnapshot::default() }, &[]).unwrap();
+        assert!(!stage.0.is_between(), "it is yet to hear it");
+        let elements = [(0, rows(2)), (0, Element::Watermark(7)), (0, Element::Watermark(8))];
+        assert_eq!(stage.give(elements), ["Watermark(7)", "2 rows", "Watermark(8)"]);
+    }
+
+    #[test]
+    fn what_is_processed_elsewhere_is_taken_in_order_and_passed() {
+        let mut stage = Stage::new(2);
+        let mut left = Vec::new();
+        let mut pass = |host: &mut StageHost, element| host.pass(element, &mut |element| left.push(words(&element)));
+        stage.0.give(0, rows(2));
+        (0..2).for_each(|channel| stage.0.give(channel, Element::Watermark(5)));
+        (0..2).for_each(|channel| stage.0.give(channel, Element::Barrier(1)));
+        let take = |host: &mut StageHost| host.take_next().unwrap().map(|(_, element)| words(&element));
+        let taken = [0; 4].map(|_| take(&mut stage.0).unwrap_or_default());
+        assert_eq!(taken, ["2 rows", "Watermark(5)", "Barrier(1)", "Barrier(1)"]);
+        pass(&mut stage.0, rows(1));
+        pass(&mut stage.0, Element::Watermark(5));
+        pass(&mut stage.0, Element::Barrier(1));
+        assert_eq!((stage.0.barrier(), take(&mut stage.0), stage.0.reached_us()), (Some(1), None, Some(5)));
+        stage.0.give_up_barrier();
+        assert!(stage.0.has_work() && take(&mut stage.0).is_none() && !stage.0.has_work());
+        pass(&mut stage.0, Element::End);
+        assert_eq!((left, stage.0.has_ended()), (vec!["1 rows".into(), "Watermark(5)".into(), "End".into()], true));
     }
 }

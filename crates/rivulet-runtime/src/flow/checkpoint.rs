@@ -114,6 +114,11 @@ impl Barrier {
         Ok(())
     }
 
+    /// Makes a guest rest at a barrier of the flow that it belongs to.
+    pub(super) fn rest_at(&self, number: u64) {
+        self.wanted.store(number, Ordering::Release);
+    }
+
     /// Lets sources read again.
     pub(super) fn lower(&self) {
         let mut gathering = self.gathering.lock();

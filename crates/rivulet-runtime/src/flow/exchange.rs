@@ -8,6 +8,7 @@ use rivulet_dataflow::stage::Stage;
 use rivulet_dataflow::{Batch, EdgeKind, Element, KeyGroups, KeyHash, Refusal, hash_keys};
 
 use super::peer::Peer;
+use super::pipe::Pipe;
 
 /// Looks at results on their way to the sink. The tasks that write call it, so it must not wait.
 pub type Tap = Arc<dyn Fn(&Batch) + Send + Sync>;
@@ -27,6 +28,8 @@ pub(super) struct Outputs {
     edges: Vec<OutputEdge>,
     /// The edges of refused rows. Elements other than batches go along them too.
     refused: Vec<OutputEdge>,
+    /// Where all goes instead, of a guest.
+    pipe: Option<Arc<dyn Pipe>>,
 }
 
 struct OutputEdge {
@@ -80,13 +83,18 @@ impl Outputs {
                 edges.push(OutputEdge { kind, key_groups, targets, turns, next, hashes: Vec::new(), rows });
             }
         }
-        Self { edges, refused }
+        Self { edges, refused, pipe: None }
+    }
+
+    /// The output of a guest.
+    pub(super) fn to(pipe: Arc<dyn Pipe>) -> Self {
+        Self { pipe: Some(pipe), ..Self::default() }
     }
 
     /// Whether every target has room. A target without room wakes the sender when it has some.
     pub(super) fn have_room(&self) -> bool {
         // All targets are asked, so that each full one knows that a sender waits.
-        let mut room = true;
+        let mut room = self.pipe.as_ref().is_none_or(|pipe| pipe.has_room());
         for target in self.targets() {
             room &= target.task.has_room();
         }
@@ -118,17 +126,21 @@ impl Outputs {
     }
 
     /// Sends rows to their targets.
-    pub(super) fn send(&mut self, batch: Batch) -> Result<(), ArrowError> {
+    pub(super) fn send(&mut self, batch: Batch) -> Result<(), String> {
+        if let Some(pipe) = &self.pipe {
+            return pipe.push(0, &Element::Batch(batch)).map_err(|error| error.to_string());
+        }
         let Some((last, others)) = self.edges.split_last_mut() else { return Ok(()) };
-        others.iter_mut().try_for_each(|edge| edge.send(batch.clone()))?;
-        last.send(batch)
+        let sent = others.iter_mut().try_for_each(|edge| edge.send(batch.clone()));
+        sent.and_then(|()| last.send(batch)).map_err(|error| error.to_string())
     }
 
-    /// Sends an element other than a batch to all targets.
+    /// Sends an element other than a batch to all targets. A guest that can tell nobody finds out when it next listens.
     pub(super) fn tell(&mut self, element: &Element) {
         for target in self.targets() {
             target.task.push(target.channel, element.clone());
         }
+        self.pipe.iter().for_each(|pipe| drop(pipe.push(0, element)));
     }
 }
 

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 /// How far a task that reads sources has come: the time of its newest row, or of the partition that is furthest behind,
 /// microseconds since the epoch; `i64::MIN` before its first row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SourceTime {
+pub enum SourceTime {
     /// Its rows are waited for.
     Active(i64),
     /// All its partitions are idle. The time goes on by the clock.

@@ -12,7 +12,8 @@
 //! [`rivulet_dataflow::stage`] decides what is fused into a stage and in how many instances it runs. Here, in reading
 //! order: [`inbox`]: the queue in front of a task; [`peer`] and [`exchange`]: where rows go; [`alignment`],
 //! [`idleness`] and [`reader`]: sources; [`measure`] and [`report`]: what tasks have done; [`checkpoint`]: the state of
-//! all tasks at one moment; [`state`]: what tasks share; [`task`]: one activation.
+//! all tasks at one moment; [`pipe`] and [`host`]: operators that are elsewhere; [`state`]: what tasks share; [`task`]:
+//! one activation; [`guest`]: the operators of a task elsewhere.
 
 mod inbox;
 mod peer;
@@ -23,8 +24,11 @@ mod reader;
 mod measure;
 mod report;
 pub mod checkpoint;
+pub mod pipe;
+mod host;
 mod state;
 mod task;
+mod guest;
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -40,14 +44,19 @@ use checkpoint::{CheckpointError, Gathered};
 use exchange::Outputs;
 use idleness::Idleness;
 use peer::Peer;
-use state::{FlowState, Phase};
-use task::{FlowTask, FlowTaskParts};
+use state::FlowState;
+use task::{FlowTask, FlowTaskParts, Operators, Wish};
 
 pub use exchange::{Letters, Tap};
+pub use guest::{Guest, GuestParts};
+pub use host::{MoveError, MoveStep, Placement};
+pub use idleness::SourceTime;
 pub use inbox::FlowLimits;
 pub use measure::OperatorReport;
+pub use pipe::{GuestFigures, Pipe, PipeError, Waker, Word};
 pub use reader::Partition;
 pub use report::{FlowReport, TaskReport, Usage};
+pub use state::Phase;
 
 /// The parts of a big query.
 pub struct FlowParts {
@@ -123,8 +132,7 @@ impl Flow {
                     .enumerate()
                     .for_each(|(number, partition)| of_source[number % stage.instances].push(partition));
             }
-            let title: Vec<String> = stage.nodes.iter().map(|&node| dataflow.nodes()[node].work.name()).collect();
-            let title: Arc<str> = title.join(" > ").into();
+            let operators = Operators::of(stage, &dataflow);
             let divided = |node| restored.divide(&dataflow, node, stage.instances);
             let mut state_of = stage.operator_nodes(&dataflow).map(divided).collect::<Result<Vec<_>, _>>()?;
             for (instance, &worker) in workers.iter().enumerate().take(stage.instances) {
@@ -133,7 +141,7 @@ impl Flow {
                 made[index].push(FlowTask::new(
                     FlowTaskParts {
                         stage: index,
-                        title: title.clone(),
+                        operators: operators.clone(),
                         instance,
                         worker,
                         depth: depths[index],
@@ -143,19 +151,9 @@ impl Flow {
                         letters: letters.clone().map(|letters| (letters, sources_of[index].clone())),
                         is_of_results: stage.sink(&dataflow) == Some(0),
                         tap: tap.clone().filter(|_| stage.sink(&dataflow) == Some(0)),
-                        operators: stage
-                            .operators(&dataflow)
-                            .map(|factory| factory.create_instance(instance))
-                            .collect(),
-                        addresses: stage
-                            .operator_nodes(&dataflow)
-                            .map(|node| dataflow.address(node).cloned())
-                            .collect(),
-                        nodes: stage.operator_nodes(&dataflow).collect(),
-                        names: stage.operators(&dataflow).map(|factory| factory.describe().operator).collect(),
                         outputs,
                         sink,
-                        key_groups: dataflow.key_groups(),
+                        guest: None,
                         restored: of_stages[index].clone(),
                         state: state_of.iter_mut().map(|frames| frames[instance].take()).collect(),
                     },
@@ -228,9 +226,10 @@ impl Flow {
 
     /// Joins what was gathered. Sources go on, unless a sink waits for the commit.
     fn snapshot(&self, gathered: Gathered) -> Result<Snapshot, CheckpointError> {
-        // If some instances of a stage have ended, the others are about to.
-        let together = |parts| Snapshot::of(parts, &self.stages, &self.dataflow).ok_or(CheckpointError::Ending);
-        let snapshot = gathered.and_then(together);
+        // If some instances of a stage have ended, the others are about to. Tasks of a flow that is cancelled let go of
+        // what they have, and look as if they had ended; this is known before any of them does.
+        let together = |parts| Snapshot::of(parts, &self.stages, &self.dataflow).filter(|_| !self.state.is_cancelled());
+        let snapshot = gathered.and_then(|parts| together(parts).ok_or(CheckpointError::Ending));
         if snapshot.is_err() || !self.tasks.iter().any(|task| task.waits_for_commit()) {
             self.give_up();
         }
@@ -264,9 +263,69 @@ impl Flow {
         true
     }
 
-    /// Whether the error that ended the flow rolled back to the last checkpoint, so that a restart is safe.
+    /// Whether a restart from the last checkpoint is safe behind the error that ended the flow: its sink rolled back to
+    /// it, or a guest was lost, which is as a crash.
     pub fn is_undone(&self) -> bool {
-        self.state.failure.get().is_some_and(|failure| failure.has_rolled_back)
+        self.state.failure.get().is_some_and(|failure| failure.may_restart)
+    }
+
+    /// Moves a task, by its stage and instance, to a guest at the other end of `pipe`. [`Flow::placements`] tells how
+    /// that goes; if it cannot begin, or has more than `bytes_max` bytes of state, the task stays. The guest gives its
+    /// state in parts of up to `rows_max` rows. Who makes the pipe wakes the task with [`Flow::waker`]. Whoever has
+    /// redirected a task brings it home when its state ([`Placement::figures`]) outgrows the bound there.
+    ///
+    /// # Errors
+    /// The task does not move.
+    pub fn redirect(
+        &self,
+        place: (usize, usize),
+        pipe: Arc<dyn Pipe>,
+        rows_max: usize,
+        bytes_max: usize,
+    ) -> Result<(), MoveError> {
+        self.task(place)?.redirect(Wish::Out(pipe, rows_max, bytes_max))
+    }
+
+    /// Brings a task home. A task with a source comes only when [`Flow::reopened`] was called.
+    ///
+    /// # Errors
+    /// The task is at home.
+    pub fn bring_back(&self, place: (usize, usize)) -> Result<(), MoveError> {
+        self.task(place)?.bring_back()
+    }
+
+    /// The partitions of a task that comes home were opened again, where [`Placement::reopens`] says.
+    ///
+    /// # Errors
+    /// There is no such task.
+    pub fn reopened(&self, place: (usize, usize), partitions: Vec<Partition>) -> Result<(), MoveError> {
+        self.task(place).map(|task| task.ask(|asked| asked.reopened = Some(partitions)))
+    }
+
+    /// The guest of a task is lost. If it has not begun, the task goes on here; otherwise the flow fails, and may be
+    /// restarted from its last checkpoint ([`Flow::is_undone`]).
+    ///
+    /// # Errors
+    /// There is no such task.
+    pub fn lose(&self, place: (usize, usize), why: &str) -> Result<(), MoveError> {
+        self.task(place).map(|task| task.ask(|asked| asked.lost = Some(why.to_owned())))
+    }
+
+    /// Where tasks run that were ever moved.
+    pub fn placements(&self) -> Vec<Placement> {
+        self.tasks.iter().filter_map(|task| task.placement()).collect()
+    }
+
+    /// What wakes a task when something has come by its pipe, or when there is room again.
+    ///
+    /// # Errors
+    /// There is no such task.
+    pub fn waker(&self, place: (usize, usize)) -> Result<Waker, MoveError> {
+        self.task(place).map(|task| task.waker())
+    }
+
+    fn task(&self, place: (usize, usize)) -> Result<&Arc<FlowTask>, MoveError> {
+        self.tasks.iter().find(|task| task.place() == place).ok_or(MoveError::Unknown(place.0, place.1))
     }
 
     /// Abandons the checkpoint in progress: sources go on.

@@ -14,8 +14,8 @@ pub(super) trait Peer: Send + Sync {
     /// it.
     fn wake(&self);
 
-    /// Whether it reads sources.
-    fn reads(&self) -> bool;
+    /// Whether it reads sources, moves or has a guest: it must hear when sources go on behind a barrier.
+    fn rests(&self) -> bool;
 
     /// Of a task that ends with the sink of results: the newest barrier whose checkpoint the sink has committed,
     /// [`u64::MAX`] once the task has ended.

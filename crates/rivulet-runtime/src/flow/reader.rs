@@ -245,6 +245,11 @@ impl Reader {
         Some(lowest_us.saturating_add(open.partition.lateness_us))
     }
 
+    /// The largest lateness of a partition, microseconds.
+    pub(super) fn lateness_us(&self) -> i64 {
+        self.lateness_us
+    }
+
     /// How much event time the last batch covered, microseconds.
     pub(super) fn batch_us(&self) -> i64 {
         self.batch_us

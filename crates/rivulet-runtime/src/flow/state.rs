@@ -14,7 +14,7 @@ use super::peer::Peer;
 
 /// What a flow is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub enum Phase {
     /// Sources are polled.
     Running,
     /// Sources are not polled.
@@ -30,7 +30,8 @@ pub(crate) enum Phase {
 }
 
 impl Phase {
-    const ALL: [Self; 6] =
+    /// All phases, by their discriminant.
+    pub const ALL: [Self; 6] =
         [Self::Running, Self::Paused, Self::Closing, Self::Draining, Self::Stopping, Self::Cancelled];
 
     /// Whether sources are not polled until the flow is resumed.
@@ -58,8 +59,9 @@ impl Phase {
 /// Why a flow has failed.
 pub(super) struct Failure {
     pub(super) error: String,
-    /// Whether it rolled back to the last checkpoint.
-    pub(super) has_rolled_back: bool,
+    /// Whether a restart from the last checkpoint is safe: the sink rolled back to it, or nothing was written since
+    /// that would come twice.
+    pub(super) may_restart: bool,
 }
 
 /// State shared by all tasks of a flow.
@@ -126,8 +128,8 @@ impl FlowState {
     }
 
     /// Ends everything because of `error`; the first error counts.
-    pub(crate) fn fail(&self, error: String, has_rolled_back: bool) {
-        let _ = self.failure.set(Failure { error, has_rolled_back });
+    pub(crate) fn fail(&self, error: String, may_restart: bool) {
+        let _ = self.failure.set(Failure { error, may_restart });
         self.cancel();
     }
 
@@ -144,9 +146,10 @@ impl FlowState {
         self.tasks().for_each(|task| task.wake());
     }
 
-    /// Makes the tasks that read sources check: one of them has advanced, and others may have waited for it.
+    /// Makes the tasks that read sources check: one of them has advanced, and others may have waited for it. Tasks that
+    /// move, or have a guest, check too.
     pub(super) fn wake_sources(&self) {
-        self.tasks().filter(|task| task.reads()).for_each(|task| task.wake());
+        self.tasks().filter(|task| task.rests()).for_each(|task| task.wake());
     }
 
     /// Whether sources may be polled now.

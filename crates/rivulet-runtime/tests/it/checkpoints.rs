@@ -280,6 +280,19 @@ fn a_sink_that_takes_its_time_is_asked_once_a_run() {
     assert_eq!(sink.done.load(Ordering::Relaxed), 3, "it has prepared, committed and finished");
 }
 
+/// Tasks that let go of what they have, because all is over, look as those that have come to the end of their input.
+#[test]
+fn a_flow_that_fails_at_a_barrier_gives_no_snapshot() {
+    let workers = Workers::stepped(Arc::new(RunningClock(Instant::now())));
+    let source = vec![vec![numbers(0..1_000, Then::Silence)]];
+    let flow = workers.start_flow(parts(dataflow(), source, 1, &Collected::default())).unwrap();
+    while workers.run_one(|_| 0, PATIENCE) {}
+    flow.begin_checkpoint(1, nowhere()).unwrap();
+    flow.cancel();
+    while workers.run_one(|_| 0, PATIENCE) {}
+    assert_eq!(flow.look_at_checkpoint(), Some(Err(CheckpointError::Ending)));
+}
+
 /// Says when it begins to make a checkpoint final, and when that is done.
 struct Told {
     place: usize,

@@ -31,7 +31,9 @@ use std::borrow::Cow;
 use datafusion_sql::sqlparser::tokenizer::{Token, TokenWithSpan};
 
 use crate::lexer::{self, StatementTokens, describe_token};
-use crate::statement::{CreateApplication, CreateBigQuery, CreateTable, Name, ObjectKind, Show, StateWish, Statement};
+use crate::statement::{
+    CreateApplication, CreateBigQuery, CreateTable, Name, ObjectKind, Operators, Show, StateWish, Statement,
+};
 use crate::{Literal, Position, SqlError};
 use cursor::Cursor;
 
@@ -281,7 +283,7 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     if account::is_next(cursor, &account::SHOWN) {
         return account::show(cursor).map(Statement::Account);
     }
-    const LISTS: [&str; 13] = [
+    const LISTS: [&str; 14] = [
         "APPLICATIONS",
         "QUERIES",
         "TABLES",
@@ -295,6 +297,7 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
         "USERS",
         "TOKENS",
         "GRANTS",
+        "BURSTS",
     ];
     let what = cursor.expect_one_of(&LISTS).map_err(|error| match error.hint {
         Some(_) => error,
@@ -327,6 +330,7 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     Ok(match ObjectKind::ALL.get(what) {
         Some(&kind) => Statement::Show(Show { kind, application, like, label, limit }),
         None if what == 7 => Statement::ShowFunctions { like, limit },
+        None if what == 13 => Statement::ShowBursts { like, limit },
         None => Statement::ShowSecrets { like, limit },
     })
 }
@@ -369,14 +373,15 @@ fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     }
     let name = cursor.name("the name of a query")?;
     if cursor.is_word("as") {
-        return Err(cursor.expected("SET or LABEL").hint(format!(
+        return Err(cursor.expected("SET, LABEL or REDIRECT").hint(format!(
             "CREATE OR REPLACE QUERY {} AS ... gives a big query another text",
             crate::name_in_sql(&name.text)
         )));
     }
     let has_values = match cursor.is_word("label") {
         true => false,
-        false => cursor.expect_one_of(&["SET", "LABEL"]).map(|_| true)?,
+        false if cursor.expect_one_of(&["SET", "LABEL", "REDIRECT"])? == 2 => return redirect(cursor, name),
+        false => true,
     };
     let values = match has_values {
         true => cursor.values_to_set("the name of a parameter", false, "SET (parameter => value)")?,
@@ -388,6 +393,40 @@ fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
         false => None,
     };
     Ok(Statement::AlterQuery { name, values, label })
+}
+
+/// Reads what follows `ALTER QUERY name REDIRECT`.
+fn redirect(cursor: &mut Cursor<'_>, name: Name) -> Result<Statement, SqlError> {
+    let position = cursor.position();
+    let number = match cursor.peek() {
+        Token::Number(digits, _) => digits.parse().ok(),
+        _ => None,
+    };
+    let operators = match (number, cursor.peek()) {
+        (Some(number), _) => Operators::Number(number, position),
+        (_, Token::SingleQuotedString(text)) => Operators::Named(Name { text: text.clone(), position }),
+        _ if cursor.is_word("all") => Operators::All,
+        _ => {
+            let error = cursor.expected("ALL, the number of an operator, or its name in single quotes");
+            return Err(error.hint(format!("EXPLAIN QUERY {} shows numbers and names", crate::name_in_sql(&name.text))));
+        }
+    };
+    cursor.advance();
+    if cursor.expect_one_of(&["TO", "BACK"])? == 1 {
+        return Ok(Statement::RedirectQuery { name, operators, ratio: None });
+    }
+    cursor.expect_word("BURST")?;
+    let position = cursor.position();
+    let found = if *cursor.peek() == Token::EOF { Literal::Integer(1) } else { cursor.literal()?.0 };
+    let ratio = match found {
+        Literal::Float(ratio) if ratio > 0.0 && ratio <= 1.0 => ratio,
+        Literal::Integer(1) => 1.0,
+        other => {
+            let message = format!("the ratio is a number above 0 and at most 1, found {other}");
+            return Err(SqlError::new(position, message).hint("it is the part of the tasks that go: TO BURST 0.7"));
+        }
+    };
+    Ok(Statement::RedirectQuery { name, operators, ratio: Some(ratio) })
 }
 
 fn drop_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {

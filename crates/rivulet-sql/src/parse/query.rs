@@ -75,9 +75,16 @@ pub(super) fn select(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, Sq
         match name.text.as_str() {
             STATE_TTL => query.state_ttl_us = Some(span(name, literal, *position, 1)?),
             FUSE => query.fuse = Some(fuse(literal, *position)?),
+            BURST => {
+                let Literal::Boolean(is_burst) = literal else {
+                    return Err(SqlError::new(*position, "burst is true or false")
+                        .hint("with true, tasks of the query may go to burst workers while it runs"));
+                };
+                query.is_burst = *is_burst;
+            }
             other => {
                 let error = SqlError::new(name.position, format!("unknown option '{other}' of a query"));
-                return Err(error.suggest(other, [STATE_TTL, FUSE], OPTIONS_HINT));
+                return Err(error.suggest(other, [STATE_TTL, FUSE, BURST], OPTIONS_HINT));
             }
         }
     }
@@ -88,8 +95,10 @@ pub(super) fn select(cursor: &mut Cursor<'_>, text: &str) -> Result<BigQuery, Sq
 const STATE_TTL: &str = "state_ttl";
 /// The option for which operators run together.
 const FUSE: &str = "fuse";
+/// The option for whether tasks may go to burst workers.
+const BURST: &str = "burst";
 /// The options that WITH behind a query may have, for messages.
-pub(super) const OPTIONS_HINT: &str = "the options of a query are state_ttl and fuse, at its end: SELECT ... INTO sink \
+pub(super) const OPTIONS_HINT: &str = "the options of a query are state_ttl, fuse and burst, at its end: SELECT ... INTO sink \
                                        WITH (state_ttl => INTERVAL '1 hour', fuse => 'none')";
 
 fn fuse(literal: &Literal, position: Position) -> Result<Fuse, SqlError> {

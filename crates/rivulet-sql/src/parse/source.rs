@@ -111,6 +111,10 @@ pub(super) fn view(cursor: &mut Cursor<'_>, text: &str) -> Result<CreateView, Sq
         return Err(SqlError::new(query.position, "a view does not run by itself")
             .hint("give fuse where the view is read: SELECT ... FROM view WITH (fuse => 'none')"));
     }
+    if query.is_burst {
+        return Err(SqlError::new(query.position, "a view has no tasks that could go to burst workers")
+            .hint("give burst where the view is read: SELECT ... FROM view WITH (burst => true)"));
+    }
     Ok(CreateView { name, if_not_exists, text: text.to_owned(), query })
 }
 

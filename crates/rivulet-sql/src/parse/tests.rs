@@ -133,6 +133,16 @@ fn the_small_statements_are_read() {
     assert!(matches!(one("EXPLAIN APPLICATION a"), Statement::ExplainApplication(_)));
     assert!(matches!(one("EXPLAIN QUERY q"), Statement::ExplainQuery(_)));
     assert!(matches!(one("PAUSE QUERY q"), Statement::PauseQuery(_)));
+    assert!(matches!(one("SHOW BURSTS LIKE 'q%' LIMIT 3"), Statement::ShowBursts { like: Some(_), limit: Some(3) }));
+    let redirected = |script: &str| match one(script) {
+        Statement::RedirectQuery { name, operators, ratio } => (name.text, operators, ratio),
+        other => panic!("{other:?}"),
+    };
+    let (q, at) = ("q".to_owned(), Position { line: 1, column: 24 });
+    assert_eq!(redirected("ALTER QUERY q REDIRECT ALL TO BURST 0.7"), (q.clone(), Operators::All, Some(0.7)));
+    assert_eq!(redirected("alter query q redirect 4 to burst"), (q.clone(), Operators::Number(4, at), Some(1.0)));
+    let window = Operators::Named(Name { text: "window".into(), position: at });
+    assert_eq!(redirected("ALTER QUERY q REDIRECT 'window' BACK"), (q, window, None));
     assert!(matches!(one("RESUME QUERY \"q-1\""), Statement::ResumeQuery(name) if name.text == "q-1"));
     assert!(matches!(one("DROP QUERY IF EXISTS q"), Statement::Drop { kind: ObjectKind::Query, if_exists: true, .. }));
     assert!(matches!(
@@ -171,17 +181,20 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "SHOW QUERYS",
-            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, SECRETS, TENANTS, USERS, TOKENS or GRANTS, found 'QUERYS'\nhint: did you mean 'QUERIES'?",
+            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, SECRETS, TENANTS, USERS, TOKENS, GRANTS or BURSTS, found 'QUERYS'\nhint: did you mean 'QUERIES'?",
         ),
         (
             "SHOW STREAMS",
-            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, SECRETS, TENANTS, USERS, TOKENS or GRANTS, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
+            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, SECRETS, TENANTS, USERS, TOKENS, GRANTS or BURSTS, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
         ),
         (
             "CREATE SINK s TO 'http://a' FORMAT JSON WITH (token => '\0name')",
             "error at line 1, column 56: a value has no zero byte\nhint: leave the character out",
         ),
-        ("ALTER QUERY q", "error at line 1, column 14: expected SET or LABEL, found the end of the statement"),
+        (
+            "ALTER QUERY q",
+            "error at line 1, column 14: expected SET, LABEL or REDIRECT, found the end of the statement",
+        ),
         (
             "ALTER QUERY q SET limit => 3",
             "error at line 1, column 19: expected '(', found 'limit'\nhint: values stand in parentheses, each behind its name: (name => 5, other => 'text')",
@@ -200,11 +213,32 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "ALTER QUERY q SETT (a => 3)",
-            "error at line 1, column 15: expected SET or LABEL, found 'SETT'\nhint: did you mean 'SET'?",
+            "error at line 1, column 15: expected SET, LABEL or REDIRECT, found 'SETT'\nhint: did you mean 'SET'?",
         ),
         (
             "ALTER TABLE t SET (a => 3)",
             "error at line 1, column 7: expected QUERY or APPLICATION, found 'TABLE'\nhint: anything else is dropped, and created anew",
+        ),
+        (
+            "ALTER QUERY q REDIRECT window TO BURST",
+            "error at line 1, column 24: expected ALL, the number of an operator, or its name in single quotes, found 'window'\nhint: EXPLAIN QUERY q shows numbers and names",
+        ),
+        (
+            "ALTER QUERY q REDIRECT 1.5 TO BURST",
+            "error at line 1, column 24: expected ALL, the number of an operator, or its name in single quotes, found '1.5'\nhint: EXPLAIN QUERY q shows numbers and names",
+        ),
+        (
+            "ALTER QUERY q REDIRECT ALL",
+            "error at line 1, column 27: expected TO or BACK, found the end of the statement",
+        ),
+        ("ALTER QUERY q REDIRECT ALL TO 0.7", "error at line 1, column 31: expected BURST, found '0.7'"),
+        (
+            "ALTER QUERY q REDIRECT ALL TO BURST 1.7",
+            "error at line 1, column 37: the ratio is a number above 0 and at most 1, found 1.7\nhint: it is the part of the tasks that go: TO BURST 0.7",
+        ),
+        (
+            "ALTER QUERY q REDIRECT ALL TO BURST 'half'",
+            "error at line 1, column 37: the ratio is a number above 0 and at most 1, found 'half'\nhint: it is the part of the tasks that go: TO BURST 0.7",
         ),
         ("SHOW QUERIES LIMIT -1", "error at line 1, column 20: LIMIT takes a whole number, 0 or more"),
         (
@@ -419,6 +453,11 @@ fn statements_of_big_queries_are_read() {
     };
     assert_eq!((fuse(""), fuse("WITH (fuse => 'auto')")), (None, Some(Fuse::Auto)));
     assert_eq!(fuse("WITH (state_ttl => INTERVAL '1 hour', Fuse => 'NONE')"), Some(Fuse::None));
+    let is_burst = |with: &str| match one(&format!("SELECT a FROM t {with}")) {
+        Statement::RunQuery(query) => query.is_burst,
+        other => panic!("{other:?}"),
+    };
+    assert!(is_burst("WITH (burst => true)") && !is_burst("WITH (burst => false)") && !is_burst(""));
     let explained = |script: &str| matches!(one(script), Statement::ExplainBigQuery { analyze: true, .. });
     assert!(explained("EXPLAIN ANALYZE SELECT a FROM t") && !explained("EXPLAIN INSERT INTO s SELECT a FROM t"));
     assert!(matches!(
@@ -448,7 +487,7 @@ fn wrong_options_of_a_query_are_refused() {
         ),
         (
             "CREATE QUERY q WITH (state_ttl => INTERVAL '1 hour') AS SELECT a FROM t INTO s",
-            "error at line 1, column 16: expected FROM APPLICATION or AS SELECT, found 'WITH'\nhint: the options of a query are state_ttl and fuse, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour', fuse => 'none')",
+            "error at line 1, column 16: expected FROM APPLICATION or AS SELECT, found 'WITH'\nhint: the options of a query are state_ttl, fuse and burst, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour', fuse => 'none')",
         ),
         (
             "SELECT a FROM t WITH (fuse => 'some')",
@@ -458,14 +497,22 @@ fn wrong_options_of_a_query_are_refused() {
             "SELECT a FROM t WITH (fuse => 1)",
             "error at line 1, column 31: fuse is 'auto' or 'none'\nhint: 'auto' runs operators together where rows keep their partition, 'none' runs each by itself",
         ),
+        (
+            "SELECT a FROM t WITH (burst => 8)",
+            "error at line 1, column 32: burst is true or false\nhint: with true, tasks of the query may go to burst workers while it runs",
+        ),
+        (
+            "CREATE VIEW v AS SELECT a FROM t WITH (burst => true)",
+            "error at line 1, column 18: a view has no tasks that could go to burst workers\nhint: give burst where the view is read: SELECT ... FROM view WITH (burst => true)",
+        ),
         ("SELECT a FROM t WITH (fuse => 'none', fuse => 'auto')", "error at line 1, column 39: 'fuse' is given twice"),
         (
             "CREATE QUERY q WITH (fuse => 'none') AS SELECT a FROM t INTO s",
-            "error at line 1, column 16: expected FROM APPLICATION or AS SELECT, found 'WITH'\nhint: the options of a query are state_ttl and fuse, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour', fuse => 'none')",
+            "error at line 1, column 16: expected FROM APPLICATION or AS SELECT, found 'WITH'\nhint: the options of a query are state_ttl, fuse and burst, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour', fuse => 'none')",
         ),
         (
             "CREATE OR REPLACE QUERY q WITH (fuse => 'none') AS SELECT a FROM t INTO s",
-            "error at line 1, column 33: unknown option 'fuse'\nhint: the options of a query are state_ttl and fuse, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour', fuse => 'none')",
+            "error at line 1, column 33: unknown option 'fuse'\nhint: the options of a query are state_ttl, fuse and burst, at its end: SELECT ... INTO sink WITH (state_ttl => INTERVAL '1 hour', fuse => 'none')",
         ),
         (
             "CREATE VIEW v AS SELECT a FROM t WITH (fuse => 'auto')",

@@ -127,9 +127,22 @@ pub struct BigQuery {
     pub(crate) state_ttl_us: Option<i64>,
     /// Which operators run together, if it says so.
     pub(crate) fuse: Option<Fuse>,
+    /// Whether its tasks may go to burst workers.
+    pub(crate) is_burst: bool,
     /// The syntax tree, or why a stored text has none. Its type is hidden from other crates: the parser has many types,
     /// and every crate that can drop one compiles code for all of them.
     pub(crate) query: Arc<dyn Any + Send + Sync>,
+}
+
+/// Operators of a running query. Any operator means the stage that it runs in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operators {
+    /// All of them.
+    All,
+    /// The one with this number in `EXPLAIN QUERY`, from 1.
+    Number(usize, Position),
+    /// The one with this name in `EXPLAIN QUERY`.
+    Named(Name),
 }
 
 /// What the parser returned for a text: the syntax tree, and the row patterns that were taken out of it.
@@ -145,13 +158,14 @@ impl BigQuery {
     ) -> Self {
         let patterns = patterns.into_iter().map(Arc::new).collect();
         let (text, query) = (text.to_owned(), Arc::new(Parsed::Ok((query, patterns))));
-        Self { sink, position, text, joins: Vec::new(), state_ttl_us: None, fuse: None, query }
+        Self { sink, position, text, joins: Vec::new(), state_ttl_us: None, fuse: None, is_burst: false, query }
     }
 
     /// Makes a stored query that could not be read.
     pub(crate) fn unread(error: SqlError, text: &str) -> Self {
         let (position, query) = (Position::default(), Arc::new(Parsed::Err(error)));
-        Self { sink: None, position, text: text.to_owned(), joins: Vec::new(), state_ttl_us: None, fuse: None, query }
+        let (text, joins) = (text.to_owned(), Vec::new());
+        Self { sink: None, position, text, joins, state_ttl_us: None, fuse: None, is_burst: false, query }
     }
 
     /// The files that the query reads by path, in single quotes in FROM. Each is listed once.

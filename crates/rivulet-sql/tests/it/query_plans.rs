@@ -207,6 +207,70 @@ fn what_is_said_twice_is_done_once() {
 }
 
 #[test]
+fn of_a_burst_query_each_window_that_divides_rows_has_two_steps() {
+    // A text is no key for which it would be done otherwise.
+    let query = "SELECT channel, count(*) AS n FROM bid GROUP BY channel, tumble(date_time, INTERVAL '1 minute')";
+    let windows = |plan: &QueryPlan| operators(plan).iter().filter(|name| *name == "window").count();
+    let (plain, burst) = (planned(query), planned(&format!("{query} WITH (burst => true)")));
+    assert_eq!((windows(&plain), windows(&burst)), (1, 2));
+    assert!(burst.is_burst && !plain.is_burst);
+    // State of the one goes on in the other.
+    let addresses = |plan: &QueryPlan| {
+        let saved = plan.dataflow.addresses().iter().flatten().filter(|one| !one.is_transient);
+        saved.map(|one| (one.kind.clone(), one.behind)).collect::<Vec<_>>()
+    };
+    assert_eq!(addresses(&plain), addresses(&burst));
+    // The windows over windows are in one instance for each key already.
+    let over = "SELECT auction, max(n) AS n FROM (SELECT auction, count(*) AS n, window_end FROM TABLE(HOP(TABLE bid,
+        DESCRIPTOR(date_time), INTERVAL '1 second', INTERVAL '1 minute')) GROUP BY auction, window_start, window_end)
+        GROUP BY auction, window_end WITH (burst => true)";
+    assert_eq!(windows(&planned(over)), 3, "{}", explain_query(&planned(over)));
+}
+
+#[test]
+fn a_fingerprint_is_that_of_the_plan_and_of_no_other() {
+    let query = "SELECT auction, count(*) AS n FROM bid WHERE price > 5 GROUP BY auction, bidder";
+    let found = planned(query).fingerprint();
+    assert_eq!(found, planned(query).fingerprint());
+    assert_eq!(found.len(), 64);
+    for other in [
+        query.replace("price > 5", "price > 6"),
+        query.replace("bidder", "price"),
+        query.replace("count(*)", "max(bidder)"),
+        format!("{query} WITH (fuse => 'none')"),
+        format!("{query} WITH (state_ttl => INTERVAL '1 hour')"),
+    ] {
+        assert_ne!(found, planned(&other).fingerprint(), "{other}");
+    }
+}
+
+#[test]
+fn what_a_process_has_read_stays_there() {
+    let stays = |script: &str| {
+        let plan = planned(script);
+        let all = (0..plan.dataflow.nodes().len()).filter_map(|node| plan.stays(node));
+        all.collect::<Vec<_>>().join("; ")
+    };
+    assert_eq!(stays("SELECT auction, count(*) AS n FROM bid WHERE price > 5 GROUP BY auction"), "");
+    assert_eq!(
+        stays("SELECT bid.auction, side_input.value FROM bid JOIN side_input ON bid.auction = side_input.key"),
+        "looks rows up in the table 'side_input', which a worker has not"
+    );
+    assert_eq!(
+        stays("SELECT auction FROM bid WHERE predict('air.json', price, bidder) = 'GOOD'"),
+        "uses a model, whose file a worker has not"
+    );
+    let small = "CREATE SOURCE device (id BIGINT, room TEXT) FROM 'kafka:devices' FORMAT JSON WITH (size => 'small');
+        SELECT bid.auction, device.room FROM bid JOIN device ON bid.bidder = device.id";
+    assert_eq!(stays(small), "has its small side in every instance");
+    let refused = "CREATE SINK letters TO 'blackhole:';
+        CREATE SOURCE careful (ts TIMESTAMP EVENT TIME, k BIGINT) FROM 'kafka:x' FORMAT JSON
+        WITH (dead_letter => 'letters');
+        SELECT k, count(*) AS n FROM careful GROUP BY k, tumble(ts, INTERVAL '1 minute')";
+    assert!(stays(refused).starts_with("sends the rows that it refuses to a sink"), "{}", stays(refused));
+}
+
+#[test]
 fn rows_that_are_divided_already_stay_where_they_are() {
     use rivulet_dataflow::EdgeKind;
     let plan = planned(

@@ -62,6 +62,7 @@ const FOLLOWERS: &[(&str, &[&str])] = &[
         "SHOW",
         &[
             "APPLICATIONS",
+            "BURSTS",
             "CHECKPOINTS",
             "FUNCTIONS",
             "GRANTS",
@@ -81,15 +82,15 @@ const FOLLOWERS: &[(&str, &[&str])] = &[
 /// Words within statements.
 #[rustfmt::skip]
 const WORDS: &[&str] = &[
-    "ADMIN", "AND", "APPLICATION", "AS", "ASC", "AVRO", "BETWEEN", "BIGINT", "BOOLEAN", "BY", "CASCADE", "CASE", "CAST",
-    "CHANGE", "CSV", "CUBE", "DATE", "DEBEZIUM", "DECIMAL", "DEFAULT", "DESC", "DISTINCT", "DOUBLE", "ELSE",
+    "ADMIN", "AND", "APPLICATION", "AS", "ASC", "AVRO", "BACK", "BETWEEN", "BIGINT", "BOOLEAN", "BY", "CASCADE", "CASE",
+    "CAST", "CHANGE", "CSV", "CUBE", "DATE", "DEBEZIUM", "DECIMAL", "DEFAULT", "DESC", "DISTINCT", "DOUBLE", "ELSE",
     "EMIT ON CHANGE", "END", "EVENT TIME", "EXCEPT", "EXISTS", "EXPIRES IN INTERVAL", "FALSE", "FILTER", "FORMAT",
     "FROM", "GRACE INTERVAL", "GROUP BY", "GROUPING SETS", "HAVING", "IF EXISTS", "IF NOT EXISTS", "IN", "INPUT",
     "INTERSECT", "INTERVAL", "INTO", "IS NOT NULL", "IS NULL", "JOIN", "JSON", "KEY", "LABEL", "LEFT JOIN", "LIKE",
     "LIMIT", "MATCH_RECOGNIZE", "NOT", "NULL", "OFFSET", "ON", "OR", "ORDER BY", "OUTPUT", "OVER", "PARTITION BY",
-    "PRIMARY KEY", "PUBLISH", "QUALIFY", "READ", "ROLLUP", "ROTATE", "ROWS", "SELECT", "SERVER", "SET", "SUBSCRIBE",
-    "TEXT", "THEN", "TIME", "TIMESTAMP", "TO", "TOPIC", "TRUE", "UNION ALL", "UNNEST", "WATERMARK", "WHEN", "WHERE",
-    "WITH",
+    "PRIMARY KEY", "PUBLISH", "QUALIFY", "READ", "REDIRECT", "ROLLUP", "ROTATE", "ROWS", "SELECT", "SERVER", "SET",
+    "SUBSCRIBE", "TEXT", "THEN", "TIME", "TIMESTAMP", "TO", "TO BURST", "TOPIC", "TRUE", "UNION ALL", "UNNEST",
+    "WATERMARK", "WHEN", "WHERE", "WITH",
 ];
 
 /// What the server is asked for, by the word in front of the cursor.

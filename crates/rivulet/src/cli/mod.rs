@@ -9,6 +9,7 @@ mod app_register;
 mod app_test;
 mod backup;
 mod bench;
+mod burst_worker;
 mod checkpoint;
 mod complete;
 mod completions;
@@ -105,6 +106,8 @@ enum Command {
     /// Measure how much this machine carries
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    /// Run tasks of a server's big queries here for a while
+    BurstWorker(burst_worker::BurstWorkerArguments),
     /// Print a script that completes commands in a shell
     Completions(completions::CompletionsArguments),
 }
@@ -141,6 +144,7 @@ pub fn main(start: Start) -> ExitCode {
         Command::Restore(arguments) => backup::run_restore(global, &arguments),
         Command::Config(arguments) => config::run(global, &arguments),
         Command::Bench(command) => bench::run(global, command, start),
+        Command::BurstWorker(arguments) => burst_worker::run(&arguments),
         Command::Completions(arguments) => completions::run(&arguments, &mut definition()),
     };
     match done {

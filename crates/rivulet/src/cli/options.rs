@@ -2,7 +2,9 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use rivulet_connectors::links::Token;
 use rivulet_connectors::tls::ClientTls;
 
 use crate::accounts::token::is_mistyped;
@@ -62,21 +64,34 @@ impl TokenSource {
     /// # Errors
     /// The file cannot be read; the address is none; the token has typing errors.
     pub(super) fn client(&self, server: &str) -> Result<Client, CliError> {
+        self.trust.client(server, self.token(|| profile::token(server))?.as_deref())
+    }
+
+    /// The token for a link to a server, and how it is encrypted, if it is or authorities or a certificate are given.
+    ///
+    /// # Errors
+    /// As [`TokenSource::client`].
+    pub(super) fn of_link(&self, is_encrypted: bool) -> Result<(Option<Token>, Option<ClientTls>), CliError> {
+        let tls = self.trust.tls()?;
+        let token = self.token(|| None)?;
+        let token = token.map(|token| Token { name: token.clone(), value: Arc::new(move || Ok(token.clone())) });
+        Ok((token, (is_encrypted || tls != ClientTls::default()).then_some(tls)))
+    }
+
+    fn token(&self, remembered: impl FnOnce() -> Option<String>) -> Result<Option<String>, CliError> {
         let token = match given(&self.token_file) {
             Some(file) => Some(std::fs::read_to_string(file).map_err(|error| {
                 CliError::new(format!("cannot read the token in {}: {error}", file.display()))
                     .with_hint("--token-file and RIVULET_TOKEN_FILE name a file with the token alone")
             })?),
-            None => {
-                std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()).or_else(|| profile::token(server))
-            }
+            None => std::env::var(TOKEN_VARIABLE).ok().filter(|token| !token.is_empty()).or_else(remembered),
         };
         let token = token.as_deref().map(str::trim).filter(|token| !token.is_empty());
         if token.is_some_and(is_mistyped) {
             return Err(CliError::new("characters of the token are missing or wrong")
                 .with_hint("copy it again as it was shown, or have it rotated: rivulet token rotate ID"));
         }
-        self.trust.client(server, token)
+        Ok(token.map(str::to_owned))
     }
 }
 

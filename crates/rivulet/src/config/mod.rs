@@ -101,6 +101,8 @@ pub struct Config {
     pub embedded: Option<EmbeddedBrokerConfig>,
     /// The external broker, if one is used.
     pub broker: Option<BrokerConfig>,
+    /// How tasks of queries go to burst workers.
+    pub burst: BurstConfig,
     /// Threads that run tasks, and how.
     pub workers: WorkerSettings,
     /// Most events of one batch; `None` for the usual bound. No key sets it: a trial and a measurement do.
@@ -198,6 +200,19 @@ pub struct LinkConfig {
     pub address: SocketAddr,
     /// The certificate; without it, links are not encrypted.
     pub tls: Option<ServerTls>,
+}
+
+/// How tasks of queries go to burst workers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BurstConfig {
+    /// The least number of instances of the operators of a query that may burst: so many parts of it may move.
+    pub instances: usize,
+    /// After how long without a connection a worker is lost.
+    pub lost_after: Duration,
+    /// How long a worker may take to answer before it is lost.
+    pub answer_max: Duration,
+    /// How long before the end of a worker whose time is limited its tasks come back.
+    pub margin: Duration,
 }
 
 /// The record of what callers do.
@@ -736,6 +751,12 @@ impl Values {
             link: self.link()?,
             embedded: if embedded_runs { Some(self.embedded()?) } else { None },
             broker: self.broker()?,
+            burst: BurstConfig {
+                instances: self.number("burst.instances"),
+                lost_after: Duration::from_millis(self.number("burst.lost_after_ms") as u64),
+                answer_max: Duration::from_secs(self.number("burst.answer_s_max") as u64),
+                margin: Duration::from_secs(self.number("burst.margin_s") as u64),
+            },
             workers: WorkerSettings {
                 threads: self.number("workers"),
                 policy: self.text("scheduler.policy").unwrap_or_default().parse().unwrap_or_default(),

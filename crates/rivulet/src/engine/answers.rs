@@ -4,6 +4,7 @@ use rivulet_connectors::connector::Direction;
 use rivulet_sql::FunctionDescription;
 use serde_json::{Value, json};
 
+use super::big_queries::Burst;
 use crate::counted::counted;
 use crate::like;
 use crate::service::{
@@ -75,6 +76,28 @@ pub(super) fn functions(like: Option<&str>, limit: usize) -> StatementResult {
         vec![json!(one.name), json!(one.kind), json!(one.calls.join(" | ")), json!(one.description)]
     };
     first(limit, &["name", "kind", "call", "description"], rivulet_sql::functions().iter().filter(is_like).map(row))
+}
+
+/// What is on burst workers, of queries whose names match a pattern.
+pub(super) fn bursts(bursts: Vec<Burst>, like: Option<&str>, limit: usize) -> StatementResult {
+    const COLUMNS: [&str; 10] =
+        ["query", "stage", "operators", "tasks", "away", "workers", "since", "state_bytes", "in_flight_rows", "why"];
+    let is_like = |one: &Burst| like.is_none_or(|pattern| like::like(&one.query, pattern));
+    let row = |one: Burst| {
+        vec![
+            json!(one.query),
+            json!(one.stage),
+            json!(one.operators),
+            json!(one.tasks),
+            json!(one.away),
+            json!(one.workers.join(", ")),
+            json!(one.since_us.map(at)),
+            json!(one.state_bytes),
+            json!(one.in_flight_rows),
+            json!(one.why),
+        ]
+    };
+    first(limit, &COLUMNS, bursts.into_iter().filter(is_like).map(row))
 }
 
 /// The description of one function.

@@ -1,11 +1,13 @@
 //! The links of this server to other ones, and the door for those of others.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock, Weak};
 
 use rivulet_connectors::links::{Links, Listener, Listening};
 use rivulet_connectors::tls::{Certificates, Prepared};
 use rivulet_runtime::Workers;
 
+use super::threads::Bell;
+use crate::burst::roster::Roster;
 use crate::config::Config;
 use crate::data_folder::SPOOLS;
 use crate::service::{Access, ErrorKind, LinkAccess, ServiceError, Tenant};
@@ -13,8 +15,11 @@ use crate::service::{Access, ErrorKind, LinkAccess, ServiceError, Tenant};
 /// The links of a server.
 pub(super) struct ServerLinks {
     links: Arc<Links>,
+    roster: Arc<Roster>,
+    /// Rings when a burst worker has said something.
+    pub(super) burst_news: Arc<Bell>,
     /// The door, if others may link to this server. It closes when this is dropped.
-    _door: Option<Listener>,
+    door: Option<Listener>,
 }
 
 impl ServerLinks {
@@ -29,8 +34,20 @@ impl ServerLinks {
         workers: &Arc<Workers>,
     ) -> Result<Self, ServiceError> {
         let blocked = Arc::downgrade(workers);
-        let on_room = move || blocked.upgrade().iter().for_each(|workers| workers.retry_blocked());
+        let waiting = Arc::<OnceLock<Weak<Roster>>>::default();
+        let with_roster = waiting.clone();
+        let on_room = move || {
+            blocked.upgrade().iter().for_each(|workers| workers.retry_blocked());
+            with_roster.get().and_then(Weak::upgrade).iter().for_each(|roster| roster.look_for_room());
+        };
         let links = Arc::new(Links::new(server, Some(config.data_dir.join(SPOOLS)), Some(Arc::new(on_room))));
+        let (burst_news, lost_after) = (Arc::<Bell>::default(), config.burst.lost_after);
+        let rung = burst_news.clone();
+        let lost_after_us = i64::try_from(lost_after.as_micros()).unwrap_or(i64::MAX);
+        let scope = Tenant::default().to_string();
+        let roster = Roster::new(&links, &scope, lost_after_us, Arc::new(move || rung.ring()));
+        let roster = roster.map_err(|problem| ServiceError::new(ErrorKind::Unavailable, problem))?;
+        let _ = waiting.set(Arc::downgrade(&roster));
         let door = config.link.as_ref().map(|link| {
             let prepared = Prepared::read(link.tls.as_ref())
                 .map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
@@ -49,7 +66,17 @@ impl ServerLinks {
         if let (Some(door), Some(link)) = (&door, &config.link) {
             tracing::info!(address = %door.address(), tls = link.tls.is_some(), "the door for links is open");
         }
-        Ok(Self { _door: door, links })
+        Ok(Self { door, roster, burst_news, links })
+    }
+
+    /// Whether others may link to this server.
+    pub(super) fn has_door(&self) -> bool {
+        self.door.is_some()
+    }
+
+    /// The burst workers. They are of the default tenant, whose administrators are those of the server.
+    pub(super) fn roster(&self) -> &Roster {
+        &self.roster
     }
 
     /// Forgets what waits to be sent of a query that is gone.

@@ -318,6 +318,7 @@ impl Engine {
             .and_then(|()| engine.standstills().watch(&engine.threads))
             .and_then(|()| engine.watch_accounts())
             .and_then(|()| engine.watch_quotas())
+            .and_then(|()| engine.big_queries.watch_bursts(&engine.threads))
             .map_err(|error| ServiceError::new(ErrorKind::Unavailable, format!("cannot start a thread: {error}")))?;
         Ok(engine)
     }

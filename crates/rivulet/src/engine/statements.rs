@@ -213,6 +213,16 @@ impl Engine {
                 })?;
                 Ok(said(altered.text(&name.text)))
             }
+            Statement::RedirectQuery { name, operators, ratio } => {
+                let done = match ratio {
+                    Some(ratio) => self.big_queries.redirect(&full(&name), &operators, ratio),
+                    None => self.big_queries.bring_back(&full(&name), &operators),
+                };
+                Ok(said(format!("query {name}: {}", done.map_err(|error| at(error, &name))?)))
+            }
+            Statement::ShowBursts { like, limit } => {
+                Ok(answers::bursts(self.big_queries.bursts(tenant), like.as_deref(), rows_max(limit)))
+            }
             Statement::AlterApplication { name, input, options, wish } => {
                 self.alter_application(tenant, &name, input.as_ref(), &options, wish).map(said)
             }

@@ -28,7 +28,10 @@ use results::{Results, SharedResults};
 
 pub(crate) use infer::{create_source, read_models, with_files};
 pub use open::{CONNECTORS, End};
-pub(crate) use open::{check_sink, check_source, format_text, option_text, own_columns, placed_at, replaced_file};
+pub(crate) use open::{
+    bound, check_sink, check_source, format_text, has_columns_of_file, open_partitions, option_text, own_columns,
+    placed_at, replaced_file,
+};
 
 /// How often a running query is checked.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);

@@ -107,6 +107,18 @@ pub(crate) fn own_columns(files: &Files) -> impl FnOnce(&str, &str) -> Option<Ow
     }
 }
 
+/// Whether the columns of a source are neither declared nor those of its connector: they were read from a file.
+pub(crate) fn has_columns_of_file(declaration: &SourceDeclaration) -> bool {
+    let own = || own_columns(&Files::default())(&declaration.connector(), declaration.rest());
+    !declaration.declares_columns() && !matches!(own(), Some(Ok(_)))
+}
+
+/// Why a source only runs in the process that has opened it, in words that follow its name; `None` if its partitions
+/// may go on in another process.
+pub(crate) fn bound(declaration: &SourceDeclaration) -> Option<String> {
+    CONNECTORS.bound(&declaration.connector(), &options_text(&declaration.options))
+}
+
 /// The partitions of a source that a query reads.
 pub(super) fn source(
     planned: &PlannedSource,
@@ -128,6 +140,18 @@ pub(super) fn source(
     })?;
     let mut newest_us = was_at.unwrap_or_default().iter().map(|state| state.newest_us);
     Ok(opened.into_iter().map(|source| partition(source, planned, newest_us.next().flatten())).collect())
+}
+
+/// The partitions of a source that a task reads, where they were when it moved.
+///
+/// # Errors
+/// The source cannot be opened, or not there.
+pub(crate) fn open_partitions(
+    planned: &PlannedSource,
+    host: &ConnectorContext,
+    was_at: &[PartitionState],
+) -> Result<Vec<Partition>, ServiceError> {
+    source(planned, was_at.len(), host, Some(was_at))
 }
 
 /// A partition of an open source, whose newest row so far has this time.

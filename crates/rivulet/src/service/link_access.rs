@@ -10,6 +10,9 @@ use super::access::{Access, Credentials};
 use super::caller::{Caller, Origin};
 use super::resource::{Action, Resource, ResourceKind};
 
+/// The name of all streams between a server and its burst workers, up to the `#`.
+pub(crate) const BURST_STREAMS: &str = "$burst";
+
 /// Decides for the door of links who may send streams, and to which tenant.
 pub(crate) struct LinkAccess(pub(crate) Arc<Access>);
 
@@ -43,6 +46,12 @@ impl LinkRights for StreamRights {
     }
 
     fn may_send(&self, stream: &str) -> Result<(), String> {
+        if stream == BURST_STREAMS {
+            // It gets rows of queries, and what they read with.
+            let resource = Resource { kind: ResourceKind::Server, name: None };
+            let refused = |_| "the user of the token may not administer the server, which a burst worker needs".into();
+            return self.access.check(&self.caller, Action::Administer, resource).map_err(refused);
+        }
         // A stream is to its tenant what a topic is.
         let topic = match *self.caller.tenant() == Tenant::default() {
             true => format!("link/{stream}"),

@@ -19,6 +19,7 @@ pub(super) fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Na
         Statement::CreateBigQuery(create) => (Change, Query, Some(&create.name)),
         Statement::CreateQuery { name, .. }
         | Statement::AlterQuery { name, .. }
+        | Statement::RedirectQuery { name, .. }
         | Statement::PauseQuery(name)
         | Statement::ResumeQuery(name) => (Change, Query, Some(name)),
         Statement::AlterApplication { name, .. } => (Change, Application, Some(name)),
@@ -31,7 +32,9 @@ pub(super) fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Na
         // The documentation has the same content.
         Statement::ShowFunctions { .. } | Statement::DescribeFunction(_) => (Read, Application, None),
         // A server refuses to run a query without a name, for any caller.
-        Statement::ExplainBigQuery { .. } | Statement::RunQuery(_) => (Read, Query, None),
+        Statement::ExplainBigQuery { .. } | Statement::RunQuery(_) | Statement::ShowBursts { .. } => {
+            (Read, Query, None)
+        }
         Statement::ExplainCreate(create) => (Read, Application, Some(&create.name)),
         Statement::ExplainApplication(name) => (Read, Application, Some(name)),
         Statement::ExplainQuery(name) => (Read, Query, Some(name)),

@@ -199,6 +199,8 @@ fn a_script_with_a_forbidden_statement_is_refused_as_a_whole() {
         ("DROP APPLICATION doubled CASCADE", "change the application 'doubled'"),
         ("CREATE QUERY r FROM APPLICATION doubled WITH (home => 'b')", "change the query 'r'"),
         ("ALTER QUERY q SET (home => 'b')", "change the query 'q'"),
+        ("ALTER QUERY q REDIRECT ALL TO BURST", "change the query 'q'"),
+        ("ALTER QUERY q REDIRECT ALL BACK", "change the query 'q'"),
         ("ALTER APPLICATION doubled SET (overflow => 'block')", "change the application 'doubled'"),
         ("PAUSE QUERY q", "change the query 'q'"),
         ("RESUME QUERY q", "change the query 'q'"),
@@ -233,9 +235,9 @@ fn a_script_with_a_forbidden_statement_is_refused_as_a_whole() {
     assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Forbidden, "'ann' may not change sources"));
     let answers = ann.execute(
         "CREATE QUERY ann_q FROM APPLICATION doubled WITH (home => 'x'); PAUSE QUERY ann_q; SHOW APPLICATIONS; \
-         SHOW QUERIES; DESCRIBE QUERY q; SHOW CHECKPOINTS; EXPLAIN APPLICATION doubled; DROP QUERY ann_q",
+         SHOW QUERIES; DESCRIBE QUERY q; SHOW BURSTS; SHOW CHECKPOINTS; EXPLAIN APPLICATION doubled; DROP QUERY ann_q",
     );
-    assert!(answers.len() == 8 && answers.iter().all(Result::is_ok), "{answers:?}");
+    assert!(answers.len() == 9 && answers.iter().all(Result::is_ok), "{answers:?}");
 }
 
 #[test]

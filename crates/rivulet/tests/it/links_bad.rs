@@ -322,7 +322,7 @@ fn each_wrong_certificate_is_told_and_the_right_one_gets_every_row() {
     let (kim, eve) = (shows(&own.client("kim")), shows(&foreign.client("eve")));
     let gateway = start_gateway(gateway_folder.path(), link, &(trusts(&own) + &kim));
     let others = [
-        ("plain", String::new(), "links to this server are encrypted: write tls => true"),
+        ("plain", String::new(), "links to this server are encrypted: write tls => true, or --tls"),
         ("anonymous", trusts(&own), "the server asks for a client certificate: give one with certificate_file"),
         ("eve", trusts(&own) + &eve, "the server does not take the client certificate"),
         ("mistrustful", trusts(&foreign) + &kim, "signed by an authority that is not trusted: name the authority"),
@@ -346,7 +346,7 @@ fn each_wrong_certificate_is_told_and_the_right_one_gets_every_row() {
 }
 
 /// Runs a script with a token, and returns the first value of its last answer as text.
-fn sql_as(server: &Server, token: &str, script: &str) -> String {
+pub(super) fn sql_as(server: &Server, token: &str, script: &str) -> String {
     let request = ureq::post(format!("{}/api/v1/sql", server.url())).header("authorization", format!("Bearer {token}"));
     let mut answer = request.config().http_status_as_error(false).build().send(script).unwrap();
     let answer: Value = serde_json::from_str(&answer.body_mut().read_to_string().unwrap()).unwrap();

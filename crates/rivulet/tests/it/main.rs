@@ -24,6 +24,8 @@ mod both_ends;
 mod bounds;
 mod broker_backup;
 mod bulk;
+mod burst_statements;
+mod bursts;
 mod callers;
 mod snapshot_property;
 mod catalog_crash;

@@ -41,7 +41,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE visits FROM 'hibench:' WITH (events => 1000000, ips => 1000);",
-    open: Opening { source: Some(open), columns: Some(columns_of), ..Opening::NONE },
+    open: Opening { source: Some(open), columns: Some(columns_of), bound_by: Some(&[]), ..Opening::NONE },
 };
 
 static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 2] = with_common([

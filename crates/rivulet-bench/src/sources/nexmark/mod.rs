@@ -43,7 +43,7 @@ pub(crate) const CONNECTOR: ConnectorDescription = ConnectorDescription {
     }),
     sink: None,
     example: "CREATE SOURCE bid FROM 'nexmark:bid' WITH (events => 1000000, seed => 7);",
-    open: Opening { source: Some(open), columns: Some(columns_of), ..Opening::NONE },
+    open: Opening { source: Some(open), columns: Some(columns_of), bound_by: Some(&[]), ..Opening::NONE },
 };
 
 static OPTIONS: [OptionDescription; COMMON_OPTIONS.len() + 8] = with_common([

@@ -151,6 +151,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
             needs_log: false,
         }),
         by_row: Some(BY_ROW),
+        bound_by: Some(&["group"]),
         ..Opening::NONE
     },
 };

@@ -7,6 +7,7 @@ use rivulet_dataflow::{StageSnapshot, StatePart};
 
 use super::checkpoints::Checkpoints;
 use super::{Core, FlowTask, transactional};
+use crate::flow::pipe::Word;
 use crate::flow::reader::Reader;
 use crate::flow::state::Phase;
 
@@ -38,6 +39,9 @@ impl FlowTask {
         let is_done = is_done.map_err(|error| error.0)?;
         if is_done {
             core.reader.iter_mut().for_each(Reader::confirm);
+            if self.aligned.is_some() && core.stage.is_running() {
+                core.stage.tell(Word::Durable);
+            }
             core.checkpoints.committing = None;
             self.final_to.store(core.checkpoints.committed, Ordering::Release);
         }
@@ -46,7 +50,10 @@ impl FlowTask {
 
     /// Makes the sink prepare, and then captures the state; returns whether both are done.
     pub(super) fn prepare(&self, core: &mut Core) -> Result<bool, String> {
-        let Some(number) = core.stage.barrier() else { return Ok(true) };
+        let Some(number) = core.stage.front.barrier() else { return Ok(true) };
+        if self.guest.is_some() {
+            return self.capture_as_guest(core, number).map(|()| true);
+        }
         let Some(into) = self.flow.barrier.state_sink(number) else {
             // The checkpoint was abandoned, and sources go on.
             core.stage.give_up_barrier();
@@ -68,15 +75,15 @@ impl FlowTask {
         }
         core.checkpoints.captured = number;
         let take = &mut |operator: usize, part, frame| {
-            into.take(StatePart { node: self.nodes[operator], instance: self.instance, part }, frame)
+            into.take(StatePart { node: self.operators.nodes[operator], instance: self.instance, part }, frame)
         };
         let captured = core.stage.snapshot(into.rows_max(), take).map(|snapshot| StageSnapshot {
-            partitions: core.reader.as_mut().map(Reader::positions),
+            partitions: core.reader.as_mut().map(Reader::positions).or(snapshot.partitions),
             sink: prepared,
             ..snapshot
         });
         let Core { stage, outputs, .. } = core;
-        stage.pass_barrier(&mut |element| outputs.tell(&element));
+        stage.front.pass_barrier(&mut |element| outputs.tell(&element));
         self.flow.barrier.capture(number, self.place(), captured);
         Ok(true)
     }

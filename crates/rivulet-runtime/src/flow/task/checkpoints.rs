@@ -11,6 +11,8 @@ pub(super) struct Checkpoints {
     /// sink is still committing.
     pub(super) committed: u64,
     pub(super) committing: Option<u64>,
+    /// Of a guest: the newest barrier behind which it may go on. It may be known before the barrier comes.
+    pub(super) gone_on: u64,
     /// Since when the barrier of the last checkpoint waits for rows of its sources.
     pub(super) last_rows_since: Option<Instant>,
 }

@@ -7,6 +7,7 @@ use rivulet_dataflow::stage::StageHost;
 
 use super::{Core, FlowTask};
 use crate::flow::exchange::Outputs;
+use crate::flow::host::Host;
 use crate::flow::idleness::SourceTime;
 
 impl FlowTask {
@@ -32,7 +33,8 @@ impl FlowTask {
         figures.progress = core.reader.take().and_then(|reader| reader.progress());
         figures.state_bytes = 0;
         drop(figures);
-        core.stage = StageHost::new(Chain::new(Vec::new()), Vec::new(), 0);
+        core.stage = Host::new(StageHost::new(Chain::new(Vec::new()), Vec::new(), 0), 0, || Chain::new(Vec::new()));
+        self.end_move(None);
         core.sink = None;
         self.note_room(core);
         core.outputs = Outputs::default();

@@ -3,32 +3,40 @@
 mod barrier;
 mod checkpoints;
 mod ending;
+mod guest;
+mod moves;
+mod moving;
+mod operators;
 mod report;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use arrow::datatypes::Schema;
 use parking_lot::Mutex;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
-    Address, Chain, Element, Fault, KeyGroups, NodeId, Operator, OperatorError, Reason, Refusal, Refusals, Refused,
-    Seconds, Sink, SlotTable, StageSnapshot, StateError, StateFrame, Surroundings, TransactionalSink, Waits, Watched,
-    panic_text,
+    Element, Fault, OperatorError, Reason, Refusal, Refusals, Refused, Seconds, Sink, SlotTable, StageSnapshot,
+    StateError, StateFrame, Surroundings, TransactionalSink, Waits, panic_text,
 };
 
 use super::exchange::{Letters, Outputs, Tap};
+use super::host::Host;
 use super::idleness::SourceTime;
 use super::inbox::{FlowInbox, Sent};
-use super::measure::{Counting, OperatorCounters, Times, Turn};
+use super::measure::{OperatorCounters, Times, Turn};
 use super::peer::Peer;
+use super::pipe::{Waker, Word};
 use super::reader::{Partition, Read, Reader};
 use super::state::{FlowState, Phase};
 use crate::pool::{DeadlineId, Pool};
 use crate::scheduler::{Budget, Rank, Runnable, Standing};
 use crate::{Activation, Histogram};
 use checkpoints::Checkpoints;
+pub(super) use moves::Wish;
+use moves::{Asked, Outlet};
+pub(super) use operators::Operators;
 
 /// How many refusals of a task are kept in words.
 const REFUSALS_TOLD_MAX: usize = 5;
@@ -52,8 +60,7 @@ type OwnLetters = (Arc<dyn Letters>, Arc<[usize]>);
 /// The parts of a task of a flow.
 pub(super) struct FlowTaskParts {
     pub(super) stage: usize,
-    /// The name of its stage.
-    pub(super) title: Arc<str>,
+    pub(super) operators: Operators,
     pub(super) instance: usize,
     pub(super) worker: usize,
     /// The number of stages before it, on the longest way from a source.
@@ -70,16 +77,10 @@ pub(super) struct FlowTaskParts {
     pub(super) is_of_results: bool,
     /// Looks at what it writes.
     pub(super) tap: Option<Tap>,
-    pub(super) operators: Vec<Box<dyn Operator>>,
-    /// The addresses of their state.
-    pub(super) addresses: Vec<Option<Arc<Address>>>,
-    /// The nodes of its operators in the dataflow.
-    pub(super) nodes: Vec<NodeId>,
-    /// The names of its operators.
-    pub(super) names: Vec<String>,
     pub(super) outputs: Outputs,
     pub(super) sink: Option<Box<dyn Sink>>,
-    pub(super) key_groups: KeyGroups,
+    /// Of a guest: what leads to the flow that it works for.
+    pub(super) guest: Option<Outlet>,
     /// The snapshot it continues from, and the state of each operator.
     pub(super) restored: StageSnapshot,
     pub(super) state: Vec<Option<StateFrame>>,
@@ -89,10 +90,16 @@ pub(super) struct FlowTaskParts {
 pub(crate) struct FlowTask {
     myself: Weak<Self>,
     stage: usize,
-    title: Arc<str>,
+    operators: Operators,
     instance: usize,
+    /// The number of inputs of its first operator; none if it reads sources.
+    inputs: usize,
     worker: usize,
     depth: usize,
+    guest: Option<Outlet>,
+    asked: Mutex<Asked>,
+    /// Whether a move is wanted, or the task is away.
+    is_moving: AtomicBool,
     flow: Arc<FlowState>,
     pool: Arc<Pool>,
     inbox: FlowInbox,
@@ -116,8 +123,6 @@ pub(crate) struct FlowTask {
     in_stage: AtomicUsize,
     counters: Counters,
     times: Times,
-    nodes: Vec<NodeId>,
-    names: Vec<String>,
     measured: Vec<Arc<OperatorCounters>>,
     core: Mutex<Core>,
     figures: Mutex<Figures>,
@@ -134,6 +139,8 @@ struct Figures {
     waits: Waits,
     reached_us: Option<i64>,
     state_bytes: usize,
+    /// How long guests of it were busy, in microseconds.
+    away_busy_us: u64,
     /// The progress of its sources.
     progress: Option<(u64, u64)>,
 }
@@ -147,7 +154,7 @@ struct Counters {
 /// The state of a task. The thread that runs the task holds its lock, and a report takes it in between.
 struct Core {
     reader: Option<Reader>,
-    stage: StageHost,
+    stage: Host,
     checkpoints: Checkpoints,
     outputs: Outputs,
     sink: Option<Box<dyn Sink>>,
@@ -157,6 +164,9 @@ struct Core {
     /// Kept to reuse the memory.
     taken: Vec<Sent>,
     turn: Turn,
+    /// Of a guest: when it told its figures, on the steady clock, and how far it told that its source is.
+    told_at_us: i64,
+    told_reached: Option<SourceTime>,
     /// Whether it has stopped with work left, because there was no room for what comes of it.
     is_held: bool,
     /// Whether the restored task had already ended.
@@ -178,16 +188,15 @@ impl FlowTask {
         flow: Arc<FlowState>,
         pool: Arc<Pool>,
     ) -> Result<Arc<Self>, StateError> {
-        let measured: Vec<Arc<OperatorCounters>> = parts.operators.iter().map(|_| Arc::default()).collect();
-        let counting = |(operator, counters): (_, &Arc<OperatorCounters>)| -> Box<dyn Operator> {
-            Box::new(Watched::new(operator, Counting(counters.clone())))
-        };
-        let operators = parts.operators.into_iter().zip(&measured).map(counting).collect();
+        let (operators, instance) = (parts.operators, parts.instance);
+        let measured: Vec<Arc<OperatorCounters>> = operators.nodes.iter().map(|_| Arc::default()).collect();
+        let inputs = parts.channels.iter().max().map_or(0, |last| last + 1);
         // The rows of all its sources come by one channel, like those of another stage.
         let channels = if parts.partitions.is_some() { vec![0] } else { parts.channels };
-        let chain = Chain::new(operators).with_addresses(parts.addresses).with_key_groups(parts.key_groups);
-        let mut stage = StageHost::new(chain, channels, flow.limits.batch_rows);
-        stage.restore(&parts.restored, &parts.state)?;
+        let mut front = StageHost::new(operators.chain(instance, &measured), channels, flow.limits.batch_rows);
+        front.restore(&parts.restored, &parts.state)?;
+        let (made, counted) = (operators.clone(), measured.clone());
+        let stage = Host::new(front, operators.len(), move || made.chain(instance, &counted));
         if let Some(load) = pool.workers.get(parts.worker) {
             load.flow_tasks.fetch_add(1, Ordering::Relaxed);
         }
@@ -197,10 +206,14 @@ impl FlowTask {
         Ok(Arc::new_cyclic(|task: &Weak<Self>| Self {
             myself: task.clone(),
             stage: parts.stage,
-            title: parts.title,
-            instance: parts.instance,
+            operators,
+            instance,
+            inputs,
             worker: parts.worker,
             depth: parts.depth,
+            guest: parts.guest,
+            asked: Mutex::default(),
+            is_moving: AtomicBool::new(false),
             inbox: FlowInbox::new(flow.limits),
             flow,
             upstream: OnceLock::new(),
@@ -218,8 +231,6 @@ impl FlowTask {
             in_stage: AtomicUsize::new(0),
             counters: Counters::default(),
             times: Times::default(),
-            nodes: parts.nodes,
-            names: parts.names,
             measured,
             figures: Mutex::default(),
             core: Mutex::new(Core {
@@ -232,6 +243,8 @@ impl FlowTask {
                 refusals: Refusals::new(refusals_max),
                 taken: Vec::new(),
                 turn: Turn::default(),
+                told_at_us: 0,
+                told_reached: None,
                 is_held: false,
                 had_ended: parts.restored.has_ended,
                 is_overfull: false,
@@ -271,6 +284,12 @@ impl FlowTask {
         self.pool.schedule(self);
     }
 
+    /// What makes the task check whether it can go on.
+    pub(super) fn waker(&self) -> Waker {
+        let task = self.myself.clone();
+        Arc::new(move || task.upgrade().iter().for_each(Self::begin))
+    }
+
     fn schedule(&self) {
         if let Some(task) = self.myself.upgrade() {
             self.pool.schedule(&task);
@@ -284,6 +303,8 @@ impl FlowTask {
         let mut given = Some(0);
         if !core.stage.has_work() {
             given = match core.reader {
+                _ if !core.stage.wants() => None,
+                None if self.guest.is_some() => self.give_of_pipe(core, rows_max)?,
                 Some(_) => self.give_of_sources(core, now_us, rows_max)?,
                 None => self.give_of_inbox(core, rows_max),
             };
@@ -293,6 +314,9 @@ impl FlowTask {
         }
         if core.stage.has_work() && !core.checkpoints.is_committing() {
             self.work_off(core, now_us)?;
+            if core.stage.away.is_some() {
+                given = given.or(Some(0));
+            }
         }
         Ok(given)
     }
@@ -309,7 +333,7 @@ impl FlowTask {
         if wanted != 0 && !phase.ends() && !is_last {
             let lacks = checkpoints.lacks(wanted);
             if lacks {
-                stage.give(0, Element::Barrier(wanted));
+                stage.front.give(0, Element::Barrier(wanted));
             }
             return Ok(lacks.then_some(0));
         }
@@ -328,7 +352,7 @@ impl FlowTask {
             Read::Rows(batch) => {
                 rows = Some(batch.rows());
                 self.counters.rows_in.fetch_add(batch.rows() as u64, Ordering::Relaxed);
-                stage.give(0, Element::Batch(batch));
+                stage.front.give(0, Element::Batch(batch));
             }
             Read::Again => {}
             Read::Nothing(until_us) => {
@@ -337,12 +361,16 @@ impl FlowTask {
             }
             Read::End => {
                 self.sources_at_us.store(i64::MAX, Ordering::Release);
-                stage.give(0, Element::End);
+                // The task that it works for calls it home, and ends there.
+                if self.guest.is_some() {
+                    return Ok(None);
+                }
+                stage.front.give(0, Element::End);
                 return Ok(rows);
             }
         }
         if let Some(watermark_us) = advanced {
-            stage.give(0, Element::Watermark(watermark_us));
+            stage.front.give(0, Element::Watermark(watermark_us));
         }
         Ok(rows)
     }
@@ -381,23 +409,26 @@ impl FlowTask {
                 rows += batch.rows();
                 self.times.take(&core.turn, batch.rows(), sent_us, now_us);
             }
-            core.stage.give(channel, element);
+            core.stage.front.give(channel, element);
         }
         self.counters.rows_in.fetch_add(rows as u64, Ordering::Relaxed);
         Some(rows)
     }
 
     /// Steps the stage until it has no work. Stops earlier when targets have no room, when one element has so much
-    /// output that other tasks should have a turn, and at a barrier or the end, where the sink is asked next.
+    /// output that other tasks should have a turn, and at a barrier or the end, where the sink is asked next. What
+    /// comes of a guest, and may come for ever, is taken step by step.
     fn work_off(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
-        core.stage.discard_open(matches!(self.flow.phase(), Phase::Stopping | Phase::Cancelled));
+        core.stage.front.discard_open(matches!(self.flow.phase(), Phase::Stopping | Phase::Cancelled));
         loop {
-            self.run_stage(core, now_us, StageHost::step)?;
-            if core.stage.has_ended() {
+            self.run_stage(core, now_us, Host::step)?;
+            if core.stage.front.has_ended() {
                 Self::finish(core);
                 return Ok(());
             }
-            if !core.stage.has_work() || core.stage.has_more() || !self.may_write(core) || !core.outputs.have_room() {
+            let stage = &core.stage;
+            let goes_on = stage.away.is_none() && stage.has_work() && !stage.front.has_more();
+            if !(goes_on && self.may_write(core) && core.outputs.have_room()) {
                 return Ok(());
             }
         }
@@ -408,7 +439,7 @@ impl FlowTask {
         &self,
         core: &mut Core,
         now_us: i64,
-        run: impl FnOnce(&mut StageHost, Surroundings<'_>, &mut dyn FnMut(Element)) -> Result<(), OperatorError>,
+        run: impl FnOnce(&mut Host, Surroundings<'_>, &mut dyn FnMut(Element)) -> Result<(), OperatorError>,
     ) -> Result<(), String> {
         let Core { stage, outputs, sink, slots, refusals, .. } = core;
         let clock = &self.pool.clock;
@@ -428,7 +459,7 @@ impl FlowTask {
                     batch.arrival_us.iter().for_each(|&arrival_us| latency_us.record(now_us - arrival_us));
                     written
                 }
-                None => outputs.send(batch).map_err(|error| error.to_string()),
+                None => outputs.send(batch),
             };
             if let Err(error) = sent {
                 failed.get_or_insert(error);
@@ -478,11 +509,12 @@ impl FlowTask {
 
     /// Updates the figures and flushes the sink.
     fn count_and_send(&self, core: &mut Core) -> Result<(), String> {
-        self.figures.lock().reached_us = core.stage.reached_us();
-        match &mut core.sink {
-            Some(sink) if !core.is_finishing => sink.flush().map_err(|error| error.0),
-            _ => Ok(()),
+        self.figures.lock().reached_us = core.stage.front.reached_us();
+        if let Some(sink) = core.sink.as_mut().filter(|_| !core.is_finishing) {
+            sink.flush().map_err(|error| error.0)?;
         }
+        self.note_placement(core);
+        self.tell_as_guest(core)
     }
 
     fn work(&self, core: &mut Core, budget: Budget) -> Result<Activation, String> {
@@ -492,9 +524,11 @@ impl FlowTask {
         let mut rows = 0;
         core.is_held = false;
         // What lies in the stage counts before what is taken.
-        let held = core.stage.rows_waiting();
+        let held = core.stage.front.rows_waiting();
         // Each pass asks the sink at most once: to commit a checkpoint, to prepare one, or to finish.
         let outcome = loop {
+            self.hear_as_guest(core)?;
+            self.move_on(core)?;
             self.go_on(core);
             // Before the check for room: paused sources must release what they hold even when no rows move.
             if let Some(reader) = &mut core.reader {
@@ -505,7 +539,7 @@ impl FlowTask {
                     Phase::Draining | Phase::Stopping | Phase::Cancelled => {}
                 }
             }
-            if !self.commit(core)? || (core.stage.barrier().is_some() && !self.prepare(core)?) {
+            if !self.commit(core)? || (core.stage.front.barrier().is_some() && !self.prepare(core)?) {
                 break Activation::Ran(rows);
             }
             if core.is_finishing {
@@ -524,6 +558,7 @@ impl FlowTask {
                 core.is_held = core.reader.is_some() || core.stage.has_work() || !self.inbox.is_empty();
                 break Activation::Ran(rows);
             }
+            self.begin_move(core)?;
             let rows_max = budget.left(held + rows);
             let Some(more) = self.step(core, rows_max)? else { break Activation::Ran(rows) };
             rows += more;
@@ -542,7 +577,7 @@ impl FlowTask {
             self.commit(core)?;
         }
         if !core.is_finishing && !is_at_barrier && !core.checkpoints.is_committing() {
-            self.run_stage(core, clock.now_us(), StageHost::tick)?;
+            self.run_stage(core, clock.now_us(), |host, with, out| host.front.tick(with, out))?;
         }
         self.count_and_send(core)?;
         self.times.end(&mut core.turn, core.is_held, clock.steady_us());
@@ -550,7 +585,7 @@ impl FlowTask {
     }
 
     fn note_deadline(&self, core: &Core) {
-        let of_operators = core.stage.deadline_us().unwrap_or(i64::MAX);
+        let of_operators = core.stage.front.deadline_us().unwrap_or(i64::MAX);
         // Sources that may have rows now need no timer: the task goes on by itself, or when its targets have room.
         let of_sources = match self.sources_at_us.load(Ordering::Acquire) {
             SOURCES_READY => i64::MAX,
@@ -558,7 +593,9 @@ impl FlowTask {
         };
         // A sink that commits now and then is flushed even while no rows come.
         let of_sink = match core.sink {
-            Some(_) if core.is_finishing || core.stage.barrier().is_some() || core.checkpoints.is_committing() => {
+            Some(_)
+                if core.is_finishing || core.stage.front.barrier().is_some() || core.checkpoints.is_committing() =>
+            {
                 self.pool.clock.now_us() + FINISHED_ASKED_US
             }
             Some(_) => self.pool.clock.now_us() + SINK_FLUSH_US,
@@ -587,8 +624,8 @@ impl Peer for FlowTask {
         }
     }
 
-    fn reads(&self) -> bool {
-        self.aligned.is_some()
+    fn rests(&self) -> bool {
+        self.aligned.is_some() || self.is_moving.load(Ordering::Acquire)
     }
 
     fn results_final_to(&self) -> Option<u64> {
@@ -643,6 +680,11 @@ impl Runnable for FlowTask {
         let worked = catch_unwind(AssertUnwindSafe(|| self.work(&mut core, budget)))
             .unwrap_or_else(|panic| Err(format!("a defect of the engine: {}", panic_text(&*panic))));
         let outcome = worked.unwrap_or_else(|error| {
+            if let Some((pipe, _)) = &self.guest {
+                // Who is not there does not hear it.
+                let _ = pipe.say(Word::Failed(error.clone()));
+                pipe.flush();
+            }
             self.flow.fail(error, transactional(&mut core.sink).is_some_and(|sink| sink.has_rolled_back()));
             Activation::Ran(0)
         });
@@ -651,7 +693,7 @@ impl Runnable for FlowTask {
         } else {
             self.note_deadline(&core);
         }
-        self.in_stage.store(core.stage.rows_waiting(), Ordering::Relaxed);
+        self.in_stage.store(core.stage.front.rows_waiting(), Ordering::Relaxed);
         outcome
     }
 
@@ -667,10 +709,19 @@ impl Runnable for FlowTask {
             // The task must release its resources.
             return !core.has_ended;
         }
+        if !core.has_ended && self.moves_on(&core) {
+            return true;
+        }
         // A task that waits for a device is run by the timer.
-        let waits = core.is_finishing || core.stage.barrier().is_some() || core.checkpoints.is_committing();
+        let waits = core.is_finishing || core.stage.front.barrier().is_some() || core.checkpoints.is_committing();
         if core.has_ended || waits || !core.outputs.have_room() {
             return false;
+        }
+        if self.may_begin_move(&core) {
+            return true;
+        }
+        if core.stage.away.is_some() {
+            return core.stage.has_work() || !self.inbox.is_empty() && core.stage.wants();
         }
         let phase = self.flow.phase();
         let has_to_end = core.reader.is_some() && phase.ends();
@@ -682,7 +733,8 @@ impl Runnable for FlowTask {
                 && core.reader.as_ref().is_none_or(|reader| self.may_read(reader))
         };
         let has_to_rest = || core.reader.is_some() && core.checkpoints.lacks(self.flow.barrier.wanted());
-        has_to_end || core.stage.has_work() || !self.inbox.is_empty() || has_to_rest() || may_ask()
+        let has_come = || self.guest.as_ref().is_some_and(|(pipe, _)| pipe.has_some());
+        has_to_end || core.stage.has_work() || !self.inbox.is_empty() || has_come() || has_to_rest() || may_ask()
     }
 }
 

@@ -231,7 +231,7 @@ impl Lowering {
             let is_less = !is_attached && !spec.aggregates.is_empty() && keys.iter().all(is_cheap);
             edge != EdgeKind::Forward && (keys.is_empty() || is_less)
         };
-        let is_apart = self.part != Part::Whole;
+        let is_apart = self.part != Part::Whole || (self.is_burst && edge != EdgeKind::Forward);
         let is_reduced_first =
             !letters::are_kept(&self.sources) && whole.can_be_split() && (is_apart || is_worthwhile());
         // States are divided by all of the key.

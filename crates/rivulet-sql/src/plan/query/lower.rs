@@ -38,6 +38,9 @@ pub(super) struct Lowering {
     /// Whether an aggregate without keys gives its row before rows have come: on a side of a join, which would wait for
     /// it, for ever if no row comes. By itself such a row comes with the first row, or at the end.
     pub(super) gives_at_once: bool,
+    /// Whether tasks may go to burst workers: windows over keys are always computed in two steps, of which the first
+    /// sends less than its rows.
+    pub(super) is_burst: bool,
     /// The part of the query that runs here, and the windows that were divided for that.
     pub(super) part: Part,
     pub(super) divided: Vec<Divided>,
@@ -79,8 +82,8 @@ impl Lowering {
             let node = builder.dataflow.add(Work::Source(place), Arc::new(schema));
             builder.changes.insert(node, source.declaration.changes());
         }
-        let (part, divided) = (Part::Whole, Vec::new());
-        Ok(Self { builder, sources, tables: Vec::new(), state_ttl_us, gives_at_once: false, part, divided })
+        let (part, divided, gives_at_once, is_burst) = (Part::Whole, Vec::new(), false, false);
+        Ok(Self { builder, sources, tables: Vec::new(), state_ttl_us, gives_at_once, is_burst, part, divided })
     }
 
     pub(super) fn position(&self) -> Position {

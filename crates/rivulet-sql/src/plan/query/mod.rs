@@ -92,6 +92,7 @@ fn plan_here(query: &BigQuery, scope: &Scope, has_letters: bool) -> Result<Query
     let planned = rivulet_relational::plan(query.query()?, &catalog, sink.is_some())
         .map_err(|error| failed(error, query, &catalog, scope))?;
     let mut lowering = Lowering::new(&planned.plan, query.position, query.state_ttl_us)?;
+    lowering.is_burst = query.is_burst;
     lowering.part = match &sink {
         _ if lowering.sources.iter().any(|source| source.declaration.is_partial) => Part::States,
         Some((_, sink)) if sink.is_partial => Part::Rows,
@@ -111,7 +112,8 @@ fn plan_here(query: &BigQuery, scope: &Scope, has_letters: bool) -> Result<Query
     let names: Vec<&str> = lowering.sources.iter().map(|source| source.declaration.name.text.as_str()).collect();
     let versions: Vec<String> = scope.models().iter().map(|(_, model)| format!(" {:016x}", model.version())).collect();
     let dataflow = dataflow.with_fuse(query.fuse.unwrap_or_default()).with_addresses(&names, &identities, &versions);
-    Ok(QueryPlan { sources: lowering.sources, tables: lowering.tables, dataflow, output, letters, identities, changes })
+    let (sources, tables, is_burst) = (lowering.sources, lowering.tables, query.is_burst);
+    Ok(QueryPlan { sources, tables, dataflow, output, letters, is_burst, identities, changes, versions })
 }
 
 /// Plans a view and makes sure that it can be run, so that errors are reported here and not at each use. A long view is

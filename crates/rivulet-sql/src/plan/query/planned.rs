@@ -5,9 +5,10 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
-use rivulet_dataflow::{Dataflow, NodeId};
+use rivulet_dataflow::{Dataflow, EdgeKind, NodeId};
 use rivulet_operators::Table;
 use rivulet_operators::parallel::ComputedColumns;
+use sha2::{Digest, Sha256};
 
 use crate::scope::{SinkDeclaration, SourceDeclaration};
 
@@ -24,16 +25,59 @@ pub struct QueryPlan {
     /// The sinks of refused rows. They have the indices of [`rivulet_dataflow::Work::Sink`] from 1 on, and take rows of
     /// [`letter_schema`](super::letter_schema).
     pub letters: Vec<Arc<SinkDeclaration>>,
+    /// Whether its tasks may go to burst workers.
+    pub is_burst: bool,
     /// What each operator does, by node. It uses the indices of columns, because several columns may have one name.
     pub(crate) identities: BTreeMap<NodeId, String>,
     /// For each stateful operator, whether it may retract rows. Any other operator may if its inputs may.
     pub(crate) changes: BTreeMap<NodeId, bool>,
+    /// The models that it may call, as the identities of operators name their versions.
+    pub(crate) versions: Vec<String>,
 }
 
 impl QueryPlan {
     /// Whether another plan of the same text does the same: it has the same versions of all models.
     pub fn is_same(&self, other: &Self) -> bool {
         self.identities == other.identities
+    }
+
+    /// What every process that plans the same text in the same way finds too, in 64 hexadecimal digits: operators, how
+    /// rows travel between them, and where state belongs. It is compared and never saved.
+    pub fn fingerprint(&self) -> String {
+        let mut digest = Sha256::new();
+        digest.update(env!("CARGO_PKG_VERSION"));
+        for (id, node) in self.dataflow.nodes().iter().enumerate() {
+            let types: Vec<_> =
+                node.schema.fields().iter().map(|field| (field.data_type(), field.is_nullable())).collect();
+            let (identity, address) = (self.identities.get(&id), self.dataflow.address(id));
+            digest.update(format!("{} {identity:?} {types:?} {:?} {address:?}\n", node.work.name(), node.divided_by));
+        }
+        let digest = digest.chain_update(format!("{:?} {:?}", self.dataflow.edges(), self.dataflow.fuse())).finalize();
+        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    /// Why an operator only runs in the process that has planned it, in words that follow its number: it uses what that
+    /// process has read. `None` if it may run in another process that has planned the same.
+    pub fn stays(&self, node: NodeId) -> Option<String> {
+        if self.dataflow.inputs_of(node).any(|edge| edge.kind == EdgeKind::Broadcast) {
+            return Some("has its small side in every instance".into());
+        }
+        if self.dataflow.outputs_of(node).any(|edge| matches!(edge.kind, EdgeKind::Refused { .. })) {
+            return Some("sends the rows that it refuses to a sink".into());
+        }
+        let described = self.dataflow.nodes()[node].work.factory()?.describe();
+        let is_of = |name: &str| described.shared.iter().any(|text| text.contains(&format!("rows of {name} ")));
+        if described.operator == "lookup" {
+            let table = self.tables.iter().map(|table| table.name()).find(|name| is_of(name)).unwrap_or_default();
+            return Some(format!("looks rows up in the table '{table}', which a worker has not"));
+        }
+        self.calls_model(node).then(|| "uses a model, whose file a worker has not".into())
+    }
+
+    /// Whether an operator calls a model.
+    pub fn calls_model(&self, node: NodeId) -> bool {
+        let identity = self.identities.get(&node);
+        identity.is_some_and(|identity| self.versions.iter().any(|version| identity.contains(version)))
     }
 }
 

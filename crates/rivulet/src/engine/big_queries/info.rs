@@ -7,9 +7,10 @@ use std::collections::BTreeSet;
 use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::{Clock, Seconds};
 use rivulet_runtime::{FlowReport, Histogram, TaskReport};
-use rivulet_sql::{Declared, ObjectKind};
+use rivulet_sql::{Declared, ObjectKind, QueryPlan};
 
 use super::{BigQueries, OneQuery};
+use crate::burst::moves;
 use crate::counted::counted;
 use crate::engine::running::{by_reason, latency, named};
 use crate::like::like;
@@ -28,8 +29,8 @@ pub(in crate::engine) struct BigQuerySnapshot {
 }
 
 impl OneQuery {
-    /// Where its tasks run, as the last part of its plan.
-    pub(super) fn placement(&self) -> String {
+    /// Where the tasks of this plan of it run, and where they might, as the last part of its plan.
+    pub(super) fn placement(&self, plan: &QueryPlan) -> String {
         let Some(running) = self.life.flow().filter(|_| self.life.state() == QueryState::Running) else {
             return String::new();
         };
@@ -44,7 +45,8 @@ impl OneQuery {
             })
             .collect();
         let workers = if places.is_empty() { "any".into() } else { places.join(", ") };
-        format!("\n\nruns in {} on the workers {workers}\n", counted(tasks.len() as u64, "task"))
+        let bursts = if plan.is_burst { moves::explain(plan, running.flow().stages(), &tasks) } else { String::new() };
+        format!("{bursts}\n\nruns in {} on the workers {workers}\n", counted(tasks.len() as u64, "task"))
     }
 
     /// The sources whose times are most likely seconds that were read as milliseconds.

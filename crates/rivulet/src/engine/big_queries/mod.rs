@@ -7,13 +7,14 @@
 //! In reading order: `claim`: which caller may change a query; `readers`: who reads the streams of other servers;
 //! `opener`: calls that wait for the world outside; `declared`: sources, sinks and views; this file: queries, from
 //! their creation to their end; `saved` and `note`: what outlives the process; `ends`: the sources and sinks of a flow;
-//! `life`: the states of a query; `begin`: where a query continues; `load`: start and end of the server; `replace`:
-//! another version of a query continues where the query was; `info` and `health`: what is shown of queries; `select`,
-//! `select_rows`, `looked_at` and `whole`: readers that watch rows, how they get them, which rows they may watch, and
-//! tables; `watch`: what is done about queries that fail or do not start; `starts` and `crash`: about queries with
-//! which the process dies; `memory`: about queries that need more memory than allowed.
+//! `life`: the states of a query; `begin`: where a query continues; `burst`: tasks on burst workers; `load`: start and
+//! end of the server; `replace`: another version of a query continues where the query was; `info` and `health`: what is
+//! shown of queries; `select`, `select_rows`, `looked_at` and `whole`: readers that watch rows, how they get them,
+//! which rows they may watch, and tables; `watch`: what is done about queries that fail or do not start; `starts` and
+//! `crash`: about queries with which the process dies; `memory`: about queries that need more memory than allowed.
 
 mod begin;
+mod burst;
 mod claim;
 mod crash;
 mod declared;
@@ -41,6 +42,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use rivulet_dataflow::stage::cut;
 use rivulet_sql::{BigQuery, CreateBigQuery, QueryPlan, Scope, Statement, explain_query, plan_query};
 use rivulet_storage::Store;
 
@@ -52,6 +54,7 @@ use super::queries::submit::check_free;
 use super::tables::ReferenceTables;
 use super::taps::Watched;
 use super::threads::Bell;
+use crate::burst::{OnWorkers, moves};
 use crate::catalog::Catalog;
 use crate::run::{self, read_models};
 use crate::service::{ErrorKind, FullName, Limit, ServiceError, Tenant};
@@ -59,6 +62,7 @@ use life::{Life, Started};
 use saved::Saved;
 use selects::Select;
 
+pub(super) use burst::Burst;
 pub(crate) use crash::note_crashes;
 pub(super) use info::BigQuerySnapshot;
 pub(super) use life::Resumed;
@@ -96,6 +100,7 @@ pub(super) struct BigQueries {
     changing: Mutex<()>,
     /// SELECT queries, each for one reader. Some of them have ended.
     selects: Mutex<Vec<Select>>,
+    on_workers: OnWorkers,
     /// Locked for moments only: queries can be read while another one is started.
     known: Mutex<Known>,
     /// Ring when there is a query, for the threads that watch and that make attempts.
@@ -195,7 +200,7 @@ impl BigQueries {
         memory: MemoryBound,
         starts: Starts,
     ) -> Self {
-        let (claimed, released, changing, selects, known) = Default::default();
+        let (claimed, released, changing, selects, on_workers, known) = Default::default();
         Self {
             opener,
             catalog,
@@ -208,6 +213,7 @@ impl BigQueries {
             released,
             changing,
             selects,
+            on_workers,
             known,
             has_some: Default::default(),
         }
@@ -501,7 +507,7 @@ impl BigQueries {
     pub(super) fn explain(&self, name: &FullName) -> Option<Result<String, ServiceError>> {
         let one = self.known.lock().query(name)?;
         Some(match &one.plan {
-            Some(plan) => Ok(explain_query(plan) + &one.placement()),
+            Some(plan) => Ok(explain_query(plan) + &one.placement(plan)),
             None => {
                 let message = format!("'{name}' is not running: {}", one.life.problem());
                 Err(ServiceError::new(ErrorKind::Unavailable, message))
@@ -511,7 +517,11 @@ impl BigQueries {
 
     /// The plan that a query of a tenant would have, without creating it.
     pub(super) fn explain_text(&self, tenant: &Tenant, query: &BigQuery) -> Result<String, ServiceError> {
-        Ok(explain_query(&plan_query(query, &self.scope_of(tenant, query)?)?))
+        let plan = plan_query(query, &self.scope_of(tenant, query)?)?;
+        // In how many instances they run is known when the sources are open.
+        let stages = cut(&plan.dataflow, &vec![1; plan.sources.len()], 1);
+        let bursts = if plan.is_burst { moves::explain(&plan, &stages, &[]) } else { String::new() };
+        Ok(explain_query(&plan) + &bursts)
     }
 }
 

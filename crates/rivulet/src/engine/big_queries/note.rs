@@ -23,7 +23,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::engine::checkpoints::line::Differences;
 
 /// An operator's state with more rows than this is cut into several pieces.
-const ROWS_OF_ONE_PIECE: usize = 4_096;
+pub(super) const ROWS_OF_ONE_PIECE: usize = 4_096;
 
 /// The position of a partition of a source, and the time of its newest row.
 type NotedPartition = (Option<String>, Option<i64>);

@@ -12,7 +12,7 @@ use rivulet_runtime::{Tap, Workers};
 use rivulet_sql::QueryPlan;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::config::Config;
+use crate::config::{BurstConfig, Config};
 use crate::engine::messaging::Messaging;
 use crate::engine::outside::{OPEN_MAX, Outside, START_MAX, START_MIN};
 use crate::engine::permitted::Permitted;
@@ -48,6 +48,11 @@ impl Opener {
     ) -> Self {
         let (start_ends, has_started) = (OnceLock::new(), AtomicBool::new(false));
         Self { config, permitted, messaging, workers, outside, server_id, is_stopped, start_ends, has_started }
+    }
+
+    /// How tasks go to burst workers.
+    pub(super) fn burst(&self) -> &BurstConfig {
+        &self.config.burst
     }
 
     /// Whether the server is stopping.
@@ -145,7 +150,9 @@ impl Opener {
         checkpoints: Option<Option<Snapshot>>,
     ) -> Result<Opened, ServiceError> {
         let workers = self.permitted.quota(&name.tenant).workers(self.config.workers.threads);
-        let options = RunOptions::new(workers);
+        // What is to move has to be in parts before. A tenant that may not use all workers keeps to their number.
+        let is_burst = plan.is_burst && workers == self.config.workers.threads;
+        let options = RunOptions::new(if is_burst { self.config.burst.instances.max(workers) } else { workers });
         let (plan, query) = (plan.clone(), name.name.clone());
         let (results, given) = look.unzip();
         let open = move || Opened::open(options, &host, &plan, &query, results, given.as_deref(), checkpoints);

@@ -185,6 +185,7 @@ impl BigQueries {
                 );
                 self.known.lock().change(&name, |now| now.life.retry());
                 one.life.into_flow().into_iter().for_each(close);
+                self.has_some[1].ring();
                 continue;
             }
             tracing::error!(query = name.in_log(), "a query has failed, and runs again with RESUME QUERY: {reason}");
@@ -236,7 +237,10 @@ impl BigQueries {
         let queries = self.that(|one| one.life.waits_to_start());
         waiting.retain(|number, attempts| !attempts.are_past() || queries.iter().any(|(_, one)| one.number == *number));
         for (name, one) in queries {
-            let attempts = waiting.entry(one.number).or_insert_with(|| Attempts::after(PAUSE_MIN));
+            // A lost burst worker says nothing against a start.
+            let is_burst = one.plan.as_ref().is_some_and(|plan| plan.is_burst);
+            let begin = || if is_burst { Attempts::default() } else { Attempts::after(PAUSE_MIN) };
+            let attempts = waiting.entry(one.number).or_insert_with(begin);
             if !attempts.is_due() || self.starts.has_to_wait(one.number) {
                 continue;
             }
