@@ -71,10 +71,11 @@ impl Feed {
             false => String::new(),
         };
         let paced = if self.is_paced { *rate } else { 0 };
+        // Sources that are polled for every event would use most of the time for that; so events come 10 ms together.
         let source = |stream: &&str| {
             format!(
                 "CREATE SOURCE {stream} FROM 'nexmark:{stream}' WITH ({shape}event_rate => {rate}, rate => {paced}, \
-                 lateness => INTERVAL '0 seconds');\n"
+                 burst => '10 ms', lateness => INTERVAL '0 seconds');\n"
             )
         };
         query.streams.iter().map(source).collect()
@@ -193,6 +194,7 @@ impl Cell {
         let settings = [
             ("RIVULET_LINK_ADDRESS", listens.as_str()),
             ("RIVULET_HOSTS_ALLOW", "127.0.0.1"),
+            ("RIVULET_LOG_LEVEL", "error"),
             ("RIVULET_BURST_INSTANCES", &instances),
         ];
         let mut server = ServerProcess::start(&["serve"], None, &settings)?;
@@ -331,6 +333,8 @@ impl Cell {
 impl Drop for Cell {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Release);
+        // It ends sooner. A limit that cannot be lifted makes that longer.
+        let _ = self.server_limit.as_ref().map(|limit| limit.set(None));
     }
 }
 
