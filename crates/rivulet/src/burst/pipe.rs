@@ -207,10 +207,14 @@ impl LinkPipe {
         self.ends.wake();
     }
 
-    /// Whether the other side has closed its streams, or is lost.
+    /// Whether the other side has closed its streams or takes none of this side, or is lost.
     pub(super) fn is_over(&self) -> bool {
-        let words = self.ends.words.stream();
-        self.ends.lost.get().is_some() || words.is_some_and(|stream| !self.peer.has(stream))
+        let is_closed = match self.ends.words.stream() {
+            Some(stream) => !self.peer.has(stream),
+            // It was done with the ticket before it had sent anything.
+            None => self.peer.is_connected() && self.says.problem().is_some(),
+        };
+        self.ends.lost.get().is_some() || is_closed
     }
 
     fn may_push(&self) -> bool {
