@@ -376,13 +376,23 @@ impl Feed {
                 None => Turned::GoesOn,
             };
         }
-        if self.confirms {
-            if router.log().is_some_and(|log| log.durable() < self.logged_to) {
-                return Turned::Waits(CONFIRM_PAUSE);
-            }
+        match self.confirm(router) {
+            true => self.ask(now_us),
+            false => Turned::Waits(CONFIRM_PAUSE),
+        }
+    }
+
+    /// Tells senders that the messages that were read are safe, unless some are under way. Returns false if the disk
+    /// does not have them yet: then nothing was told.
+    pub fn confirm(&mut self, router: &Router) -> bool {
+        if !self.confirms || self.rows.is_some() {
+            return true;
+        }
+        let is_safe = router.log().is_none_or(|log| log.durable() >= self.logged_to);
+        if is_safe {
             self.sources.iter_mut().for_each(|source| source.confirm());
         }
-        self.ask(now_us)
+        is_safe
     }
 
     fn ask(&mut self, now_us: i64) -> Turned {

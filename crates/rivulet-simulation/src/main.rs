@@ -81,11 +81,11 @@ fn one(seed: u64, what: What) -> ExitCode {
 fn show(plan: &impl Shrinks) -> bool {
     let outcome = plan.run();
     println!("{}", outcome.history);
-    let fails = outcome.failure.is_some();
-    if fails {
+    if let Some(failure) = &outcome.failure {
+        println!("it fails: {failure}\n");
         explain(plan);
     }
-    fails
+    outcome.failure.is_some()
 }
 
 /// Shows the smallest failing part of a plan.

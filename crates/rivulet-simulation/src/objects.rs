@@ -18,6 +18,9 @@ use rivulet_storage::{Disk, DiskFile};
 
 use crate::disk::{SimulatedDisk, SimulatedFile};
 
+/// The most files of an object that were not linked.
+const STAGED_MAX: u32 = 1_000;
+
 /// Objects in a folder.
 #[derive(Clone, Debug)]
 pub(crate) struct Objects {
@@ -42,10 +45,13 @@ impl Objects {
 
     fn put(&self, name: &Path, payload: &PutPayload) -> io::Result<()> {
         let path = self.path(name);
-        let staged = path.with_added_extension("staged");
         if let Some(folder) = path.parent() {
             self.disk.make_unsynced_folder(folder)?;
         }
+        // Always a new file, as in the real one: what is left of one that was not linked may come back.
+        let mut staged = (0..STAGED_MAX).map(|number| path.with_added_extension(format!("{number}.staged")));
+        let staged = staged.find(|staged| self.disk.open(staged).is_err());
+        let staged = staged.ok_or_else(|| io::Error::other("too many files are left"))?;
         let file = self.disk.create(&staged)?;
         let mut at = 0;
         for part in payload {

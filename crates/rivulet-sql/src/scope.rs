@@ -11,7 +11,7 @@ use rivulet_operators::{Model, Table};
 
 use crate::statement::{Declared, FormatSpec, Name};
 use crate::value::column_type_name;
-use crate::{Literal, Position, SqlError};
+use crate::{Literal, Position, SqlError, Statement, parse_stored};
 
 /// A source in force.
 #[derive(Clone, Debug)]
@@ -118,6 +118,12 @@ impl SourceDeclaration {
     /// The connector, in lower case: the part of the address before the colon.
     pub fn connector(&self) -> String {
         connector_of(&self.address)
+    }
+
+    /// Whether its statement has its columns. If not, they are those of its connector or of a file.
+    pub fn declares_columns(&self) -> bool {
+        let stored = parse_stored(&self.text).map(|stored| stored.statement);
+        matches!(stored, Ok(Statement::CreateSource(create)) if create.columns.is_some())
     }
 
     /// The part of the address behind the colon.

@@ -50,10 +50,12 @@ pub(crate) enum Kind {
     Close = 10,
     /// All streams that go on were opened.
     Opened = 11,
+    /// The sender has heard an `Accept`: the buffers after this one are those that were asked for by it.
+    Goes = 12,
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Hello,
         Self::Bye,
         Self::Alive,
@@ -65,6 +67,7 @@ impl Kind {
         Self::Durable,
         Self::Close,
         Self::Opened,
+        Self::Goes,
     ];
 }
 

@@ -69,6 +69,9 @@ pub(crate) struct Inbound {
     pub(crate) id: Option<StreamId>,
     /// Whether it does not go on.
     pub(crate) is_closed: bool,
+    /// How many times the sender was told on this connection that it is taken, and has not heard it. Buffers that come
+    /// meanwhile were sent before, and come again if they are needed.
+    pub(crate) unheard: u32,
     /// What it keeps to if somebody takes it; otherwise why nobody does, if the sender was told.
     pub(crate) taker: Result<ReceiveOptions, Option<String>>,
     /// Buffers that wait, as they came: what was compressed takes no more memory than that.
@@ -99,6 +102,7 @@ impl Inbound {
             schema,
             id: None,
             is_closed: false,
+            unheard: 0,
             taker: Err(None),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
@@ -158,6 +162,9 @@ impl Inbound {
 
     /// Takes in a buffer.
     pub(crate) fn receive(&mut self, frame: Frame) -> Result<(), WireError> {
+        if self.unheard > 0 {
+            return Ok(());
+        }
         if self.came_bytes >= self.granted_bytes {
             return Err(WireError::Broken("more of a stream than it may"));
         }

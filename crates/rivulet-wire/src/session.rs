@@ -110,7 +110,7 @@ impl Session {
         self.by_id.clear();
         self.outbound.values_mut().for_each(Outbound::interrupt);
         for inbound in self.inbound.values_mut() {
-            inbound.id = None;
+            (inbound.id, inbound.unheard) = (None, 0);
             if let Err(why_not) = &mut inbound.taker {
                 *why_not = None;
             }
@@ -311,7 +311,7 @@ impl Session {
                 if let Some(received) = self.by_id.remove(&stream)
                     && let Some(inbound) = self.inbound.get_mut(&received)
                 {
-                    (inbound.id, inbound.is_closed) = (None, true);
+                    (inbound.id, inbound.unheard, inbound.is_closed) = (None, 0, true);
                     if inbound.is_over() {
                         self.inbound.remove(&received);
                     }
@@ -325,16 +325,23 @@ impl Session {
                 if let Some(inbound) = self.inbound.get_mut(&stream) {
                     let was_empty = inbound.bytes() == 0;
                     inbound.receive(frame)?;
-                    if was_empty {
+                    if was_empty && inbound.bytes() > 0 {
                         self.say_event(Event::Arrived { stream })?;
                     }
                 }
+            }
+            Kind::Goes => {
+                let inbound = self.by_id.get(&stream).and_then(|received| self.inbound.get_mut(received));
+                let Some(inbound) = inbound else { return Ok(()) };
+                let unheard = inbound.unheard.checked_sub(1);
+                inbound.unheard = unheard.ok_or(WireError::Broken("that it has heard what nobody said"))?;
             }
             Kind::Accept | Kind::Grant => {
                 // It may have been closed meanwhile.
                 let Some(outbound) = self.outbound.get_mut(&stream) else { return Ok(()) };
                 if kind == Kind::Accept {
                     outbound.accept(run, number)?;
+                    self.say(Kind::Goes, stream, 0, &[]);
                     let checksum = frame.payload.as_slice().try_into().ok().map(u64::from_le_bytes);
                     let after = checksum.map(|checksum| (number.saturating_sub(1), checksum));
                     return self.say_event(Event::Accepted { stream, after });
@@ -412,6 +419,7 @@ impl Session {
         let Some(inbound) = self.inbound.get_mut(&stream) else { return };
         if let Some(id) = inbound.id {
             inbound.open(id);
+            inbound.unheard += 1;
             let next = inbound.next();
             let payload = checksum.map_or_else(Vec::new, |checksum| checksum.to_le_bytes().to_vec());
             self.say(Kind::Accept, id, next, &payload);

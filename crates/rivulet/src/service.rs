@@ -123,7 +123,8 @@ pub trait Service: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Gives a secret its value, also one that there is already. Sources and sinks take it when they are opened next.
+    /// Gives a secret its value, also one that there is already. Sources and sinks take it when they are opened next,
+    /// links when they connect next.
     fn put_secret(&self, permit: &Permit, name: &str, value: String) -> Result<SecretInfo, ServiceError> {
         let _ = (permit, name, value);
         Err(ServiceError::invalid("this server keeps no secrets"))

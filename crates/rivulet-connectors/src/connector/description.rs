@@ -82,6 +82,9 @@ pub struct Messages {
     pub place: Option<MessagePlace>,
     /// Whether its senders wait until an event is safe ([`Source::confirm`]).
     pub is_confirmed: bool,
+    /// Whether it is promised to senders that an event is safe once it is confirmed, so that it has to be in the log on
+    /// a server that has one.
+    pub needs_log: bool,
 }
 
 /// The options that name the columns with the position of a message, both `Int64`.

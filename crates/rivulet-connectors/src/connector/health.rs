@@ -124,6 +124,8 @@ struct Course {
     since: Option<Instant>,
     since_us: i64,
     retries: u64,
+    /// The number of failed attempts that was last told.
+    attempts: Option<u64>,
     last_error: Option<String>,
     /// When trouble was last logged.
     said: Option<Instant>,
@@ -144,6 +146,11 @@ impl Health {
 
     /// Notes that the sink was given rows for its receiver. Called once a batch.
     pub fn hand(&self, rows: usize) {
+        self.hand_late(rows, Duration::ZERO);
+    }
+
+    /// The same with rows that have been waiting for this long.
+    pub fn hand_late(&self, rows: usize, waited: Duration) {
         if rows == 0 {
             return;
         }
@@ -151,11 +158,18 @@ impl Health {
         let handed = self.handed.fetch_add(rows as u64, Ordering::Relaxed) + rows as u64;
         course.forget_marks(self.settled());
         let now = Instant::now();
+        let now = now.checked_sub(waited).unwrap_or(now);
         let is_full = course.marks.len() >= MARKS_MAX;
         match course.marks.back_mut() {
             Some((until, since)) if is_full || now - *since < MARK_EVERY => *until = handed,
             _ => course.marks.push_back((handed, now)),
         }
+    }
+
+    /// Notes how long the oldest row has been waiting, of rows that were handed over late together.
+    pub fn age(&self, waited: Duration) {
+        let (mut course, since) = (self.course.lock(), Instant::now().checked_sub(waited));
+        course.marks.front_mut().zip(since).into_iter().for_each(|(mark, since)| mark.1 = since);
     }
 
     /// Notes that the receiver has acknowledged this many rows and bytes.
@@ -242,14 +256,14 @@ impl Health {
         self.note(&mut course, Condition::Retrying, problem);
     }
 
-    /// Notes that nothing can be sent at present, though no attempt of ours is known to have failed since the last
-    /// call.
-    pub fn stand(&self, problem: &str) {
+    /// Notes that nothing can be sent at present, and how many attempts have failed so far, of which those since the
+    /// last call count; at least one has failed since the last success.
+    pub fn stand(&self, problem: &str, attempts: u64) {
         let mut course = self.course.lock();
-        if course.condition == Condition::Ok {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-            course.retries += 1;
-        }
+        let before = course.attempts.replace(attempts).unwrap_or(attempts);
+        let more = attempts.saturating_sub(before).max(u64::from(course.retries == 0));
+        self.failures.fetch_add(more, Ordering::Relaxed);
+        course.retries += more;
         self.note(&mut course, Condition::Retrying, problem);
     }
 
@@ -486,17 +500,41 @@ mod tests {
     }
 
     #[test]
+    fn rows_that_waited_before_the_start_are_as_old_as_they_are() {
+        let health = Health::new("sink 's'");
+        let waited = Duration::from_secs(3_600);
+        health.hand_late(2, waited);
+        health.hand(1);
+        assert!(health.oldest() >= Some(waited));
+        health.take(1, 0);
+        health.age(waited / 2);
+        assert!(health.oldest() >= Some(waited / 2) && health.oldest() < Some(waited));
+        health.take(1, 0);
+        assert!(health.oldest() < Some(waited / 2));
+    }
+
+    #[test]
     fn a_condition_lasts_until_an_attempt_goes_well() {
         let health = Health::new("sink 's'");
         health.hand(1);
         (0..3).for_each(|_| health.retry("refused"));
         let troubled = health.report();
         assert_eq!((troubled.condition, troubled.retries, troubled.failures), (Condition::Retrying, 3, 3));
-        health.stand("refused");
+        health.stand("refused", 1);
         let known = HealthReport { oldest: None, ..health.report() };
         assert_eq!(known, HealthReport { oldest: None, ..troubled }, "it is known already");
         health.take(1, 1);
         let well = health.report();
+        health.stand("refused", 1);
+        health.stand("refused", 4);
+        let stood = health.report();
+        assert_eq!((stood.condition, stood.retries, stood.failures), (Condition::Retrying, 4, 7));
+        health.recover();
+        // It was up and down again meanwhile.
+        health.stand("refused", 7);
+        let flapped = health.report();
+        assert_eq!((flapped.retries, flapped.failures), (3, 10));
+        health.recover();
         assert_eq!((well.condition, well.retries, well.failures), (Condition::Ok, 0, 3));
         assert_eq!(well.last_error.as_deref(), Some("refused"));
         health.course.lock().change(Condition::Retrying);

@@ -1,7 +1,7 @@
 //! Secrets: values of options that statements name and do not contain.
 //!
-//! What must hold: a secret stands only for an option whose value is never shown, and its value is looked up when a
-//! source or sink is checked or opened, so it is nowhere else.
+//! What must hold: a secret stands only for an option whose value is never shown. Its value is looked up when a source
+//! or sink is checked or opened, and with each connection of a link. So it is kept nowhere else.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,8 +31,14 @@ impl Secrets {
         Self(Some(Arc::new(find)))
     }
 
-    fn get(&self, name: &str) -> Option<String> {
+    /// The present value of the secret with this name.
+    pub fn get(&self, name: &str) -> Option<String> {
         self.0.as_ref().and_then(|find| find(name))
+    }
+
+    /// The present value of an option with this text; `None` if it names a secret that is gone.
+    pub(super) fn value_of(&self, text: &str) -> Option<String> {
+        text.strip_prefix(MARK).map_or_else(|| Some(text.to_owned()), |secret| self.get(secret))
     }
 
     /// The options with the values of the secrets that they name.

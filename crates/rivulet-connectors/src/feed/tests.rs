@@ -99,6 +99,7 @@ const MESSAGES: Messages = Messages {
     time: None,
     place: Some(MessagePlace { partition: "partition_column", offset: "offset_column", go_on }),
     is_confirmed: true,
+    needs_log: false,
 };
 
 /// Positions are written `partition:offset`.
@@ -209,6 +210,7 @@ fn a_full_inbox_holds_the_source_up_and_nothing_is_lost() {
     router.add(&[Route { filter: &filter, inbox, slot: 7 }]).unwrap();
     assert_eq!(feed.turn(&router, 1), Turned::GoesOn);
     assert!(matches!(feed.turn(&router, 2), Turned::Waits(_)));
+    assert!(feed.confirm(&router), "there is nothing to wait for");
     assert_eq!(noted.lock().positions(&MESSAGES), [Some("0:14".to_owned())], "all before the one that waits");
     let counts = noted.lock().counts();
     assert_eq!((counts.events, counts.unwanted, counts.full_waits, *confirmed.lock()), (4, 2, 1, 1));
@@ -217,4 +219,5 @@ fn a_full_inbox_holds_the_source_up_and_nothing_is_lost() {
     assert_eq!(noted.lock().positions(&MESSAGES), [Some("0:16".to_owned())]);
     assert_eq!(*small.taken.lock(), [(7, "5".to_owned())]);
     assert_eq!((feed.turn(&router, 4), *confirmed.lock()), (Turned::Waits(IDLE), 2));
+    assert!(feed.confirm(&router) && *confirmed.lock() == 3);
 }

@@ -74,7 +74,7 @@ pub(crate) use csv_header::{csv_fields, csv_header};
 pub use encode::{EncodedRows, Encoder};
 pub use error::FormatError;
 pub use json::json_escape;
-pub(crate) use json::object_encoder;
+pub(crate) use json::{object_encoder, readable_encoder};
 pub(crate) use parts::Part;
 pub use protobuf::ProtobufFormat;
 pub use raw::RawEncoding;

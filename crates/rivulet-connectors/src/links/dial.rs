@@ -30,15 +30,15 @@ pub struct Target {
     /// How the connection is encrypted; `None` if it is not.
     pub tls: Option<ClientTls>,
     /// The token that says for whom the streams are.
-    pub token: Option<String>,
+    pub token: Option<Token>,
     /// The addresses that may be dialled.
     pub reach: AllowedHosts,
 }
 
 impl Target {
     /// What tells one target from another.
-    fn key(&self) -> (&str, &str, u16, &Option<ClientTls>, &Option<String>) {
-        (&self.scope, &self.host, self.port, &self.tls, &self.token)
+    fn key(&self) -> (&str, &str, u16, &Option<ClientTls>, Option<&str>) {
+        (&self.scope, &self.host, self.port, &self.tls, self.token.as_ref().map(|token| &*token.name))
     }
 }
 
@@ -52,19 +52,29 @@ impl Eq for Target {}
 
 impl std::hash::Hash for Target {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
-        (&self.scope, &self.host, self.port, &self.token).hash(state);
+        let (scope, host, port, _, token) = self.key();
+        (scope, host, port, token).hash(state);
     }
+}
+
+/// A token, which may have another value with each connection.
+#[derive(Clone)]
+pub struct Token {
+    /// What tells it from others: its text, or that which names a secret.
+    pub name: String,
+    /// Its present value, or why there is none.
+    pub value: Arc<dyn Fn() -> Result<String, String> + Send + Sync>,
 }
 
 /// Dials for as long as the peer exists.
 pub(super) async fn dial(common: Arc<Common>, target: Target, peer: Weak<Peer>) {
     let mut pause = PAUSE_MIN;
     // The other side knows this peer by this number from others that this process may have there.
-    let me = Hello { name: common.name.clone(), run: random(), token: target.token.clone() };
+    let run = random();
     while peer.strong_count() > 0 {
         let attempt = {
-            let (common, target, me, peer) = (common.clone(), target.clone(), me.clone(), peer.clone());
-            tokio::spawn(async move { connect(&common, &target, &me, &peer).await })
+            let (common, target, peer) = (common.clone(), target.clone(), peer.clone());
+            tokio::spawn(async move { connect(&common, &target, run, &peer).await })
         };
         let (was_greeted, problem) =
             attempt.await.unwrap_or_else(|panic| (false, format!("a defect of this program: {panic}")));
@@ -81,7 +91,12 @@ pub(super) async fn dial(common: Arc<Common>, target: Target, peer: Weak<Peer>) 
 
 /// Makes a connection, and works it until it ends. Returns whether the other side has let this one in, and why the
 /// connection has ended.
-async fn connect(common: &Arc<Common>, target: &Target, me: &Hello, peer: &Weak<Peer>) -> (bool, String) {
+async fn connect(common: &Arc<Common>, target: &Target, run: u64, peer: &Weak<Peer>) -> (bool, String) {
+    let token = match target.token.as_ref().map(|token| (token.value)()).transpose() {
+        Ok(token) => token,
+        Err(problem) => return (false, problem),
+    };
+    let me = &Hello { name: common.name.clone(), run, token };
     let stream = match timeout(GREETING_MAX, open(target)).await {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return (false, error.to_string()),

@@ -137,7 +137,7 @@ async fn serve(door: &Arc<Door>, stream: TcpStream, from: IpAddr, stranger: Stra
     let _ = stream.set_nodelay(true);
     keep_alive(&stream);
     let Some(acceptor) = door.listening.certificates.acceptor() else {
-        return answer(door, stream, (from, None), stranger).await;
+        return answer(door, stream, (from, None), from.to_canonical().is_loopback(), stranger).await;
     };
     let handshake = async {
         match begins_tls(&stream).await {
@@ -145,16 +145,17 @@ async fn serve(door: &Arc<Door>, stream: TcpStream, from: IpAddr, stranger: Stra
             Ok(false) => {
                 acceptor.failed("it is not encrypted");
                 let mut connection = Connection::new(0);
-                connection.say_bye("links to this server are encrypted: write tls => true");
+                connection.say_bye("links to this server are encrypted: write tls => true, or --tls");
                 refuse(door, connection, stream).await;
                 None
             }
             Err(_) => None,
         }
     };
-    let accepted = timeout(GREETING_MAX, handshake).await;
-    let (stream, certificate) = accepted.ok().flatten().ok_or("it is not encrypted as links to this server are")?;
-    answer(door, stream, (from, certificate), stranger).await
+    let accepted = timeout(GREETING_MAX, handshake).await.map_err(|_| "its TLS handshake takes too long")?;
+    // One that failed is in the log already.
+    let Some((stream, certificate)) = accepted else { return Ok(()) };
+    answer(door, stream, (from, certificate), true, stranger).await
 }
 
 /// Lets a process in that may link, and works its connection.
@@ -162,6 +163,7 @@ async fn answer(
     door: &Arc<Door>,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     (address, certificate): (IpAddr, Option<Arc<str>>),
+    is_private: bool,
     stranger: Stranger,
 ) -> Result<(), String> {
     let common = &door.common;
@@ -172,7 +174,7 @@ async fn answer(
     let admitting = door.clone();
     let admitted = tokio::task::spawn_blocking(move || admitting.listening.authorizer.admit(&login)).await;
     let admitted = match admitted.unwrap_or_else(|_| Err("a defect of the server".into())) {
-        Ok(rights) => peer_of(&door.known, rights.clone(), &them).map(|peer| (peer, rights.changed())),
+        Ok(rights) => peer_of(&door.known, (rights.clone(), is_private), &them).map(|peer| (peer, rights.changed())),
         Err(why) => {
             door.failed_logins.note(address, None, "the door of links");
             Err(why)
@@ -204,11 +206,19 @@ async fn refuse(door: &Door, mut connection: Connection, mut stream: impl AsyncR
     let _ = timeout(FAREWELL_MAX, farewell).await;
 }
 
-/// The process with this name and run, known or not.
-pub(super) fn peer_of(known: &Known, rights: Arc<dyn LinkRights>, them: &Hello) -> Result<Arc<Peer>, String> {
+/// The process with this name and run, known or not, with its rights and whether its connection is private.
+pub(super) fn peer_of(
+    known: &Known,
+    (rights, is_private): (Arc<dyn LinkRights>, bool),
+    them: &Hello,
+) -> Result<Arc<Peer>, String> {
     let mut peers = known.0.lock();
     let key = (rights.scope().to_owned(), them.name.clone(), them.run);
     if let Some(peer) = peers.get(&key) {
+        // It may have been trusted with more than may go this way.
+        if peer.is_private() && !is_private {
+            return Err("it was linked from this machine before, and now it is elsewhere".into());
+        }
         *peer.rights.lock() = Some(rights);
         return Ok(peer.clone());
     }
@@ -217,7 +227,7 @@ pub(super) fn peer_of(known: &Known, rights: Arc<dyn LinkRights>, them: &Hello) 
         let gone = gone.or_else(|| peers.iter().find(|(_, peer)| !peer.is_needed())).map(|(key, _)| key.clone());
         peers.remove(&gone.ok_or("too many processes are linked: try again later")?);
     }
-    let peer = Arc::new(Peer::new(Some(rights)));
+    let peer = Arc::new(Peer::new(Some(rights), is_private));
     peers.insert(key, peer.clone());
     Ok(peer)
 }

@@ -27,7 +27,7 @@ use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 use xxhash_rust::xxh3::xxh3_64;
 
-pub use dial::Target;
+pub use dial::{Target, Token};
 use listen::Known;
 pub use listen::{Listener, Listening};
 use peer::{Common, random};
@@ -152,7 +152,7 @@ impl Links {
         if let Some(peer) = dialled.get(&target).and_then(Weak::upgrade) {
             return Ok(peer);
         }
-        let peer = Arc::new(Peer::new(None));
+        let peer = Arc::new(Peer::new(None, false));
         self.spawn(dial::dial(self.common.clone(), target.clone(), Arc::downgrade(&peer)))?;
         dialled.insert(target, Arc::downgrade(&peer));
         Ok(peer)
@@ -196,7 +196,7 @@ impl Links {
     /// Why it is not let in.
     pub fn admitted(&self, rights: Arc<dyn LinkRights>, mut connection: Connection) -> Result<Worked, String> {
         let them = connection.them().ok_or("it has not said who it is")?;
-        let peer = listen::peer_of(&self.known, rights, them)?;
+        let peer = listen::peer_of(&self.known, (rights, true), them)?;
         connection.say_hello(&Hello { name: self.common.name.clone(), run: self.common.run, token: None });
         Ok(Worked::begin(&self.common, &peer, connection))
     }
@@ -210,8 +210,10 @@ impl Links {
             let mut receivers = self.common.receivers.lock();
             receivers.retain(|_, receiver| receiver.strong_count() > 0);
             let key = (scope.to_owned(), name.to_owned());
-            if receivers.contains_key(&key) {
-                return Err(format!("another source reads the stream '{name}' already"));
+            if let Some(reader) = receivers.get(&key).and_then(Weak::upgrade) {
+                let query = reader.query().to_owned();
+                drop(receivers);
+                return Err(format!("'{query}' reads the stream '{name}' already, and a stream has one reader"));
             }
             receivers.insert(key, Arc::downgrade(receiver));
         }
@@ -261,6 +263,10 @@ mod tests {
         }
 
         fn arrived(&self, _peer: &Arc<Peer>, _stream: Received) {}
+
+        fn query(&self) -> &str {
+            "a test"
+        }
     }
 
     /// A process without threads, what takes its streams, and how often something had room.
@@ -304,6 +310,18 @@ mod tests {
                 return;
             }
         }
+    }
+
+    #[test]
+    fn a_process_that_was_trusted_with_secrets_is_not_followed_onto_an_open_wire() {
+        let (known, them) = (Known::default(), Hello { name: "far".into(), run: 1, token: None });
+        let comes = |is_private| listen::peer_of(&known, (Arc::new(Anybody), is_private), &them);
+        assert!(comes(true).is_ok_and(|peer| peer.is_private()));
+        assert!(comes(false).is_err_and(|why| why.contains("from this machine before")) && comes(true).is_ok());
+        let them = Hello { run: 2, ..them.clone() };
+        let comes = |is_private| listen::peer_of(&known, (Arc::new(Anybody), is_private), &them);
+        assert!(comes(false).is_ok_and(|peer| !peer.is_private()));
+        assert!(comes(true).is_ok_and(|peer| !peer.is_private()), "what was sent before may have been read");
     }
 
     #[test]

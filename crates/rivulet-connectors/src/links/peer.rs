@@ -43,6 +43,9 @@ pub trait Receive: Send + Sync {
 
     /// Something of a stream that was accepted waits to be taken, or it does not go on.
     fn arrived(&self, peer: &Arc<Peer>, stream: Received);
+
+    /// The query that takes them, for errors.
+    fn query(&self) -> &str;
 }
 
 /// Keeps the buffers of a stream until they are durable on the other side, also when this process ends.
@@ -116,6 +119,7 @@ impl Common {
 pub struct Peer {
     /// What it may send; `None` if this process dials it, and takes nothing from it.
     pub(super) rights: Mutex<Option<Arc<dyn LinkRights>>>,
+    is_private: bool,
     session: Mutex<Session>,
     woken: Notify,
     /// Who takes the streams of the other side.
@@ -135,14 +139,17 @@ struct State {
     is_connected: bool,
     /// Why there is no connection.
     problem: Option<String>,
+    /// How many attempts have failed, and connections have ended.
+    attempts: u64,
     /// Why the other side does not take a stream of this side.
     refused: HashMap<StreamId, String>,
 }
 
 impl Peer {
-    pub(super) fn new(rights: Option<Arc<dyn LinkRights>>) -> Self {
+    pub(super) fn new(rights: Option<Arc<dyn LinkRights>>, is_private: bool) -> Self {
         Self {
             rights: Mutex::new(rights),
+            is_private,
             session: Mutex::default(),
             woken: Notify::new(),
             takers: Mutex::default(),
@@ -162,6 +169,23 @@ impl Peer {
         self.state.lock().is_connected
     }
 
+    /// Whether it dials this process, and each of its connections is encrypted or on this machine.
+    pub fn is_private(&self) -> bool {
+        self.is_private
+    }
+
+    /// Whether it may send a stream of this name, by its present rights.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn may_send(&self, stream: &str) -> Result<(), String> {
+        let rights = self.rights.lock().clone();
+        rights.map_or_else(
+            || Err("this server takes no streams from a server that it dials".into()),
+            |rights| rights.may_send(stream),
+        )
+    }
+
     /// Stores may have more.
     pub(super) fn wake(&self) {
         self.woken.notify_one();
@@ -175,7 +199,8 @@ impl Peer {
 
     /// Notes why there is no connection.
     pub(super) fn fail(&self, problem: String) {
-        self.state.lock().problem = Some(problem);
+        let mut state = self.state.lock();
+        (state.problem, state.attempts) = (Some(problem), state.attempts + 1);
     }
 
     /// The next buffer of a stream that this peer sends; `None` if none waits. The buffer before counts as taken.
@@ -306,7 +331,7 @@ impl Peer {
                         self.take_leave(&mut writer, &error).await;
                         return error.to_string();
                     },
-                    Err(error) => return error.to_string(),
+                    Err(error) => return told(&error),
                 },
                 outcome = write, if written < out.len() || !is_flushed => match outcome {
                     Ok((bytes, flushed)) => (written, is_flushed) = (written + bytes, flushed),
@@ -426,22 +451,19 @@ impl Peer {
     /// Accepts streams that the other side wants to send, or says why not. Returns who was asked: without the lock of
     /// the session they may be dropped.
     fn settle(self: &Arc<Self>, common: &Common, session: &mut Session) -> Vec<Arc<dyn Receive>> {
-        let rights = self.rights.lock().clone();
-        let mut receivers = Vec::new();
+        let (rights, mut receivers) = (self.rights.lock().clone(), Vec::new());
+        let receiver = |name| rights.as_ref().and_then(|rights| common.receiver(rights.scope(), name));
         for asked in session.asked() {
             let name = base(&asked.name);
-            let accepted = match &rights {
-                None => Err("this server takes no streams from a server that it dials".into()),
-                Some(rights) => rights.may_send(name).and_then(|()| match common.receiver(rights.scope(), name) {
-                    Some(receiver) => {
-                        let accepted = receiver.accept(self, &asked);
-                        self.takers.lock().insert(asked.stream, Arc::downgrade(&receiver));
-                        receivers.push(receiver);
-                        accepted
-                    }
-                    None => Err(format!("no source reads the stream '{name}'")),
-                }),
-            };
+            let accepted = self.may_send(name).and_then(|()| match receiver(name) {
+                Some(receiver) => {
+                    let accepted = receiver.accept(self, &asked);
+                    self.takers.lock().insert(asked.stream, Arc::downgrade(&receiver));
+                    receivers.push(receiver);
+                    accepted
+                }
+                None => Err(format!("no source reads the stream '{name}'")),
+            });
             match accepted {
                 Ok(after) => session.accept(asked.stream, after, ReceiveOptions::default()),
                 Err(why) => session.refuse(asked.stream, &why),
@@ -465,7 +487,8 @@ impl Worked {
         let mut session = peer.session.lock();
         session.attach(connection);
         let mut state = peer.state.lock();
-        *state = State { connection: state.connection + 1, is_connected: true, ..State::default() };
+        let (connection, attempts) = (state.connection + 1, state.attempts);
+        *state = State { connection, attempts, is_connected: true, ..State::default() };
         peer.woken.notify_one();
         let (common, number) = (common.clone(), state.connection);
         Self { common, peer: peer.clone(), number, end: "the connection has ended".into() }
@@ -527,6 +550,8 @@ pub(super) async fn greet(
 pub(super) fn told(error: &io::Error) -> String {
     match Fault::of(error) {
         Some(fault) => format!("{}: {}", fault.problem(), fault.hint("ca_file", "certificate_file")),
+        // It was in a hurry, and has not said so as TLS does.
+        None if error.kind() == io::ErrorKind::UnexpectedEof => "the other side has closed the connection".into(),
         None => error.to_string(),
     }
 }
@@ -604,6 +629,11 @@ impl Outgoing {
         self.peer.session.lock().taken(self.stream)
     }
 
+    /// How many attempts to connect have failed, and connections have ended, since this process dials the other one.
+    pub fn attempts(&self) -> u64 {
+        self.peer.state.lock().attempts
+    }
+
     /// Why nothing is sent at present, if that is so.
     pub fn problem(&self) -> Option<String> {
         let state = self.peer.state.lock();
@@ -620,5 +650,16 @@ impl Drop for Outgoing {
         self.peer.stores.lock().remove(&self.stream);
         // The connection ends with the last of its streams.
         self.peer.woken.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_ends_without_a_word_of_tls_is_told_as_any_other() {
+        let error = io::Error::new(io::ErrorKind::UnexpectedEof, "peer closed connection without sending close_notify");
+        assert_eq!(told(&error), "the other side has closed the connection");
     }
 }

@@ -47,6 +47,13 @@ pub struct SpoolOptions {
     pub drops_oldest: bool,
 }
 
+impl SpoolOptions {
+    /// The size of a file of the log.
+    fn segment_bytes(&self) -> u64 {
+        (self.bytes_max / 8).clamp(SEGMENT_BYTES.0, SEGMENT_BYTES.1)
+    }
+}
+
 /// What a checkpoint says of a spool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Prepared {
@@ -82,10 +89,10 @@ type Kept = (u64, u64, Vec<u8>);
 /// The most bytes of buffers that were written last and are kept in memory, beside one buffer.
 const RECENT_BYTES_MAX: usize = 2 << 20;
 
-/// No rows are taken while so many bytes wait for the disk.
-const GATHERED_BYTES_MAX: usize = 8 << 20;
+/// The most bytes that wait for the disk, beside one buffer.
+const GATHERED_BYTES_MAX: usize = 16 << 20;
 
-/// The sizes of a file of the log.
+/// The sizes of a file of the log. No rows are taken while as much waits for the disk.
 const SEGMENT_BYTES: (u64, u64) = (64 << 10, 4 << 20);
 
 /// The name of the file beside the log, and how often it is written.
@@ -150,8 +157,8 @@ impl Spool {
         }
         let settings = LogSettings {
             bytes_max: options.bytes_max,
-            segment_bytes: (options.bytes_max / 8).clamp(SEGMENT_BYTES.0, SEGMENT_BYTES.1),
-            gathered_bytes_max: 2 * GATHERED_BYTES_MAX,
+            segment_bytes: options.segment_bytes(),
+            gathered_bytes_max: GATHERED_BYTES_MAX,
             commit_interval: Duration::from_micros(options.send.flush_us.clamp(1_000, 100_000).unsigned_abs()),
         };
         let log = match machine.is_stepped {
@@ -287,7 +294,9 @@ impl Spool {
     /// Whether there is room for more.
     pub fn has_room(&self) -> bool {
         let may_grow = self.options.drops_oldest || self.log.disk_bytes() < self.options.bytes_max;
-        may_grow && self.log.gathered_bytes() < GATHERED_BYTES_MAX && self.inner.lock().pending.is_empty()
+        // What waits for the disk goes into one file, and a file is dropped as a whole.
+        let gathers_more = (self.log.gathered_bytes() as u64) < self.options.segment_bytes();
+        may_grow && gathers_more && self.inner.lock().pending.is_empty()
     }
 
     /// Drops the oldest buffers if it is full and may do so; returns how many rows that were.
@@ -358,6 +367,18 @@ impl Spool {
     pub fn rows(&self) -> (u64, u64) {
         let inner = self.inner.lock();
         (inner.rows, inner.saved.acked_rows)
+    }
+
+    /// How long the oldest row on disk has been waiting, if one waits.
+    pub fn oldest(&self) -> Option<Duration> {
+        let (first, mut arrival_us) = (self.inner.lock().saved.acked + 1, None);
+        let take = &mut |record: Record<'_>| {
+            arrival_us = Some(record.arrival_us);
+            false
+        };
+        self.log.read(first, self.log.file_end(first), take).ok()?;
+        let waited_us = self.machine.clock.now_us().saturating_sub(arrival_us?);
+        Some(Duration::from_micros(u64::try_from(waited_us).unwrap_or_default()))
     }
 
     /// Whether all is durable on the other side.
@@ -569,6 +590,11 @@ impl Spooled {
         self.outgoing.taken().0.bytes
     }
 
+    /// As [`Outgoing::attempts`].
+    pub fn attempts(&self) -> u64 {
+        self.outgoing.attempts()
+    }
+
     /// Why nothing is written or sent at present, if that is so.
     pub fn problem(&self) -> Option<String> {
         self.spool.problem().or_else(|| self.outgoing.problem())
@@ -728,7 +754,10 @@ mod tests {
         // Nobody can have what was not handed over.
         spool.forget(100);
         assert!(spool.is_done());
+        assert_eq!(spool.oldest(), None);
         push(&spool, 4..6);
+        std::thread::sleep(Duration::from_millis(2));
+        assert!(spool.oldest() > Some(Duration::ZERO));
         let number = spool.number();
         spool.end();
         let other = Schema::new(vec![arrow::datatypes::Field::new("other", arrow::datatypes::DataType::Utf8, true)]);

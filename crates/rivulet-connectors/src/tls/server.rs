@@ -10,8 +10,8 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::RwLock;
-use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
+use rustls::{AlertDescription, Error, ServerConfig};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -260,7 +260,7 @@ impl Acceptor {
                 Some((stream, name))
             }
             Err((error, stream)) => {
-                self.failed(&error.to_string());
+                self.failed(&problem_of(&error));
                 let _ = tokio::time::timeout(FAREWELL_MAX, take_leave(stream)).await;
                 None
             }
@@ -274,6 +274,17 @@ impl Acceptor {
         self.certificates
             .notices
             .say(|| tracing::warn!("the TLS handshake of a client with {listener} failed: {problem}"));
+    }
+}
+
+/// What is wrong with a handshake, as the log says it.
+fn problem_of(error: &io::Error) -> String {
+    use AlertDescription::{BadCertificate, CertificateUnknown, UnknownCA};
+    match error.get_ref().and_then(|error| error.downcast_ref()) {
+        Some(Error::AlertReceived(alert @ (BadCertificate | CertificateUnknown | UnknownCA))) => {
+            format!("the client does not trust the certificate ({alert:?})")
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -301,5 +312,17 @@ pub(crate) async fn begins_tls(stream: &TcpStream) -> io::Result<bool> {
     match stream.peek(&mut first).await? {
         0 => Err(io::ErrorKind::UnexpectedEof.into()),
         _ => Ok(first[0] == HANDSHAKE_RECORD),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_that_does_not_trust_the_certificate_is_told_from_others() {
+        let problem = |alert| problem_of(&io::Error::other(Error::AlertReceived(alert)));
+        assert_eq!(problem(AlertDescription::UnknownCA), "the client does not trust the certificate (UnknownCA)");
+        assert!(problem(AlertDescription::HandshakeFailure).contains("HandshakeFailure"));
     }
 }

@@ -211,9 +211,10 @@ impl StageHost {
         caught(|| self.chain.process(Element::Barrier(0), with, &mut |batch| out(Element::Batch(batch))))
     }
 
-    /// Puts other operators in the place of these. [`StageHost::restore`] gives them state, and the watermark first.
-    pub fn exchange(&mut self, chain: Chain) {
-        self.chain = chain;
+    /// Puts other operators in the place of these, which it returns. [`StageHost::restore`] gives them state, and the
+    /// watermark first.
+    pub fn exchange(&mut self, chain: Chain) -> Chain {
+        std::mem::replace(&mut self.chain, chain)
     }
 
     /// The next element for the operators, and its input.

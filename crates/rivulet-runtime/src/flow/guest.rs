@@ -15,7 +15,7 @@ use super::peer::Peer;
 use super::pipe::{Frames, Pipe, Waker, Word, whole};
 use super::reader::Partition;
 use super::state::{FlowState, Phase};
-use super::task::{FlowTask, FlowTaskParts, Operators, Outlet};
+use super::task::{FlowTask, FlowTaskParts, Operators};
 use crate::pool::Pool;
 
 /// The parts of a guest.
@@ -81,7 +81,7 @@ impl Guest {
             tap: None,
             outputs: Outputs::to(pipe.clone()),
             sink: None,
-            guest: Some(Outlet { pipe: pipe.clone(), rows_max }),
+            guest: Some((pipe.clone(), rows_max)),
             restored: begins,
         };
         let task = FlowTask::new(parts, flow.clone(), pool.clone())?;

@@ -12,7 +12,6 @@
 //! lost with it. Behind a barrier nothing is given before both its echo and its state have come.
 
 use std::mem::take;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use rivulet_dataflow::stage::StageHost;
@@ -75,8 +74,6 @@ pub struct Placement {
     pub step: MoveStep,
     /// Since when, microseconds since the epoch.
     pub since_us: i64,
-    /// How long the last move took, out or back, in which the task did nothing else, microseconds.
-    pub moved_in_us: i64,
     /// Rows that were sent to the guest.
     pub rows_sent: u64,
     /// What the guest has done, as it said last.
@@ -91,7 +88,7 @@ pub struct Placement {
 
 /// A host whose operators may be elsewhere.
 pub(super) struct Host {
-    front: StageHost,
+    pub(super) front: StageHost,
     make: Box<dyn Fn() -> Chain + Send>,
     operators: usize,
     /// The guest, if the operators are elsewhere or about to be.
@@ -106,6 +103,8 @@ pub(super) struct Away {
     clock: Arc<dyn Clock>,
     /// The inputs of the first operator; none if it is a source.
     inputs: usize,
+    /// The operators, until the guest has begun.
+    kept: Chain,
     pub(super) placement: Placement,
     /// Since when something is unanswered, on the steady clock.
     pub(super) unanswered_since_us: Option<i64>,
@@ -133,24 +132,21 @@ struct Given {
     captured: Option<(StageSnapshot, Frames)>,
 }
 
-impl Given {
-    fn is_answered(&self) -> bool {
-        self.is_back && self.captured.is_some()
-    }
-}
-
-impl Deref for Host {
-    type Target = StageHost;
-
-    fn deref(&self) -> &StageHost {
-        &self.front
-    }
-}
-
-impl DerefMut for Host {
-    fn deref_mut(&mut self) -> &mut StageHost {
-        &mut self.front
-    }
+/// Sends state along a pipe, in parts of up to `rows_max` rows. Returns their number, and the rest of the snapshot.
+///
+/// # Errors
+/// State that cannot be exported, or the other half is lost.
+pub(super) fn send_state(
+    host: &StageHost,
+    pipe: &dyn Pipe,
+    rows_max: usize,
+) -> Result<(usize, StageSnapshot), StateError> {
+    let mut parts = 0;
+    let snapshot = host.snapshot(rows_max, &mut |operator, part, frame| {
+        parts += 1;
+        pipe.say(Word::State { operator, part, frame }).map_err(|error| StateError::Mismatch(error.to_string()))
+    })?;
+    Ok((parts, snapshot))
 }
 
 impl Host {
@@ -169,88 +165,43 @@ impl Host {
         self.away.as_ref().is_some_and(Away::takes)
     }
 
+    /// Whether the state and all output are here, so that the operators can come home.
+    pub(super) fn is_back(&self) -> bool {
+        let given = self.away.as_ref().and_then(|away| away.given.as_ref());
+        given.is_some_and(|given| given.barrier == LEAVE && given.is_answered())
+    }
+
     /// Whether elements may be given: at home always, otherwise one after the other, so that what has no room waits in
     /// the inbox.
     pub(super) fn wants(&self) -> bool {
-        self.away.as_ref().is_none_or(|away| away.takes() && !self.front.has_work() && away.pipe.has_room())
+        self.away.as_ref().is_none_or(|away| !self.front.has_work() && away.has_room())
     }
 
     /// Whether a step would do anything.
     pub(super) fn has_work(&self) -> bool {
         let Some(away) = &self.away else { return self.front.has_work() };
-        self.lost.is_none() && !self.is_back() && (away.pipe.has_some() || self.gives())
-    }
-
-    /// Whether the guest is given an element now.
-    fn gives(&self) -> bool {
-        self.away.as_ref().is_some_and(|away| away.takes() && self.front.has_work() && away.pipe.has_room())
+        let gives = || self.front.has_work() && away.has_room();
+        self.lost.is_none() && !self.is_back() && (away.pipe.has_some() || gives())
     }
 
     /// As [`StageHost::step`]. If the operators are elsewhere: takes what has come of them, and gives them one element.
     pub(super) fn step(&mut self, with: Surroundings<'_>, out: &mut dyn FnMut(Element)) -> Result<(), OperatorError> {
-        if self.away.is_none() {
-            return self.front.step(with, out);
-        }
-        let taken = self.take(out);
-        self.note(taken);
-        if self.lost.is_none()
-            && self.gives()
-            && let Some((input, element)) = self.front.take_next()?
-        {
-            let given = self.give_away(input, &element);
-            self.note(given);
-        }
+        let Some(away) = &mut self.away else { return self.front.step(with, out) };
+        let done = away.step(&mut self.front, out);
+        self.note(done);
         Ok(())
+    }
+
+    /// Tells the guest a word.
+    pub(super) fn tell(&mut self, word: Word) {
+        if let Some(away) = &mut self.away {
+            let done = away.tell(word);
+            self.note(done);
+        }
     }
 
     fn note(&mut self, done: Result<(), PipeError>) {
         self.lost = self.lost.take().or(done.err().map(|error| error.to_string()));
-    }
-
-    /// Takes all words and one element of the guest.
-    fn take(&mut self, out: &mut dyn FnMut(Element)) -> Result<(), PipeError> {
-        let Self { front, away: Some(away), .. } = self else { return Ok(()) };
-        let mut has_come = false;
-        while let Some(word) = away.pipe.heard()? {
-            away.hear(word, front)?;
-            has_come = true;
-        }
-        if let Some((_, element)) = away.pipe.take()? {
-            // The word may be on its way still.
-            away.begin(front);
-            match (element, &mut away.given) {
-                (Element::Barrier(number), Some(given)) if given.barrier == number => given.is_back = true,
-                (Element::Barrier(_), _) => return Err(PipeError::Wrong("the guest has sent another barrier".into())),
-                (element, _) => front.pass(element, out),
-            }
-            has_come = true;
-        }
-        if has_come {
-            away.unanswered_since_us = None;
-            if away.given.as_ref().is_some_and(|given| !given.is_answered()) {
-                away.waits();
-            }
-        }
-        if let Some(given) = away.given.as_ref().filter(|given| given.is_answered() && given.barrier != LEAVE) {
-            front.pass(Element::Barrier(given.barrier), out);
-        }
-        Ok(())
-    }
-
-    fn give_away(&mut self, input: usize, element: &Element) -> Result<(), PipeError> {
-        let Some(away) = &mut self.away else { return Ok(()) };
-        match element {
-            Element::Batch(batch) => {
-                assert!(away.inputs > 0, "a source leaves with nothing that it has read");
-                away.placement.rows_sent += batch.rows() as u64;
-                return away.pipe.push(input, element);
-            }
-            // It is processed at home, where it is known what becomes of open windows.
-            Element::End => return self.call_back(),
-            Element::Barrier(number) => away.note(&Word::Barrier(*number)),
-            _ => away.waits(),
-        }
-        (0..away.inputs).try_for_each(|input| away.pipe.push(input, element))
     }
 
     /// Sends the state to a guest. The operators have given all that they hold back.
@@ -259,23 +210,24 @@ impl Host {
     /// Why the operators stay here.
     pub(super) fn leave(
         &mut self,
-        (pipe, rows_max): (Arc<dyn Pipe>, usize),
+        (pipe, rows_max, bytes_max): (Arc<dyn Pipe>, usize, usize),
         (placement, partitions, inputs): (Placement, Option<Vec<PartitionState>>, usize),
         clock: Arc<dyn Clock>,
     ) -> Result<(), String> {
-        let mut parts = 0;
-        let snapshot = self.front.snapshot(rows_max, &mut |operator, part, frame| {
-            parts += 1;
-            pipe.say(Word::State { operator, part, frame }).map_err(|error| StateError::Mismatch(error.to_string()))
-        });
-        let snapshot = StageSnapshot { partitions, ..snapshot.map_err(|error| error.to_string())? };
+        let bytes = self.front.memory_bytes();
+        if bytes > bytes_max {
+            return Err(format!("it has {bytes} bytes of state, and at most {bytes_max} move"));
+        }
+        let sent = send_state(&self.front, &*pipe, rows_max);
+        let (parts, snapshot) = sent.map_err(|error| error.to_string())?;
+        let snapshot = StageSnapshot { partitions, ..snapshot };
         pipe.say(Word::Begin { parts, snapshot, rows_max }).map_err(|error| error.to_string())?;
-        let placement = Placement { since_us: clock.now_us(), ..placement };
         self.away = Some(Away {
             unanswered_since_us: Some(clock.steady_us()),
             pipe,
             clock,
             inputs,
+            kept: self.front.exchange(Chain::new(Vec::new())),
             placement,
             given: None,
             rests_at: 0,
@@ -289,48 +241,19 @@ impl Host {
         Ok(())
     }
 
-    /// Asks the guest for the state. It runs and waits at no barrier.
-    fn call_back(&mut self) -> Result<(), PipeError> {
-        let Some(away) = &mut self.away else { return Ok(()) };
-        away.note(&Word::Barrier(LEAVE));
-        away.turn(MoveStep::Returning);
-        match away.inputs {
-            0 => away.pipe.say(Word::Barrier(LEAVE)),
-            inputs => (0..inputs).try_for_each(|input| away.pipe.push(input, &Element::Barrier(LEAVE))),
-        }
-    }
-
-    /// Asks the guest for the state, because the task is to come home. It runs and waits at no barrier.
-    pub(super) fn come_back(&mut self) {
-        let asked = self.call_back();
-        self.note(asked);
-    }
-
-    /// Says a word to the guest.
-    pub(super) fn say(&mut self, word: Word) {
-        let said = self.away.as_ref().map_or(Ok(()), |away| away.pipe.say(word));
-        self.note(said);
-    }
-
-    /// Whether the state and all output are here, so that the operators can come home.
-    pub(super) fn is_back(&self) -> bool {
-        let given = self.away.as_ref().and_then(|away| away.given.as_ref());
-        given.is_some_and(|given| given.barrier == LEAVE && given.is_answered())
-    }
-
-    /// Goes on here with the state of the guest, which is back. Returns its placement.
+    /// Goes on here: with the state of the guest, which is back, or with the operators that a guest never had.
     ///
     /// # Errors
     /// State of other operators.
-    pub(super) fn come_home(&mut self) -> Result<Option<Placement>, StateError> {
+    pub(super) fn come_home(&mut self) -> Result<(), StateError> {
         self.lost = None;
-        let Some(mut away) = self.away.take() else { return Ok(None) };
-        if let Some((snapshot, state)) = away.given.take().and_then(|given| given.captured) {
-            self.front.exchange((self.make)());
-            self.front.restore(&snapshot, &whole(self.operators, state)?)?;
-        }
-        away.turn(MoveStep::Home);
-        Ok(Some(Placement { reopens: None, ..away.placement }))
+        let Some(away) = self.away.take() else { return Ok(()) };
+        let Some((snapshot, state)) = away.given.and_then(|given| given.captured) else {
+            self.front.exchange(away.kept);
+            return Ok(());
+        };
+        self.front.exchange((self.make)());
+        self.front.restore(&snapshot, &whole(self.operators, state)?)
     }
 
     /// As [`StageHost::snapshot`]; if the operators are elsewhere, with what has come of them, and the positions of
@@ -354,16 +277,6 @@ impl Host {
         self.front.give_up_barrier();
     }
 
-    /// As [`StageHost::tick`]. A guest has timers of its own.
-    pub(super) fn tick(&mut self, with: Surroundings<'_>, out: &mut dyn FnMut(Element)) -> Result<(), OperatorError> {
-        if self.away.is_some() { Ok(()) } else { self.front.tick(with, out) }
-    }
-
-    /// As [`StageHost::deadline_us`].
-    pub(super) fn deadline_us(&self) -> Option<i64> {
-        if self.away.is_some() { None } else { self.front.deadline_us() }
-    }
-
     /// State held by the operators, in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         let away = self.away.as_ref().map_or(0, |away| away.placement.figures.state_bytes);
@@ -371,25 +284,21 @@ impl Host {
     }
 }
 
-impl Away {
-    /// Notes what the guest is told.
-    pub(super) fn note(&mut self, word: &Word) {
-        match word {
-            Word::GoOn(_) => self.rests_at = 0,
-            Word::Phase(phase) => self.phase_told = Some(*phase),
-            Word::Others(time_us) => self.others_told = Some(*time_us),
-            Word::Barrier(number) => {
-                self.rests_at = *number;
-                self.given = Some(Given { barrier: *number, is_back: false, captured: None });
-                self.waits();
-            }
-            _ => {}
-        }
+impl Given {
+    fn is_answered(&self) -> bool {
+        self.is_back && self.captured.is_some()
     }
+}
 
+impl Away {
     /// Whether the guest takes elements.
     fn takes(&self) -> bool {
         self.placement.step == MoveStep::Running && self.given.is_none()
+    }
+
+    /// Whether the guest takes elements, and there is room for one.
+    fn has_room(&self) -> bool {
+        self.takes() && self.pipe.has_room()
     }
 
     /// Something was given that is answered.
@@ -398,24 +307,41 @@ impl Away {
     }
 
     fn turn(&mut self, step: MoveStep) {
-        let (now_us, placement) = (self.clock.now_us(), &mut self.placement);
-        if matches!(step, MoveStep::Running | MoveStep::Home) {
-            placement.moved_in_us = now_us - placement.since_us;
-        }
-        (placement.step, placement.since_us) = (step, now_us);
+        (self.placement.step, self.placement.since_us) = (step, self.clock.now_us());
     }
 
-    /// The guest has begun. What is lost from now on is lost.
-    fn begin(&mut self, front: &mut StageHost) {
-        if self.placement.step == MoveStep::Beginning {
-            front.exchange(Chain::new(Vec::new()));
-            self.turn(MoveStep::Running);
+    /// Takes all words and one element of the guest, and gives it one element.
+    fn step(&mut self, front: &mut StageHost, out: &mut dyn FnMut(Element)) -> Result<(), PipeError> {
+        let mut has_come = false;
+        while let Some(word) = self.pipe.heard()? {
+            self.hear(word)?;
+            has_come = true;
         }
+        if let Some((_, element)) = self.pipe.take()? {
+            // The word may be on its way still.
+            self.begin();
+            match (element, &mut self.given) {
+                (Element::Barrier(number), Some(given)) if given.barrier == number => given.is_back = true,
+                (Element::Barrier(_), _) => return Err(PipeError::Wrong("the guest has sent another barrier".into())),
+                (element, _) => front.pass(element, out),
+            }
+            has_come = true;
+        }
+        let owes = self.given.as_ref().is_some_and(|given| !given.is_answered());
+        if has_come {
+            self.unanswered_since_us = owes.then(|| self.clock.steady_us());
+        }
+        match &self.given {
+            Some(given) if !owes && given.barrier != LEAVE => front.pass(Element::Barrier(given.barrier), out),
+            None if front.has_work() && self.has_room() => return self.give(front),
+            _ => {}
+        }
+        Ok(())
     }
 
-    fn hear(&mut self, word: Word, front: &mut StageHost) -> Result<(), PipeError> {
+    fn hear(&mut self, word: Word) -> Result<(), PipeError> {
         match (word, &mut self.given) {
-            (Word::Begun, _) => self.begin(front),
+            (Word::Begun, _) => self.begin(),
             (Word::State { operator, part, frame }, _) => self.arriving.push((operator, part, frame)),
             (Word::Captured { barrier, parts, snapshot }, Some(given))
                 if parts == self.arriving.len() && given.barrier == barrier =>
@@ -431,5 +357,57 @@ impl Away {
             _ => return Err(PipeError::Wrong("the guest has said a word out of place".into())),
         }
         Ok(())
+    }
+
+    /// The guest has begun. What is lost from now on is lost.
+    fn begin(&mut self) {
+        if self.placement.step == MoveStep::Beginning {
+            self.kept = Chain::new(Vec::new());
+            self.turn(MoveStep::Running);
+        }
+    }
+
+    /// Gives the guest the next element.
+    fn give(&mut self, front: &mut StageHost) -> Result<(), PipeError> {
+        let next = front.take_next().map_err(|error| PipeError::Wrong(error.to_string()))?;
+        let Some((input, element)) = next else { return Ok(()) };
+        match &element {
+            Element::Batch(batch) => {
+                assert!(self.inputs > 0, "a source leaves with nothing that it has read");
+                self.placement.rows_sent += batch.rows() as u64;
+                return self.pipe.push(input, &element);
+            }
+            // It is processed at home, where it is known what becomes of open windows.
+            Element::End => return self.tell(Word::Barrier(LEAVE)),
+            Element::Barrier(number) => return self.tell(Word::Barrier(*number)),
+            _ => self.waits(),
+        }
+        self.give_all(&element)
+    }
+
+    fn give_all(&self, element: &Element) -> Result<(), PipeError> {
+        (0..self.inputs).try_for_each(|input| self.pipe.push(input, element))
+    }
+
+    /// Tells the guest a word. A barrier goes along its inputs, if it has any; behind [`LEAVE`] it comes home.
+    fn tell(&mut self, word: Word) -> Result<(), PipeError> {
+        match word {
+            Word::Barrier(barrier) => {
+                self.given = Some(Given { barrier, is_back: false, captured: None });
+                self.waits();
+                match barrier {
+                    LEAVE => self.turn(MoveStep::Returning),
+                    barrier => self.rests_at = barrier,
+                }
+                if self.inputs > 0 {
+                    return self.give_all(&Element::Barrier(barrier));
+                }
+            }
+            Word::GoOn(_) => self.rests_at = 0,
+            Word::Phase(phase) => self.phase_told = Some(phase),
+            Word::Others(time_us) => self.others_told = Some(time_us),
+            _ => {}
+        }
+        self.pipe.say(word)
     }
 }

@@ -45,7 +45,7 @@ use exchange::Outputs;
 use idleness::Idleness;
 use peer::Peer;
 use state::FlowState;
-use task::{FlowTask, FlowTaskParts, Operators};
+use task::{FlowTask, FlowTaskParts, Operators, Wish};
 
 pub use exchange::{Letters, Tap};
 pub use guest::{Guest, GuestParts};
@@ -226,12 +226,10 @@ impl Flow {
 
     /// Joins what was gathered. Sources go on, unless a sink waits for the commit.
     fn snapshot(&self, gathered: Gathered) -> Result<Snapshot, CheckpointError> {
-        // If some instances of a stage have ended, the others are about to. Where all end at once, as in a failure, they
-        // have let go of what they had: this is known before any of them does.
-        let together = |parts| Snapshot::of(parts, &self.stages, &self.dataflow).ok_or(CheckpointError::Ending);
-        let is_whole = |_: &_| !self.state.is_cancelled();
-        let snapshot =
-            gathered.and_then(together).and_then(|one| Some(one).filter(is_whole).ok_or(CheckpointError::Ending));
+        // If some instances of a stage have ended, the others are about to. Tasks of a flow that is cancelled let go of
+        // what they have, and look as if they had ended; this is known before any of them does.
+        let together = |parts| Snapshot::of(parts, &self.stages, &self.dataflow).filter(|_| !self.state.is_cancelled());
+        let snapshot = gathered.and_then(|parts| together(parts).ok_or(CheckpointError::Ending));
         if snapshot.is_err() || !self.tasks.iter().any(|task| task.waits_for_commit()) {
             self.give_up();
         }
@@ -272,13 +270,20 @@ impl Flow {
     }
 
     /// Moves a task, by its stage and instance, to a guest at the other end of `pipe`. [`Flow::placements`] tells how
-    /// that goes; if it cannot begin, the task stays. The guest gives its state in parts of up to `rows_max` rows. Who
-    /// makes the pipe wakes the task with [`Flow::waker`].
+    /// that goes; if it cannot begin, or has more than `bytes_max` bytes of state, the task stays. The guest gives its
+    /// state in parts of up to `rows_max` rows. Who makes the pipe wakes the task with [`Flow::waker`]. Whoever has
+    /// redirected a task brings it home when its state ([`Placement::figures`]) outgrows the bound there.
     ///
     /// # Errors
     /// The task does not move.
-    pub fn redirect(&self, place: (usize, usize), pipe: Arc<dyn Pipe>, rows_max: usize) -> Result<(), MoveError> {
-        self.task(place)?.redirect(pipe, rows_max)
+    pub fn redirect(
+        &self,
+        place: (usize, usize),
+        pipe: Arc<dyn Pipe>,
+        rows_max: usize,
+        bytes_max: usize,
+    ) -> Result<(), MoveError> {
+        self.task(place)?.redirect(Wish::Out(pipe, rows_max, bytes_max))
     }
 
     /// Brings a task home. A task with a source comes only when [`Flow::reopened`] was called.
@@ -294,7 +299,7 @@ impl Flow {
     /// # Errors
     /// There is no such task.
     pub fn reopened(&self, place: (usize, usize), partitions: Vec<Partition>) -> Result<(), MoveError> {
-        self.task(place).map(|task| task.reopened(partitions))
+        self.task(place).map(|task| task.ask(|asked| asked.reopened = Some(partitions)))
     }
 
     /// The guest of a task is lost. If it has not begun, the task goes on here; otherwise the flow fails, and may be
@@ -303,7 +308,7 @@ impl Flow {
     /// # Errors
     /// There is no such task.
     pub fn lose(&self, place: (usize, usize), why: &str) -> Result<(), MoveError> {
-        self.task(place).map(|task| task.lose(why))
+        self.task(place).map(|task| task.ask(|asked| asked.lost = Some(why.to_owned())))
     }
 
     /// Where tasks run that were ever moved.

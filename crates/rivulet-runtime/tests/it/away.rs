@@ -30,6 +30,9 @@ type Place = (usize, usize);
 const ROWS: i64 = 6_000;
 const BATCH_ROWS: usize = 150;
 
+/// What a task may have, and what one with counts says that it has.
+const STATE_BYTES: usize = 1_000;
+
 /// More than any test needs, and less than would take a second.
 const STEPS_MAX: usize = 200_000;
 
@@ -292,7 +295,7 @@ impl World {
 
     fn redirect(&mut self, place: Place) -> Result<(), MoveError> {
         let line = self.line(place);
-        self.flow.redirect(place, Arc::new(line.here.clone()), 10)?;
+        self.flow.redirect(place, Arc::new(line.here.clone()), 10, STATE_BYTES)?;
         self.add(line);
         Ok(())
     }
@@ -554,6 +557,10 @@ impl Operator for BySide {
 
     fn import_state(&mut self, frame: &StateFrame) -> Result<(), StateError> {
         self.0.import_state(frame)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        STATE_BYTES
     }
 }
 
@@ -1078,7 +1085,7 @@ fn a_source_leaves_with_nothing_read_that_is_not_processed() {
     *happens.lock() = Some(Box::new(move || {
         let flow = flow.upgrade().unwrap();
         flow.committed(1);
-        flow.redirect((0, 0), Arc::new(here), 10).unwrap();
+        flow.redirect((0, 0), Arc::new(here), 10, usize::MAX).unwrap();
     }));
     world.until("it is polled", |_| happens.lock().is_none());
     world.add(line);
@@ -1284,4 +1291,18 @@ fn a_task_stays_where_it_is_when_the_flow_ends() {
         world.until_ended().unwrap();
         assert_eq!(sums(&sink.rows.lock(), 1), all(1));
     }
+}
+
+#[test]
+fn who_has_too_much_state_stays() {
+    let sink = Collected::default();
+    let mut world = World::new(counting(1, 1, &sink, Then::End), 18);
+    let line = world.line((1, 0));
+    world.flow.redirect((1, 0), Arc::new(line.here.clone()), 10, STATE_BYTES - 1).unwrap();
+    world.until_step((1, 0), MoveStep::Home);
+    let why = world.placement((1, 0)).unwrap().why.unwrap();
+    assert_eq!(why, "it has 1000 bytes of state, and at most 999 move");
+    assert!(line.here.out.words.lock().sent.is_empty());
+    world.until_ended().unwrap();
+    assert_eq!(sums(&sink.rows.lock(), 1), all(1));
 }

@@ -22,7 +22,8 @@ pub(super) async fn list_secrets(api: Authenticated) -> Result<Json<SecretList>,
 
 /// Create a secret, or give it another value
 ///
-/// The body is the value, as it is. Sources and sinks that name the secret take it when they are opened next.
+/// The body is the value, as it is. Sources and sinks that name the secret take it when they are opened next, links
+/// when they connect next.
 #[utoipa::path(
     put, path = "/api/v1/secrets/{name}", tag = "secrets",
     params(("name" = String, Path, description = "Its name")),

@@ -55,6 +55,10 @@ impl Receive for Streams {
     fn arrived(&self, _peer: &Arc<Peer>, _stream: Received) {
         // Whoever takes looks at all of the few streams.
     }
+
+    fn query(&self) -> &str {
+        "bench"
+    }
 }
 
 impl Streams {

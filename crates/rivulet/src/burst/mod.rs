@@ -14,10 +14,25 @@ pub(crate) mod pipe;
 pub(crate) mod roster;
 pub(crate) mod worker;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
+use parking_lot::Mutex;
 use rivulet_dataflow::{Dataflow, EdgeKind, NodeId};
+
+/// The worker that has a task.
+#[derive(Clone)]
+pub(crate) struct On {
+    /// Its number in the roster, and its name.
+    pub(crate) worker: u64,
+    pub(crate) name: String,
+    /// Whether the source of the task is being opened on the server, because it comes home.
+    pub(crate) reopens: bool,
+}
+
+/// Tasks of queries on workers, by query, stage and instance. Tasks that came home stay here.
+pub(crate) type OnWorkers = Mutex<BTreeMap<(u64, usize, usize), On>>;
 
 /// The columns of the rows that a stage of these nodes takes, by input, and of those that it gives.
 pub(crate) fn columns(dataflow: &Dataflow, nodes: &[NodeId]) -> (Vec<SchemaRef>, SchemaRef) {

@@ -34,6 +34,16 @@ fn how(plan: &QueryPlan, (index, stage): (usize, &Stage)) -> Result<String, Stri
     if let Some((node, why)) = stage.nodes.iter().find_map(|&node| Some((node, plan.stays(node)?))) {
         return Err(format!("operator {} {why}", node + 1));
     }
+    if (0..nodes.len()).any(|node| plan.calls_model(node)) {
+        return Err("a worker cannot plan the query: it uses a model, whose file a worker has not".into());
+    }
+    let declared = plan.sources.iter().map(|source| &source.declaration);
+    if let Some(source) = declared.into_iter().find(|source| run::has_columns_of_file(source)) {
+        let name = &source.name;
+        return Err(format!(
+            "a worker cannot plan the query: the columns of '{name}' are read from a file of this server"
+        ));
+    }
     let mut states = stage.nodes.iter().filter_map(|&node| plan.dataflow.address(node)).peekable();
     let is_stateless = states.peek().is_none();
     let state = if states.all(|address| address.is_transient) { "by merging" } else { "with its state" };
@@ -169,19 +179,28 @@ fn title(plan: &QueryPlan, stage: &Stage) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use arrow::datatypes::{DataType, Field, Schema};
     use rivulet_connectors::files::Files;
     use rivulet_dataflow::stage::cut;
     use rivulet_sql::{Position, Scope, Statement, parse_script, plan_query};
 
     use super::*;
 
-    /// The plan of a SELECT over generated bids, and its stages.
+    /// The plan of a SELECT over generated bids and a file, and its stages.
     fn planned(select: &str) -> (QueryPlan, Vec<Stage>) {
         let (mut scope, mut plan) = (Scope::new(), None);
-        for (statement, _) in parse_script(&format!("CREATE SOURCE bid FROM 'nexmark:bid'; {select}")).expect(select) {
+        let of_file = || Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, true)]));
+        let sources = "CREATE SOURCE bid FROM 'nexmark:bid'; CREATE SOURCE kept FROM 'file:kept.parquet'";
+        for (statement, _) in parse_script(&format!("{sources}; {select}")).expect(select) {
             match statement {
                 Statement::CreateSource(create) => {
-                    let declared = create.declare(run::own_columns(&Files::of_user())).expect("a source");
+                    let columns = |connector: &str, address: &str| match connector {
+                        "file" => Some(Ok((of_file(), None))),
+                        _ => run::own_columns(&Files::of_user())(connector, address),
+                    };
+                    let declared = create.declare(columns).expect("a source");
                     scope.add_source(declared).expect("declared");
                 }
                 Statement::RunQuery(query) => plan = Some(plan_query(&query, &scope).expect(select)),
@@ -222,6 +241,18 @@ mod tests {
         assert!(explain(&plan, &stages, &dear).contains("goes with its state; 100 ns a row here, 86 ns on the wire"));
         let few = [task(join, 9_999, 9_999, 1)];
         assert_eq!(redirected(&few, number).expect("not known yet"), [join]);
+    }
+
+    #[test]
+    fn what_a_worker_cannot_plan_stays() {
+        let (plan, stages) = planned("SELECT price FROM bid JOIN kept ON auction = kept.id WITH (burst => true)");
+        let found = explain(&plan, &stages, &[]);
+        let why = "a worker cannot plan the query: the columns of 'kept' are read from a file of this server";
+        assert_eq!(
+            (found.matches("stays").count(), found.matches(why).count()),
+            (stages.len(), stages.len() - 1),
+            "{found}"
+        );
     }
 
     #[test]

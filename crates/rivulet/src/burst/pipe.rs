@@ -20,8 +20,9 @@ use rivulet_runtime::{Pipe, PipeError, Waker, Word};
 use super::message;
 use crate::service::BURST_STREAMS;
 
-/// The name of the stream of [`Control`](super::message::Control) words, in both directions.
-pub(super) const CONTROL: &str = "$burst#control";
+/// How the names of the streams of [`Control`](super::message::Control) words begin. A number follows that the worker
+/// draws each time that it begins anew: the server answers by a stream of the same name.
+pub(super) const CONTROL: &str = "$burst#control/";
 
 /// What is gathered of a stream before it is sent, unless it is flushed.
 pub(super) const SEND: SendOptions =
@@ -99,7 +100,11 @@ impl Inbound {
                     *rest = Some(buffer.elements().map_err(wrong)?);
                 }
                 None if peer.has(stream) => return Ok(None),
-                None => return Err(PipeError::Lost("the other side has closed its streams".into())),
+                None => {
+                    // Whoever asks again is told again.
+                    self.arrived();
+                    return Err(PipeError::Lost("the other side has closed its streams".into()));
+                }
             }
         }
     }
@@ -209,8 +214,7 @@ impl LinkPipe {
     }
 
     fn may_push(&self) -> bool {
-        // All are asked.
-        self.sends.iter().filter(|stream| !stream.has_room()).count() == 0
+        self.sends.iter().all(Outgoing::has_room)
     }
 
     fn look_for_room(&self) {
@@ -225,6 +229,13 @@ impl LinkPipe {
     fn check(&self) -> Result<(), PipeError> {
         self.ends.lost.get().map_or(Ok(()), |why| Err(PipeError::Lost(why.clone())))
     }
+
+    /// The next element of a stream, unless the other side is lost: that is for good.
+    fn next(&self, inbound: &Inbound) -> Result<Option<Element>, PipeError> {
+        self.check()?;
+        let next = inbound.next(&self.peer);
+        next.inspect_err(|error| _ = self.ends.lost.set(error.to_string()))
+    }
 }
 
 impl Drop for LinkPipe {
@@ -237,7 +248,7 @@ impl Drop for LinkPipe {
 
 impl Pipe for LinkPipe {
     fn has_room(&self) -> bool {
-        if self.may_push() {
+        if self.may_push() || self.ends.lost.get().is_some() {
             return true;
         }
         self.waits_for_room.store(true, Ordering::Release);
@@ -257,7 +268,7 @@ impl Pipe for LinkPipe {
         self.check()?;
         let (channels, turn) = (&self.ends.channels, self.turn.load(Ordering::Relaxed));
         for channel in (0..channels.len()).map(|place| (turn + place) % channels.len()) {
-            if let Some(element) = channels[channel].next(&self.peer)? {
+            if let Some(element) = self.next(&channels[channel])? {
                 self.turn.store(channel + 1, Ordering::Relaxed);
                 return Ok(Some((channel, element)));
             }
@@ -273,8 +284,7 @@ impl Pipe for LinkPipe {
     }
 
     fn heard(&self) -> Result<Option<Word>, PipeError> {
-        self.check()?;
-        self.ends.words.next(&self.peer)?.map(|element| message::word_of(&element)).transpose()
+        self.next(&self.ends.words)?.map(|element| message::word_of(&element)).transpose()
     }
 
     fn has_some(&self) -> bool {
@@ -310,6 +320,11 @@ impl Pipes {
         let mut by_ticket = self.by_ticket.lock();
         by_ticket.retain(|_, (_, pipe)| pipe.strong_count() > 0);
         self.by_stream.lock().retain(|_, (ticket, _)| by_ticket.contains_key(ticket));
+    }
+
+    /// Whether there is a pipe with a ticket.
+    pub(super) fn knows(&self, ticket: u64) -> bool {
+        self.by_ticket.lock().contains_key(&ticket)
     }
 
     /// Takes a stream of a peer, which the caller knows to have the ticket. Called while its session is locked.
@@ -356,7 +371,7 @@ mod tests {
         for what in [What::Channel(0), What::Channel(12), What::Words] {
             assert_eq!(named(&name(u64::MAX - 1, what)), Some((u64::MAX - 1, what)));
         }
-        for other in [CONTROL, "$burst", "$burst#1", "$burst#x/0", "$burst#1/", "orders#1/0"] {
+        for other in ["$burst#control/1", "$burst", "$burst#1", "$burst#x/0", "$burst#1/", "orders#1/0"] {
             assert_eq!(named(other), None, "{other}");
         }
     }

@@ -32,6 +32,8 @@ pub(crate) struct WorkerInfo {
     pub(crate) tickets: usize,
     /// When its life ends, if that has a limit; microseconds, by the clock of [`Roster::turn`].
     pub(crate) ends_us: Option<i64>,
+    /// Whether credentials may go to it: its connection is encrypted, or on this machine.
+    pub(crate) is_private: bool,
 }
 
 /// The burst workers of a tenant.
@@ -63,6 +65,8 @@ struct State {
 struct Worker {
     peer: Arc<Peer>,
     hears: Arc<Inbound>,
+    /// The name of both streams of control words.
+    answers: String,
     says: Option<Arc<Outgoing>>,
     /// Name, threads, and when its life ends; `None` before it has said so.
     is: Option<(String, usize, Option<i64>)>,
@@ -81,7 +85,7 @@ struct Ticket {
 impl Receive for Desk {
     fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<(u64, u64)>, String> {
         let mut state = self.state.lock();
-        if asked.name == CONTROL {
+        if asked.name.starts_with(CONTROL) {
             if asked.schema != message::schema() {
                 return Err("control words have other columns".into());
             }
@@ -91,7 +95,8 @@ impl Receive for Desk {
             let number = state.next;
             state.next += 1;
             let hears = Arc::new(Inbound::of(asked.stream));
-            let worker = Worker { peer: peer.clone(), hears, says: None, is: None, away_since_us: None };
+            let answers = asked.name.clone();
+            let worker = Worker { peer: peer.clone(), hears, answers, says: None, is: None, away_since_us: None };
             state.workers.insert(number, worker);
             drop(state);
             (self.news)();
@@ -117,6 +122,10 @@ impl Receive for Desk {
             None => _ = self.pipes.arrived(peer, stream),
         }
     }
+
+    fn query(&self) -> &str {
+        "burst workers"
+    }
 }
 
 impl Roster {
@@ -132,6 +141,11 @@ impl Roster {
         Ok(Arc::new(Self { links: links.clone(), lost_after_us, desk }))
     }
 
+    /// Whether no worker has come that is not lost.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.desk.state.lock().workers.is_empty()
+    }
+
     /// The workers that can be given tasks.
     pub(crate) fn workers(&self) -> Vec<WorkerInfo> {
         let state = self.desk.state.lock();
@@ -139,7 +153,7 @@ impl Roster {
         let info = |(&number, worker): (&u64, &Worker)| {
             let (name, threads, ends_us) = worker.is.clone()?;
             let tickets = state.tickets.values().filter(|ticket| ticket.worker == number).count();
-            Some(WorkerInfo { number, name, threads, tickets, ends_us })
+            Some(WorkerInfo { number, name, threads, tickets, ends_us, is_private: worker.peer.is_private() })
         };
         known.filter_map(info).collect()
     }
@@ -219,12 +233,13 @@ impl Roster {
             self.desk.state.lock().workers.get_mut(&number).into_iter().for_each(change);
         };
         let says = worker.says.clone().unwrap_or_else(|| {
-            let says = self.links.open_to(&worker.peer, CONTROL.to_owned(), message::schema(), SEND);
+            let says = self.links.open_to(&worker.peer, worker.answers.clone(), message::schema(), SEND);
             let says = Arc::new(says);
             change(&mut |worker| worker.says = Some(says.clone()));
             says
         });
         let told = |error: PipeError| error.to_string();
+        worker.peer.may_send(BURST_STREAMS)?;
         while let Some(element) = worker.hears.next(&worker.peer).map_err(told)? {
             match Control::read(&element).map_err(told)? {
                 Control::Hello { version, name, threads, limit_s } => {
@@ -237,7 +252,9 @@ impl Roster {
                     }
                     let ends_us =
                         limit_s.map(|limit_s| now_us.saturating_add_unsigned(limit_s.saturating_mul(1_000_000)));
-                    tracing::info!(worker = name, threads, "a burst worker has come");
+                    if worker.is.is_none() {
+                        tracing::info!(worker = name, threads, "a burst worker has come");
+                    }
                     change(&mut |worker| worker.is = Some((name.clone(), threads, ends_us)));
                 }
                 Control::Held { ticket } => self.settle(number, ticket, Ok(())),

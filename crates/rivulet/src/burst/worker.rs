@@ -84,8 +84,8 @@ pub(crate) struct Worker {
     desk: Arc<Desk>,
     says: Option<Outgoing>,
     planner: Planner,
-    /// The last script, with the query and its plan.
-    planned: Option<(Hold, Arc<PlannedQuery>)>,
+    /// The last script and query, and its plan.
+    planned: Option<(String, String, Arc<PlannedQuery>)>,
     clock: Arc<ServerClock>,
     workers: Arc<Workers>,
     places: BTreeMap<u64, Place>,
@@ -118,19 +118,27 @@ struct Heard {
     control: Option<Arc<Inbound>>,
     /// Whether the server has not been told yet who this is.
     is_new: bool,
+    /// The name of the streams of control words, by which the server answers.
+    name: String,
     /// Streams of tickets that are not known yet.
     early: HashMap<u64, Vec<Asked>>,
 }
 
 impl Receive for Desk {
     fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<(u64, u64)>, String> {
-        if asked.name == CONTROL {
+        if asked.name.starts_with(CONTROL) {
+            let mut state = self.state.lock();
+            if asked.name != state.name {
+                return Err("the worker has begun anew".into());
+            }
             let control = Some(Arc::new(Inbound::of(asked.stream)));
-            *self.state.lock() = Heard { control, is_new: true, early: HashMap::new() };
+            *state = Heard { control, is_new: true, name: std::mem::take(&mut state.name), early: HashMap::new() };
         } else {
             let (ticket, _) = named(&asked.name).ok_or("it has no ticket")?;
-            if self.pipes.accept(peer, asked).is_err() {
-                self.state.lock().early.entry(ticket).or_default().push(asked.clone());
+            let mut state = self.state.lock();
+            match self.pipes.knows(ticket) {
+                true => self.pipes.accept(peer, asked)?,
+                false => state.early.entry(ticket).or_default().push(asked.clone()),
             }
         }
         (self.news)();
@@ -145,6 +153,10 @@ impl Receive for Desk {
         if !matches!(self.pipes.arrived(peer, stream), Some(What::Channel(_))) {
             (self.news)();
         }
+    }
+
+    fn query(&self) -> &str {
+        "a burst worker"
     }
 }
 
@@ -194,18 +206,37 @@ impl Worker {
         self.says.as_ref()?.problem()
     }
 
+    /// Its life ends now: the server gives it no more tasks, and takes back those that it has.
+    pub(crate) fn end(&mut self, now_us: i64) {
+        self.me.ends_us = Some(now_us);
+        self.desk.state.lock().is_new = true;
+    }
+
+    /// Says that it has ended.
+    pub(crate) fn leave(&self) {
+        self.say(&Control::Bye { why: "it has ended".into() });
+    }
+
+    /// Whether the server has heard all, or hears nothing.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.says.as_ref().is_none_or(|says| says.problem().is_some() || says.taken().1)
+    }
+
     /// Hears the server, and starts tasks whose state has come.
     ///
     /// # Errors
     /// Why the server does not need this worker.
     pub(crate) fn turn(&mut self, now_us: i64) -> Result<(), String> {
-        let open = || self.links.open_to(&self.peer, CONTROL.to_owned(), message::schema(), SEND);
-        self.says.get_or_insert_with(open);
+        if self.says.is_none() {
+            let name = format!("{CONTROL}{:016x}", self.links.random());
+            self.desk.state.lock().name.clone_from(&name);
+            self.says = Some(self.links.open_to(&self.peer, name, message::schema(), SEND));
+        }
         self.hear(now_us)?;
         let desk = self.desk.clone();
         self.places.retain(|_, place| !place.pipe.is_over());
         desk.pipes.tidy();
-        for place in self.places.values_mut().filter(|place| !place.has_failed) {
+        for place in self.places.values_mut() {
             if let Err(error) = place.turn(&self.workers) {
                 // If even that cannot be said, the server has gone away.
                 let _ = place.pipe.say(Word::Failed(error.to_string()));
@@ -236,7 +267,10 @@ impl Worker {
                         let ticket = hold.ticket;
                         let answer = match self.hold(*hold) {
                             Ok(()) => Control::Held { ticket },
-                            Err(why) => Control::Refused { ticket, why },
+                            Err(why) => {
+                                self.desk.state.lock().early.remove(&ticket);
+                                Control::Refused { ticket, why }
+                            }
                         };
                         self.say(&answer);
                     }
@@ -261,7 +295,6 @@ impl Worker {
 
     /// Makes a place for a task.
     fn hold(&mut self, hold: Hold) -> Result<(), String> {
-        let early = self.desk.state.lock().early.remove(&hold.ticket).unwrap_or_default();
         let planned = self.plan(&hold)?;
         let dataflow = &planned.plan.dataflow;
         if hold.nodes.is_empty() || hold.nodes.iter().any(|&node| node >= dataflow.nodes().len()) {
@@ -273,6 +306,8 @@ impl Worker {
         let (takes, gives) = columns(dataflow, &hold.nodes);
         let pipe = Arc::new(LinkPipe::open(&self.links, &self.peer, hold.ticket, vec![gives], takes));
         self.desk.pipes.add(hold.ticket, &pipe);
+        // From here on its streams come to the pipe.
+        let early = self.desk.state.lock().early.remove(&hold.ticket).unwrap_or_default();
         early.iter().try_for_each(|asked| self.desk.pipes.accept(&self.peer, asked))?;
         tracing::info!(query = hold.query, nodes = ?hold.nodes, instance = hold.instance, "has a place");
         let (state, guest, has_failed) = Default::default();
@@ -282,23 +317,25 @@ impl Worker {
 
     /// The plan of a task, which is that of the server.
     fn plan(&mut self, hold: &Hold) -> Result<Arc<PlannedQuery>, String> {
-        let is_same = |(one, _): &&(Hold, _)| one.script == hold.script && one.query == hold.query;
-        let planned = match self.planned.as_ref().filter(is_same) {
-            Some((_, planned)) => planned.clone(),
-            None => Arc::new((self.planner)(&hold.script, &hold.query)?),
+        let planned = match &self.planned {
+            Some((script, query, planned)) if *script == hold.script && *query == hold.query => planned.clone(),
+            _ => Arc::new((self.planner)(&hold.script, &hold.query)?),
         };
         if planned.plan.fingerprint() != hold.fingerprint {
             return Err("the worker plans the query in another way: is its program the same?".into());
         }
-        self.planned = Some((hold.clone(), planned.clone()));
+        self.planned = Some((hold.script.clone(), hold.query.clone(), planned.clone()));
         Ok(planned)
     }
 }
 
 impl Place {
-    /// Hears what comes before the task, and starts the task. It hears the rest itself.
+    /// Hears what comes before the task, and starts the task. It hears the rest itself, up to its end.
     fn turn(&mut self, workers: &Workers) -> Result<(), PipeError> {
-        while self.guest.is_none() {
+        let has_ended = self.has_failed || self.guest.as_ref().is_some_and(Guest::has_ended);
+        // What nobody hears would hide that the server has closed its streams.
+        while has_ended && let Ok(Some(_)) = self.pipe.heard() {}
+        while self.guest.is_none() && !self.has_failed {
             match self.pipe.heard()? {
                 None => break,
                 Some(Word::State { operator, part, frame }) => self.state.push((operator, part, frame)),

@@ -1,18 +1,23 @@
 //! `rivulet burst-worker`: runs tasks of a server's big queries for a while.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use arrow::array::RecordBatch;
 use rivulet_connectors::clock::SystemClock;
+use rivulet_connectors::connector::{ConnectorContext, Secrets};
 use rivulet_connectors::links::{Machine, Target};
 use rivulet_connectors::reach::AllowedHosts;
 use rivulet_dataflow::Clock;
 use rivulet_runtime::{WorkerSettings, Workers};
+use rivulet_sql::{Scope, SqlError, Statement, Table, parse_script, plan_query};
 
 use crate::burst::worker::{Me, PlannedQuery, ServerClock, Worker};
-use crate::script::{Planned, Script, Step};
+use crate::run::own_columns;
+use crate::service::ServiceError;
 
 use super::error::CliError;
 use super::options::TokenSource;
@@ -21,12 +26,21 @@ use super::signals::{say, stop_on_signal};
 /// How often it looks at least whether something is to be done.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 
+/// How long the server may take to take its tasks back.
+const RETURN_MAX_US: i64 = 20_000_000;
+
+/// How long its last word to the server may take.
+const FAREWELL_MAX: Duration = Duration::from_secs(1);
+
 /// Arguments of `rivulet burst-worker`.
 #[derive(Debug, clap::Args)]
 pub(super) struct BurstWorkerArguments {
-    /// The door of the server for links: its link.address. The connection is encrypted if --ca or --cert is given
+    /// The door of the server for links: its link.address
     #[arg(long, value_name = "HOST:PORT")]
     connect: String,
+    /// Encrypts the connection; --ca and --cert do, too
+    #[arg(long)]
+    tls: bool,
     /// The name that the server knows it by [default: a random one]
     #[arg(long)]
     name: Option<String>,
@@ -48,7 +62,7 @@ pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
     let (host, port) = arguments.connect.rsplit_once(':').ok_or_else(usage)?;
     let port: u16 = port.parse().map_err(|_| usage())?;
     let failed = |error: std::io::Error| CliError::new(format!("the worker failed: {error}"));
-    let (token, tls) = arguments.token.of_link()?;
+    let (token, tls) = arguments.token.of_link(arguments.tls)?;
     let machine = Machine::real();
     let name = arguments.name.clone().unwrap_or_else(|| format!("worker {:016x}", (machine.random)()));
     let threads = arguments.threads.map_or_else(|| thread::available_parallelism().map_or(1, usize::from), usize::from);
@@ -66,9 +80,13 @@ pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
         Worker::join(me, (machine, target), (workers, clock.clone()), Box::new(plan), news).map_err(failed)?;
     let stop = Arc::<AtomicBool>::default();
     stop_on_signal(stop.clone())?;
-    let mut told = None;
-    while !stop.load(Ordering::Relaxed) {
+    let (mut told, mut stops_us) = (None, None);
+    loop {
         let at_us = now_us();
+        if stop.load(Ordering::Relaxed) && stops_us.is_none() {
+            worker.end(at_us);
+            stops_us = Some(at_us.saturating_add(RETURN_MAX_US));
+        }
         worker.turn(at_us).map_err(|why| CliError::new(format!("the server does not take this worker: {why}")))?;
         let problem = worker.problem();
         if problem != told {
@@ -78,22 +96,51 @@ pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
             }
             told = problem;
         }
-        let is_idle = |since_us: i64| arguments.idle_s.is_some_and(|idle_s| at_us - since_us >= in_us(idle_s));
+        let idle_us = if stops_us.is_some() { Some(0) } else { arguments.idle_s.map(in_us) };
+        let is_idle = |since_us: i64| idle_us.is_some_and(|idle_us| at_us - since_us >= idle_us);
+        let ends_us = stops_us.or(ends_us);
         if worker.idle_since_us().is_some_and(is_idle) || ends_us.is_some_and(|ends_us| at_us >= ends_us) {
             break;
         }
         thread::park_timeout(LOOK_PERIOD);
     }
+    worker.leave();
+    let deadline = Instant::now() + FAREWELL_MAX;
+    while !worker.is_heard() && Instant::now() < deadline {
+        thread::sleep(LOOK_PERIOD / 10);
+    }
     Ok(())
 }
 
-/// Plans the query of this name in a script.
+/// Plans the query of this name in a script of a server. Sources and sinks are not checked: their credentials are there
+/// only where this process is to read with them.
 fn plan(script: &str, query: &str) -> Result<PlannedQuery, String> {
-    let mut script = Script::parse(script).map_err(|error| error.message)?;
-    while let Some(step) = script.next_step().map_err(|error| error.message)? {
-        match step {
-            Step::Run(Planned { name, plan, host, .. }) if name == query => return Ok(PlannedQuery { plan, host }),
-            _ => {}
+    let failed = |error: SqlError| ServiceError::from(error).message;
+    let (mut scope, mut secrets, mut host) = (Scope::new(), HashMap::new(), ConnectorContext::of_user());
+    for (statement, _) in parse_script(script).map_err(failed)? {
+        let declared = match statement {
+            Statement::CreateSecret(create) => {
+                secrets.insert(create.name.text, create.value.0);
+                Ok(())
+            }
+            Statement::CreateSource(create) => {
+                create.declare(own_columns(&host.files)).and_then(|source| scope.add_source(source))
+            }
+            Statement::CreateSink(create) => create.declare().and_then(|sink| scope.add_sink(sink)),
+            Statement::CreateView(create) => scope.add_view(&create),
+            Statement::CreateTable(create) => {
+                let table = Table::new(&create.name.text, RecordBatch::new_empty(create.schema));
+                scope.add_table(&create.name, Arc::new(table))
+            }
+            Statement::CreateBigQuery(create) if create.name.text == query => {
+                host.secrets = Secrets::found_by(move |name| secrets.get(name).cloned());
+                return Ok(PlannedQuery { plan: plan_query(&create.query, &scope).map_err(failed)?, host });
+            }
+            _ => Ok(()),
+        };
+        // The text of the query may have the name of something that it does not need.
+        if let Err(error) = declared {
+            tracing::debug!("a declaration is left out: {}", failed(error));
         }
     }
     Err(format!("the script does not create '{query}'"))

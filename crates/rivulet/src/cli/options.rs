@@ -2,7 +2,9 @@
 
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use rivulet_connectors::links::Token;
 use rivulet_connectors::tls::ClientTls;
 
 use crate::accounts::token::is_mistyped;
@@ -65,13 +67,15 @@ impl TokenSource {
         self.trust.client(server, self.token(|| profile::token(server))?.as_deref())
     }
 
-    /// The token for a link to a server, and how it is encrypted: if authorities or a certificate are given.
+    /// The token for a link to a server, and how it is encrypted, if it is or authorities or a certificate are given.
     ///
     /// # Errors
     /// As [`TokenSource::client`].
-    pub(super) fn of_link(&self) -> Result<(Option<String>, Option<ClientTls>), CliError> {
+    pub(super) fn of_link(&self, is_encrypted: bool) -> Result<(Option<Token>, Option<ClientTls>), CliError> {
         let tls = self.trust.tls()?;
-        Ok((self.token(|| None)?, (tls != ClientTls::default()).then_some(tls)))
+        let token = self.token(|| None)?;
+        let token = token.map(|token| Token { name: token.clone(), value: Arc::new(move || Ok(token.clone())) });
+        Ok((token, (is_encrypted || tls != ClientTls::default()).then_some(tls)))
     }
 
     fn token(&self, remembered: impl FnOnce() -> Option<String>) -> Result<Option<String>, CliError> {

@@ -65,7 +65,9 @@ pub(super) fn run(global: Global, arguments: SecretArguments) -> Result<(), CliE
             if global.json {
                 return print_json(&mut out, &secret);
             }
-            eprintln!("secret {name} has its value; sources and sinks take it when they are opened next");
+            eprintln!(
+                "secret {name} has its value; sources and sinks take it when opened next, links when they connect"
+            );
         }
         SecretCommand::List => {
             let SecretList { secrets } = client.get("/api/v1/secrets", &[])?;

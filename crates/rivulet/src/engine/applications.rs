@@ -111,8 +111,8 @@ impl Applications {
         self.known.lock().altered_next
     }
 
-    /// Starts applications that could not run because of a table, if their saved state `fits` them. Returns the numbers
-    /// of those that run now. For callers that hold the lock of the queries.
+    /// Starts applications that could not run because of a table or a secret, if their saved state `fits` them. Returns
+    /// the numbers of those that run now. For callers that hold the lock of the queries.
     pub(super) fn start_again(&self, fits: Fits<'_>) -> Vec<ApplicationNumber> {
         let tables = self.tables.loaded_by_tenant();
         let mut known = self.known.lock();

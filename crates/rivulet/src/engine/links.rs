@@ -19,7 +19,7 @@ pub(super) struct ServerLinks {
     /// Rings when a burst worker has said something.
     pub(super) burst_news: Arc<Bell>,
     /// The door, if others may link to this server. It closes when this is dropped.
-    _door: Option<Listener>,
+    door: Option<Listener>,
 }
 
 impl ServerLinks {
@@ -62,7 +62,16 @@ impl ServerLinks {
                     .with_hint("set link.address to an address of this machine that is free")
             })
         });
-        Ok(Self { _door: door.transpose()?, roster, burst_news, links })
+        let door = door.transpose()?;
+        if let (Some(door), Some(link)) = (&door, &config.link) {
+            tracing::info!(address = %door.address(), tls = link.tls.is_some(), "the door for links is open");
+        }
+        Ok(Self { door, roster, burst_news, links })
+    }
+
+    /// Whether others may link to this server.
+    pub(super) fn has_door(&self) -> bool {
+        self.door.is_some()
     }
 
     /// The burst workers. They are of the default tenant, whose administrators are those of the server.

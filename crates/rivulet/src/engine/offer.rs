@@ -40,6 +40,7 @@ impl Service for Engine {
             Code::Statement(sql) => texts::plan_new(sql, &self.tables.loaded(tenant))?,
             Code::Of(kind, code) => (self.applications.plan(tenant, kind, code)?, None),
         };
+        self.big_queries.check_application(tenant, &application)?;
         // Either may say that state is discarded.
         let Some(wish) = replaces.filter(|wish| *wish == StateWish::Discard).or(written).or(replaces) else {
             return Ok(self.applications.register(tenant, application)?.0.info());

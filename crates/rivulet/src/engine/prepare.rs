@@ -25,7 +25,7 @@ use super::outlet::Outlet;
 use super::output::{Outputs, Target, TaskSink};
 use super::permitted::Permitted;
 use super::running::{InputShape, Prepared};
-use super::sources;
+use super::sources::{self, Sources};
 use super::taps::Taps;
 use super::texts::format_error;
 use super::topics::{InputTopics, OutputAddress, Topics, is_topic};
@@ -194,6 +194,16 @@ impl Preparation {
 
     /// Fails if this server cannot provide the durability that inputs declare.
     fn check_durability(&self, application: &Application) -> Result<(), ServiceError> {
+        let has_log = self.config.checkpoint.is_some();
+        let is_lost = |input: &&Input| has_log && !self.is_logged(input) && Sources::needs_log(input);
+        if let Some(Input { name, address, .. }) = application.inputs.iter().find(is_lost) {
+            let message = format!(
+                "the input '{name}' has no durability 'log', and the senders of '{address}' forget a row that came"
+            );
+            return Err(ServiceError::invalid(message)
+                .with_hint("write WITH (durability => 'log') behind the input's FORMAT")
+                .at_place(address.position));
+        }
         let mut logged = application.inputs.iter().filter(|input| self.is_logged(input));
         if let Some(input) = logged.clone().find(|input| input.overflow != application::Overflow::Block) {
             let message = format!("the input '{}' has durability 'log', and its overflow drops events", input.name);

@@ -14,10 +14,12 @@ impl Engine {
     /// Carries out `CREATE SECRET`.
     pub(super) fn create_secret(&self, tenant: &Tenant, create: CreateSecret) -> Result<StatementResult, ServiceError> {
         let CreateSecret { name, if_not_exists, replaces, value } = create;
-        let done = self.secrets.put(&tenant.named(&name.text), value.0, replaces, now_ms());
+        let done = self.put(&tenant.named(&name.text), value.0, replaces);
         Ok(said(match done {
             Ok(false) => format!("secret {name} created"),
-            Ok(true) => format!("secret {name} replaced; sources and sinks take it when they are opened next"),
+            Ok(true) => {
+                format!("secret {name} replaced; sources and sinks take it when opened next, links when they connect")
+            }
             Err(error) if if_not_exists && error.kind == ErrorKind::AlreadyExists => {
                 format!("secret {name} exists, nothing was done")
             }
@@ -27,10 +29,17 @@ impl Engine {
 
     /// Gives a secret its value, whether there is one of its name or not.
     pub(super) fn put_secret_of(&self, name: &FullName, value: String) -> Result<SecretInfo, ServiceError> {
-        self.secrets.put(name, value, true, now_ms())?;
+        self.put(name, value, true)?;
         let mut infos = self.secret_infos(&name.tenant).into_iter();
         let gone = || ServiceError::not_found(format!("the secret '{name}' was dropped meanwhile"));
         infos.find(|info| info.name == name.name).ok_or_else(gone)
+    }
+
+    /// The same, for which applications may have waited since the start. Returns whether there was one of its name.
+    fn put(&self, name: &FullName, value: String, replaces: bool) -> Result<bool, ServiceError> {
+        let is_replaced = self.secrets.put(name, value, replaces, now_ms())?;
+        self.queries.start_again()?;
+        Ok(is_replaced)
     }
 
     /// Drops a secret that nothing names. What is declared meanwhile and names it cannot be opened.

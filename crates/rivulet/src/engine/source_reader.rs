@@ -29,6 +29,9 @@ const REOPEN_MAX: Duration = Duration::from_secs(30);
 /// How long a reader without queries waits before it checks again.
 const REST: Duration = Duration::from_millis(20);
 
+/// How long a reader that ends waits for the disk, so that its senders need not send again what it has read.
+const SAFE_MAX: Duration = Duration::from_secs(1);
+
 /// How long a reader waits for the end of the reader that it replaces.
 const END_MAX: Duration = Duration::from_secs(20);
 
@@ -174,6 +177,10 @@ impl Reader {
         let mut pause = Duration::ZERO;
         loop {
             if self.is_to_end_within(pause) {
+                let until = Instant::now() + SAFE_MAX;
+                while !feed.confirm(router) && Instant::now() < until {
+                    thread::sleep(REST);
+                }
                 return None;
             }
             if !(self.has_queries.lock())() {

@@ -46,6 +46,11 @@ pub(super) struct Sources {
     has_begun: AtomicBool,
 }
 
+/// Whether a connector's senders forget what a source of it has taken: such a stream has one reader.
+pub(super) fn is_stream(connector: &str) -> bool {
+    CONNECTORS.messages(connector).is_ok_and(|messages| messages.needs_log)
+}
+
 /// Checks whether the source of an input can be read, as far as that is known without opening it.
 ///
 /// # Errors
@@ -93,6 +98,11 @@ impl Sources {
         let mut sources = application.inputs.iter().filter(|input| input.source.is_some());
         let messages = |input: &Input| CONNECTORS.messages(&input.address.connector).ok();
         sources.any(|input| messages(input).is_some_and(|messages| messages.place.is_some()))
+    }
+
+    /// Whether an input has to be in the log, on a server that makes checkpoints.
+    pub(super) fn needs_log(Input { source, address, .. }: &Input) -> bool {
+        source.is_some() && is_stream(&address.connector)
     }
 
     /// Sets the positions of a checkpoint. To be called before any application is opened.

@@ -14,6 +14,7 @@ use super::answers::{
 };
 use super::big_queries::Resumed;
 use super::running::Running;
+use super::sources::Sources;
 use super::texts::parameters_of;
 use crate::counted::counted;
 use crate::like;
@@ -101,6 +102,8 @@ impl Engine {
             && names.insert(create.name.text.clone())
             // A statement that cannot be planned is refused when it is its turn.
             && let Ok(application) = rivulet_sql::plan_application_with(create, &tables)
+            // One that reads a stream is checked when those before it are registered.
+            && !application.inputs.iter().any(Sources::needs_log)
         {
             planned.push(application);
             positions.push(*position);
@@ -133,6 +136,8 @@ impl Engine {
                 }
                 let application = rivulet_sql::plan_application_with(&create, &self.tables.loaded(tenant))
                     .map_err(ServiceError::from)?;
+                let checked = self.big_queries.check_application(tenant, &application);
+                checked.map_err(|error| at(error, &create.name))?;
                 if let Some(wish) = create.replaces {
                     let (running, replacement) =
                         self.replace(tenant, application, wish, None).map_err(|error| at(error, &create.name))?;

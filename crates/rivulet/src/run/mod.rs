@@ -29,7 +29,8 @@ use results::{Results, SharedResults};
 pub(crate) use infer::{create_source, read_models, with_files};
 pub use open::{CONNECTORS, End};
 pub(crate) use open::{
-    bound, check_sink, check_source, format_text, open_partitions, option_text, own_columns, placed_at, replaced_file,
+    bound, check_sink, check_source, format_text, has_columns_of_file, open_partitions, option_text, own_columns,
+    placed_at, replaced_file,
 };
 
 /// How often a running query is checked.

@@ -107,6 +107,12 @@ pub(crate) fn own_columns(files: &Files) -> impl FnOnce(&str, &str) -> Option<Ow
     }
 }
 
+/// Whether the columns of a source are neither declared nor those of its connector: they were read from a file.
+pub(crate) fn has_columns_of_file(declaration: &SourceDeclaration) -> bool {
+    let own = || own_columns(&Files::default())(&declaration.connector(), declaration.rest());
+    !declaration.declares_columns() && !matches!(own(), Some(Ok(_)))
+}
+
 /// Why a source only runs in the process that has opened it, in words that follow its name; `None` if its partitions
 /// may go on in another process.
 pub(crate) fn bound(declaration: &SourceDeclaration) -> Option<String> {

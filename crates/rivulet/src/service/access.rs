@@ -304,8 +304,12 @@ impl Access {
         });
         known.map_err(|refused| {
             self.logins_refused.fetch_add(1, Ordering::Relaxed);
+            let is_link = credentials.origin.is_some_and(|origin| origin.door == "link");
             let (kind, message) = match (refused.wait, credentials.secret) {
                 (Some(_), _) => (ErrorKind::LimitReached, "wrong passwords were given for this user too often"),
+                (None, Some(_)) if is_link => {
+                    (ErrorKind::Unauthenticated, "the server does not know the token of the sink, or it has ended")
+                }
                 (None, Some(_)) => (ErrorKind::Unauthenticated, "the server does not know these credentials"),
                 (None, None) => (ErrorKind::Unauthenticated, "the server asks for credentials"),
             };
@@ -313,7 +317,13 @@ impl Access {
                 (None, Some(auditor)) => auditor.note_anonymous(credentials.origin, message),
                 _ => self.note_login(None, credentials.origin, Some(message)),
             }
-            let hint = "send `Authorization: Bearer TOKEN`; commands send the token in RIVULET_TOKEN";
+            let hint = match is_link {
+                true => {
+                    "make one there (`rivulet token create USER`), put it into a secret here (`rivulet secret create \
+                     NAME`), and write `token => SECRET NAME` at the sink"
+                }
+                false => "send `Authorization: Bearer TOKEN`; commands send the token in RIVULET_TOKEN",
+            };
             let error = ServiceError::new(kind, message).with_hint(refused.hint.unwrap_or_else(|| hint.to_owned()));
             match refused.wait {
                 Some(wait) => error.until(wait),

@@ -1,9 +1,10 @@
 //! Tasks of big queries on burst workers, which are processes of their own: results are the same wherever a task runs.
 
 use std::fs::File;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use rivulet_dataflow::{Batch, Element};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use super::links::start;
+use super::links::{Way, carry, start};
 use super::links_bad::sql_as;
 use super::server::{Server, free_port, rivulet, wait, wait_for};
 
@@ -81,7 +82,7 @@ fn redirect(server: &Server, statement: &str) -> String {
     wait_for(WAIT_MAX, statement, || {
         answer = message(server, statement);
         if let Err(error) = &answer {
-            let passes = ["no burst worker is connected", "does not run"];
+            let passes = ["no burst worker is connected", "does not run", "was lost: it has"];
             assert!(passes.iter().any(|why| error.contains(why)), "{error}");
         }
         answer.is_ok()
@@ -147,18 +148,30 @@ fn restart(folder: &Path, link: SocketAddr) -> Server {
         ("RIVULET_LINK_ADDRESS", link.to_string()),
         ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned()),
         ("RIVULET_BURST_INSTANCES", "4".to_owned()),
+        // There are no fewer instances than these.
+        ("RIVULET_WORKERS", "2".to_owned()),
     ];
     start(folder, &settings)
 }
 
+/// How many times the server has said that a worker of this name has come.
+fn comings(folder: &Path, name: &str) -> usize {
+    let is_one = |line: &&str| line.contains("a burst worker has come") && line.contains(&format!("worker=\"{name}\""));
+    said(folder, "log").lines().filter(is_one).count()
+}
+
 /// Waits until both queries have ended, and compares what they wrote.
 fn check(server: &Server, folder: &Path) {
-    server.sql_ok(&format!("CREATE QUERY plain AS {} INTO plain", COUNTS.replace("{bid}", "every")));
+    check_of(COUNTS, server, folder);
+}
+
+fn check_of(select: &str, server: &Server, folder: &Path) {
+    server.sql_ok(&format!("CREATE QUERY plain AS {} INTO plain", select.replace("{bid}", "every")));
     for query in ["plain", "q"] {
         wait(&format!("{query} to end"), || has_ended(server, query));
     }
     let [moved, plain] = ["moved", "plain"].map(|sink| results(&folder.join(sink)));
-    assert!(plain.len() > 1_000, "{} rows", plain.len());
+    assert!(plain.len() > 10, "{} rows", plain.len());
     let first = moved.iter().zip(&plain).find(|(moved, plain)| moved != plain);
     assert!(moved == plain, "{} rows, and {} are right: {first:?}", moved.len(), plain.len());
 }
@@ -175,7 +188,7 @@ fn a_window_goes_out_and_comes_back() {
     assert_eq!(redirect(&server, &out), "query q: 2 of 2 tasks are on burst workers now: one");
     assert_eq!(away(&server, "q"), (2, "one".into()));
     let two = Worker::start(folder.path(), "two", link, &[]);
-    wait("the second worker", || said(folder.path(), "two").contains("connected to"));
+    wait("the second worker", || comings(folder.path(), "two") == 1);
     server.sql_ok("CHECKPOINT");
     let out = format!("ALTER QUERY q REDIRECT {window} TO BURST");
     wait("the others to go to the second worker", || {
@@ -229,23 +242,94 @@ fn a_worker_ends_when_it_has_nothing_to_do_and_hands_its_tasks_back_before_its_e
 }
 
 #[test]
-fn a_moved_source_goes_on_where_it_was() {
+fn a_worker_that_is_stopped_hands_its_tasks_back() {
+    let folder = TempDir::new().unwrap();
+    let (server, link) = server_with_bids(folder.path(), 150_000);
+    let counts = COUNTS.replace("{bid}", "bid");
+    server.sql_ok(&format!("CREATE QUERY q AS {counts} INTO moved WITH (burst => true, fuse => 'none')"));
+    let window = operator(&server, "q", "with its state");
+    let mut worker = Worker::start(folder.path(), "one", link, &[]);
+    redirect(&server, &format!("ALTER QUERY q REDIRECT {window} TO BURST"));
+    let stopped = Command::new("kill").args(["-TERM", &worker.0.id().to_string()]).status().unwrap();
+    assert!(stopped.success());
+    assert_eq!(worker.end(), Some(0));
+    check(&server, folder.path());
+    let log = said(folder.path(), "log");
+    assert!(!log.contains("a query has failed"), "{log}");
+}
+
+#[test]
+fn a_source_and_all_behind_it_go_out_and_go_on_where_they_were() {
     let folder = TempDir::new().unwrap();
     let (server, link) = server_with_bids(folder.path(), 150_000);
     let counts = COUNTS.replace("{bid}", "bid");
     server.sql_ok(&format!("CREATE QUERY q AS {counts} INTO moved WITH (burst => true)"));
-    let source = operator(&server, "q", "with its source");
     let mut worker = Worker::start(folder.path(), "one", link, &[]);
-    let out = format!("ALTER QUERY q REDIRECT {source} TO BURST");
-    assert_eq!(redirect(&server, &out), "query q: 2 of 2 tasks are on burst workers now: one");
+    let out = "ALTER QUERY q REDIRECT ALL TO BURST";
+    // The source with the first step of the window, and its second step, whose results are written by the server.
+    assert_eq!(redirect(&server, out), "query q: 6 of 6 tasks are on burst workers now: one");
     server.sql_ok("CHECKPOINT");
-    assert_eq!(message(&server, "ALTER QUERY q REDIRECT ALL BACK"), Ok("query q: 2 tasks came back".into()));
-    redirect(&server, &out);
+    assert_eq!(message(&server, "ALTER QUERY q REDIRECT ALL BACK"), Ok("query q: 6 tasks came back".into()));
+    redirect(&server, out);
     server.sql_ok("PAUSE QUERY q");
     server.sql_ok("RESUME QUERY q");
     worker.kill_9();
     wait("the query to go on without it", || away(&server, "q").0 == 0);
     check(&server, folder.path());
+}
+
+#[test]
+fn a_window_behind_a_lookup_goes_and_the_credentials_of_a_sink_stay() {
+    let folder = TempDir::new().unwrap();
+    let (server, link) = server_with_bids(folder.path(), 150_000);
+    server
+        .sql_ok("CREATE TABLE weights (name TEXT NOT NULL, weight BIGINT) FROM 'data:,Apple,2%0AGoogle,3' FORMAT CSV");
+    server.sql_ok("CREATE SECRET hidden AS 'rose'");
+    server.sql_ok(
+        "CREATE SINK far_away TO 'http://127.0.0.1:1/x' FORMAT JSON WITH (headers.authorization => SECRET hidden)",
+    );
+    let select = "SELECT channel, weight, count(*) AS n, window_end FROM {bid} /* not far_away */
+                  JOIN weights ON channel = weights.name GROUP BY channel, weight,
+                  tumble(date_time, INTERVAL '1 second')";
+    let query = select.replace("{bid}", "bid");
+    server.sql_ok(&format!("CREATE QUERY q AS {query} INTO moved WITH (burst => true, fuse => 'none')"));
+    let window = operator(&server, "q", "with its state");
+    let worker = Worker::start(folder.path(), "one", link, &[]);
+    let out = format!("ALTER QUERY q REDIRECT {window} TO BURST");
+    assert_eq!(redirect(&server, &out), "query q: 4 of 4 tasks are on burst workers now: one");
+    check_of(select, &server, folder.path());
+    drop(worker);
+}
+
+#[test]
+fn a_worker_that_was_lost_and_comes_again_stays() {
+    let folder = TempDir::new().unwrap();
+    let (server, link) = server_with_bids(folder.path(), 1);
+    let is_cut = Arc::<AtomicBool>::default();
+    let cut = is_cut.clone();
+    let way = Way::that(move |from, _, _| {
+        if let (false, Ok(to)) = (cut.load(Ordering::Relaxed), TcpStream::connect(link)) {
+            carry(from, &to, usize::MAX, &cut, &mut |_| ());
+        }
+    });
+    let worker = Worker::start(folder.path(), "one", way.address, &[]);
+    wait("the worker", || comings(folder.path(), "one") == 1);
+    is_cut.store(true, Ordering::Relaxed);
+    let lost = || said(folder.path(), "log").matches("the burst worker 'one' was lost").count();
+    wait("the worker to be lost", || lost() == 1);
+    is_cut.store(false, Ordering::Relaxed);
+    wait_for(WAIT_MAX, "the worker to come again", || comings(folder.path(), "one") == 2);
+    server.sql_ok("CREATE SOURCE slow FROM 'nexmark:bid' WITH (rate => 100)");
+    let counts = COUNTS.replace("{bid}", "slow");
+    server.sql_ok(&format!("CREATE QUERY q AS {counts} INTO moved WITH (burst => true, fuse => 'none')"));
+    let window = operator(&server, "q", "with its state");
+    let out = format!("ALTER QUERY q REDIRECT {window} TO BURST");
+    assert_eq!(redirect(&server, &out), "query q: 4 of 4 tasks are on burst workers now: one");
+    let back = format!("ALTER QUERY q REDIRECT {window} BACK");
+    assert_eq!(message(&server, &back), Ok("query q: 4 tasks came back".into()));
+    assert_eq!((comings(folder.path(), "one"), lost()), (2, 1));
+    is_cut.store(true, Ordering::Relaxed);
+    drop((worker, way));
 }
 
 #[test]
@@ -261,15 +345,25 @@ fn one_without_the_right_is_refused() {
         std::fs::write(&file, token).unwrap();
         Worker::start(folder.path(), name, link, &["--token-file", file.to_str().unwrap()])
     };
+    let admin_token = admin;
     let (nobody, other, admin) =
-        (Worker::start(folder.path(), "nobody", link, &[]), start("other", &other), start("admin", &admin));
+        (Worker::start(folder.path(), "nobody", link, &[]), start("other", &other), start("admin", &admin_token));
     let told = |name: &str, text: &str| wait_for(WAIT_MAX, text, || said(folder.path(), name).contains(text));
     told("nobody", "not connected to");
     told("other", "the user of the token may not administer the server, which a burst worker needs");
     told("log", "a burst worker has come");
     let log = said(folder.path(), "log");
     assert!(!["nobody", "other"].iter().any(|name| log.contains(&format!("worker=\"{name}\""))), "{log}");
-    drop((nobody, other, admin));
+    let helper = sql_as(
+        &server,
+        &admin_token,
+        "CREATE USER helper; GRANT administer ON SERVER TO helper; CREATE TOKEN FOR helper",
+    );
+    let helper = start("helper", &helper);
+    wait_for(WAIT_MAX, "the helper", || comings(folder.path(), "helper") == 1);
+    sql_as(&server, &admin_token, "REVOKE administer ON SERVER FROM helper");
+    told("log", "the burst worker 'helper' was lost: the user of the token may not administer the server");
+    drop((nobody, other, admin, helper));
 }
 
 struct Anything;
@@ -295,6 +389,10 @@ impl Receive for Words {
     }
 
     fn arrived(&self, _peer: &Arc<Peer>, _stream: Received) {}
+
+    fn query(&self) -> &str {
+        "a test"
+    }
 }
 
 #[test]
@@ -314,7 +412,7 @@ fn a_worker_of_another_version_and_streams_of_tasks_that_it_has_not_are_refused(
     let open = |name: &str| links.open_to(&peer, name.to_owned(), schema.clone(), options);
     let stranger = open("$burst#00000000000000aa/words");
     let nameless = open("$burst#something");
-    let control = open("$burst#control");
+    let control = open("$burst#control/1");
     for (stream, why) in [(&stranger, "no such ticket"), (&nameless, "no such ticket")] {
         wait_for(WAIT_MAX, why, || stream.problem().is_some_and(|problem| problem.contains(why)));
     }

@@ -152,8 +152,10 @@ fn what_does_not_fit_is_refused_by_name_and_place() {
         ("(v BIGINT) FROM 'kafka:h:1/t' FORMAT JSON WITH (topic_column => 'v')", "topic_column", "key_column"),
         ("(v BIGINT) FROM 'kafka:{a}:1/t' FORMAT JSON", "'kafka:", "opened once"),
         ("(v BIGINT) FROM 'kafka:h' FORMAT JSON", "'kafka:", "does not say broker and topic"),
-        ("(v BIGINT) FROM 'file:x.json' FORMAT JSON", "'file:", "they read mqtt:, kafka:, http:"),
+        ("(v BIGINT) FROM 'file:x.json' FORMAT JSON", "'file:", "they read mqtt:, kafka:, http:, link:;"),
         ("(v BIGINT) FROM 'kafak:h:1/t' FORMAT JSON", "'kafak:", "did you mean 'kafka:'?"),
+        ("(v BIGINT) FROM 'link:t' FORMAT JSON", "'link:", "write WITH (durability => 'log')"),
+        ("(v BIGINT) FROM 'link:h:1/t' FORMAT JSON WITH (durability => 'log')", "'link:", "write 'link:readings'"),
         ("(v BIGINT) FROM 'mqtt:t' FORMAT JSON WITH (key => '{a}')", "key =>", "a topic has parameters itself"),
         (
             "(v BIGINT) FROM 'mqtt:t' FORMAT JSON WITH (late => 'kafka:h:1/t')",

@@ -214,18 +214,51 @@ pub(super) fn numbers(folder: &Path) -> Vec<u64> {
     numbers
 }
 
-/// `RIVULET_KILLS` says how often each side is killed. The way breaks meanwhile.
 #[test]
 fn every_row_comes_once_although_both_sides_are_killed_and_the_way_breaks() {
+    let (came, all) = numbers_after_kills(
+        "CREATE SOURCE up (n BIGINT) FROM 'link:numbers';
+         CREATE SINK there TO 'file:out/' FORMAT JSON WITH (commit_interval => '300 ms');
+         CREATE QUERY q AS SELECT n FROM up INTO there",
+    );
+    let expected: Vec<u64> = (0..all).collect();
+    assert!(came == expected, "{} rows of {all} came", came.len());
+}
+
+#[test]
+fn every_row_comes_once_as_an_object_although_both_sides_are_killed_and_the_way_breaks() {
+    let (came, all) = numbers_after_kills(
+        "CREATE SOURCE up (object TEXT) FROM 'link:numbers' FORMAT RAW;
+         CREATE SINK there TO 'file:out/' FORMAT JSON WITH (commit_interval => '300 ms');
+         CREATE QUERY q AS SELECT CAST(json_value(object, '$.n') AS BIGINT) AS n FROM up INTO there",
+    );
+    let expected: Vec<u64> = (0..all).collect();
+    assert!(came == expected, "{} rows of {all} came", came.len());
+}
+
+#[test]
+fn an_input_of_an_application_loses_no_row_although_both_sides_are_killed_and_the_way_breaks() {
+    let (mut came, all) = numbers_after_kills(
+        "CREATE APPLICATION up INPUT numbers (n BIGINT) FROM 'link:numbers' FORMAT JSON WITH (durability => 'log')
+           OUTPUT 'file:out/' FORMAT JSON WITH (commit_interval => '300 ms') AS SELECT n FROM numbers WHERE n >= 0;
+         CREATE QUERY q FROM APPLICATION up",
+    );
+    let rows = came.len();
+    came.dedup();
+    let expected: Vec<u64> = (0..all).collect();
+    assert!(came == expected, "{} of {all} came, in {rows} rows", came.len());
+}
+
+/// The numbers that come over a link to what a script makes of the stream `numbers`, in the folder `out`, and how many
+/// were sent. `RIVULET_KILLS` says how often each side is killed. The way breaks meanwhile.
+fn numbers_after_kills(script: &str) -> (Vec<u64>, u64) {
     let kills: u64 = std::env::var("RIVULET_KILLS").ok().and_then(|kills| kills.parse().ok()).unwrap_or(2);
     let (cloud_folder, gateway_folder, link) = (TempDir::new().unwrap(), TempDir::new().unwrap(), free_port());
     let interval = ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned());
     let start_cloud = || start(cloud_folder.path(), &[("RIVULET_LINK_ADDRESS", link.to_string()), interval.clone()]);
     let start_gateway = || start(gateway_folder.path(), std::slice::from_ref(&interval));
     let mut cloud = start_cloud();
-    cloud.sql_ok("CREATE SOURCE up (n BIGINT) FROM 'link:numbers'");
-    cloud.sql_ok("CREATE SINK there TO 'file:out/' FORMAT JSON WITH (commit_interval => '300 ms')");
-    cloud.sql_ok("CREATE QUERY q AS SELECT n FROM up INTO there");
+    cloud.sql_ok(script);
     let way = Way::to(link, 200_000);
     let input = gateway_folder.path().join("in.jsonl");
     std::fs::write(&input, "").unwrap();
@@ -260,11 +293,9 @@ fn every_row_comes_once_although_both_sides_are_killed_and_the_way_breaks() {
     }
     let all = write(1_000);
     let out = cloud_folder.path().join("out");
-    wait("all rows to come", || numbers(&out).len() as u64 >= all);
+    wait("all rows to come", || numbers(&out).chunk_by(|one, other| one == other).count() as u64 >= all);
     wait("all to be acknowledged", || sink(&gateway)["waiting_rows"] == 0);
-    let came = numbers(&out);
-    let expected: Vec<u64> = (0..all).collect();
-    assert!(came == expected, "{} rows of {all} came", came.len());
+    (numbers(&out), all)
 }
 
 #[test]
@@ -294,6 +325,41 @@ fn rows_wait_on_disk_for_a_server_that_is_away_and_a_killed_gateway_loses_none()
     gateway.sql_ok("DROP QUERY q");
     let left = std::fs::read_dir(gateway_folder.path().join("data/links")).map_or(0, Iterator::count);
     assert_eq!(left, 0, "folders of spools");
+}
+
+#[test]
+fn a_stream_has_one_declared_reader_whether_that_runs_or_not() {
+    let (folder, link) = (TempDir::new().unwrap(), free_port());
+    let settings = [("RIVULET_LINK_ADDRESS", link.to_string())];
+    let mut cloud = start(folder.path(), &settings);
+    let application = |name: &str| {
+        format!(
+            "CREATE APPLICATION {name} INPUT numbers (n BIGINT) FROM 'link:readings' FORMAT JSON
+             WITH (durability => 'log') OUTPUT 'mqtt:{name}' FORMAT JSON AS SELECT n FROM numbers WHERE n >= 0"
+        )
+    };
+    let refused = |cloud: &Server, script: &str, reader: &str| {
+        let answer = cloud.sql(script).to_string();
+        let why = format!("the {reader} reads the stream 'readings' already, and a stream has one reader");
+        assert!(answer.contains(&why), "{answer}");
+    };
+    refused(&cloud, &format!("{}; {}", application("one"), application("two")), "application 'one'");
+    cloud.sql_ok("CREATE SOURCE up (n BIGINT) FROM 'link:readings'; CREATE SINK there TO 'mqtt:there' FORMAT JSON");
+    let query = "CREATE QUERY q AS SELECT n FROM up INTO there";
+    refused(&cloud, query, "application 'one'");
+    cloud.sql_ok(&application("one").replace("CREATE", "CREATE OR REPLACE").replace("n >= 0", "n >= 1"));
+    cloud.sql_ok("DROP APPLICATION one");
+    // The reader of the application may be about to end.
+    wait("the stream to be free", || cloud.sql(query)["error"].is_null());
+    cloud.sql_ok("PAUSE QUERY q");
+    cloud.signal("-TERM");
+    assert_eq!(cloud.wait_for_end(), Some(0));
+    cloud = start(folder.path(), &settings);
+    refused(&cloud, &application("two"), "query 'q'");
+    refused(&cloud, &query.replace("q AS", "r AS"), "query 'q'");
+    cloud.sql_ok("CREATE OR REPLACE QUERY q AS SELECT n + 1 AS n FROM up INTO there");
+    cloud.sql_ok("DROP QUERY q");
+    cloud.sql_ok(&application("two"));
 }
 
 #[test]

@@ -295,7 +295,7 @@ fn of_two_gateways_with_one_identity_the_last_one_sends_and_neither_loses_a_row(
     // The same in the cloud: a stream has one reader.
     pair.cloud.sql_ok("CREATE SINK nowhere TO 'blackhole:'");
     let refused = pair.cloud.sql("CREATE QUERY again AS SELECT n FROM up INTO nowhere")["error"].to_string();
-    assert!(refused.contains("another source reads the stream 'readings' already"), "{refused}");
+    assert!(refused.contains("'q' reads the stream 'readings' already, and a stream has one reader"), "{refused}");
 }
 
 #[test]
@@ -322,7 +322,7 @@ fn each_wrong_certificate_is_told_and_the_right_one_gets_every_row() {
     let (kim, eve) = (shows(&own.client("kim")), shows(&foreign.client("eve")));
     let gateway = start_gateway(gateway_folder.path(), link, &(trusts(&own) + &kim));
     let others = [
-        ("plain", String::new(), "links to this server are encrypted: write tls => true"),
+        ("plain", String::new(), "links to this server are encrypted: write tls => true, or --tls"),
         ("anonymous", trusts(&own), "the server asks for a client certificate: give one with certificate_file"),
         ("eve", trusts(&own) + &eve, "the server does not take the client certificate"),
         ("mistrustful", trusts(&foreign) + &kim, "signed by an authority that is not trusted: name the authority"),
@@ -381,7 +381,7 @@ fn a_wrong_token_and_a_missing_right_are_told_and_a_link_ends_with_its_token() {
     let (others, gone) = (run("CREATE TOKEN FOR others"), run("CREATE TOKEN FOR gateways"));
     drop_token(&gone);
 
-    let mut gateway = start(gateway_folder.path(), &[]);
+    let gateway = start(gateway_folder.path(), &[]);
     for (stream, topic, token) in [("beside", "beside", &others), ("readings", "in", &gone)] {
         gateway.sql_ok(&format!("CREATE SECRET t_{stream} AS '{token}'"));
         gateway.sql_ok(&format!("CREATE SOURCE {stream} (n BIGINT) FROM 'mqtt:{topic}' FORMAT JSON"));
@@ -399,18 +399,26 @@ fn a_wrong_token_and_a_missing_right_are_told_and_a_link_ends_with_its_token() {
     let waits = |gateway: &Server, rows: u64| {
         wait("rows to wait", || sink(gateway, "readings_q")["waiting_rows"] == rows);
     };
-    let replace_secret = |gateway: Server, token: &str| {
+    // The next connection takes it, without a restart.
+    let replace_secret = |gateway: &Server, token: &str| {
         gateway.sql_ok(&format!("CREATE OR REPLACE SECRET t_readings AS '{token}'"));
-        restart(gateway, gateway_folder.path())
     };
-    let is_unknown = "the other side has refused the connection: the server does not know these credentials";
+    let is_unknown = "the server does not know the token of the sink, or it has ended: make one there (`rivulet token";
     publish(&gateway, 0..10);
     wait_told(&gateway, "readings_q", is_unknown);
+    wait("each attempt to count", || sink(&gateway, "readings_q")["retries"].as_u64() > Some(2));
     goes_on(&gateway);
     waits(&gateway, 10);
+    let why = gateway.sql_ok("DESCRIBE QUERY readings_q").to_string();
+    assert!(why.contains("10 rows came; the sink readings_up keeps 10 rows, and has delivered none"), "{why}");
 
     let token = run("CREATE TOKEN FOR gateways");
-    gateway = replace_secret(gateway, &token);
+    replace_secret(&gateway, &format!("two lines\n{token}"));
+    wait_told(&gateway, "readings_q", "the token has a blank or a line break in it");
+    let refused =
+        gateway.sql(&format!("CREATE SINK w TO 'link:{link}/w' WITH (token => SECRET t_readings)")).to_string();
+    assert!(refused.contains("has a blank or a line break in it") && !refused.contains(&token), "{refused}");
+    replace_secret(&gateway, &token);
     wait_told(&gateway, "readings_q", "the user of the token may not publish to 'link/readings'");
     goes_on(&gateway);
     run("GRANT publish ON TOPIC 'link/readings' TO gateways");
@@ -423,7 +431,7 @@ fn a_wrong_token_and_a_missing_right_are_told_and_a_link_ends_with_its_token() {
     publish(&gateway, 10..20);
     goes_on(&gateway);
     waits(&gateway, 10);
-    gateway = replace_secret(gateway, &run("CREATE TOKEN FOR gateways"));
+    replace_secret(&gateway, &run("CREATE TOKEN FOR gateways"));
     arrived("readings", 0..20);
     goes_on(&gateway);
 }

@@ -145,6 +145,29 @@ fn another_value_is_taken_when_a_sink_is_opened_next_and_what_is_in_use_stays() 
 }
 
 #[test]
+fn an_application_whose_secret_was_wrong_at_the_start_runs_when_it_has_a_good_value() {
+    let folder = TempDir::new().unwrap();
+    let engine = open(folder.path());
+    let own = session(&engine, "default");
+    run(&own, "CREATE SECRET cloud AS 'rose'").unwrap();
+    let application = "CREATE APPLICATION up INPUT r (n BIGINT) FROM 'mqtt:in' FORMAT JSON
+                       OUTPUT 'link:127.0.0.1:9/x' WITH (token => SECRET cloud) AS SELECT n FROM r";
+    run(&own, application).unwrap();
+    run(&own, "CREATE QUERY q FROM APPLICATION up").unwrap();
+    run(&own, "CREATE OR REPLACE SECRET cloud AS 'two words'").unwrap();
+    engine.shutdown();
+    drop(own);
+    drop(engine);
+    let engine = open(folder.path());
+    let own = session(&engine, "default");
+    let one = || own.applications().unwrap().remove(0);
+    assert!(one().not_running.is_some_and(|why| why.contains("has a blank")), "{:?}", one());
+    run(&own, "CREATE OR REPLACE SECRET cloud AS 'lily'").unwrap();
+    assert_eq!((one().not_running, one().queries_running), (None, 1));
+    engine.shutdown();
+}
+
+#[test]
 fn a_tenant_uses_and_sees_its_own() {
     let folder = TempDir::new().unwrap();
     let engine = Engine::open(configuration(folder.path())).unwrap();

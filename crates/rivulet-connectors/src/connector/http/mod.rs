@@ -122,7 +122,7 @@ pub(super) const HTTP: ConnectorDescription = ConnectorDescription {
         source: Some(open_source),
         sink: Some(open_sink),
         check: Check { source: Some(check_source), sink: Some(check_sink) },
-        messages: Some(Messages { key: None, time: None, place: None, is_confirmed: true }),
+        messages: Some(Messages { key: None, time: None, place: None, is_confirmed: true, needs_log: false }),
         by_row: Some(BY_ROW),
         ..Opening::NONE
     },

@@ -148,6 +148,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
             time: Some("timestamp_column"),
             place: Some(MessagePlace { partition: "partition_column", offset: "offset_column", go_on: start::go_on }),
             is_confirmed: false,
+            needs_log: false,
         }),
         by_row: Some(BY_ROW),
         bound_by: Some(&["group"]),

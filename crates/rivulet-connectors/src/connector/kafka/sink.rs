@@ -230,7 +230,7 @@ impl Sender {
             && waits()
             && let Some(problem) = &*deliveries.problem.lock()
         {
-            deliveries.health.stand(problem);
+            deliveries.health.stand(problem, 1);
         }
     }
 

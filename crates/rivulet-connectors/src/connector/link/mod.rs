@@ -9,6 +9,7 @@ mod source;
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use rivulet_dataflow::Sink;
 use rivulet_wire::{Compression, SendOptions};
@@ -17,10 +18,10 @@ use super::certificates;
 use super::description::{Check, Instance, Opening};
 use super::outgoing::only_appends;
 use super::{
-    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, OptionDescription, OptionKind, Options,
-    SinkSpec, SourceSpec,
+    ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, Messages, OptionDescription, OptionKind,
+    Options, SinkSpec, SourceSpec,
 };
-use crate::links::{Delivery, Keep, Links, Prepared, Spool, SpoolOptions, Target};
+use crate::links::{Delivery, Keep, Links, Prepared, Spool, SpoolOptions, Target, Token};
 use source::NAME;
 
 /// The least and the most bytes of a buffer. 1: each row by itself.
@@ -35,8 +36,12 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         help: "Receives the streams of this name of all servers that send one, at the address `link.address` of the \
                configuration. Columns are found by their names. While rows wait to be processed, the senders are \
                pushed back, each by itself. A sender keeps rows until a checkpoint of the query covers them, and sends \
-               them again after a crash, unless its sink has `delivery => 'none'`.",
-        formats: &[],
+               them again after a crash, unless its sink has `delivery => 'none'`. With FORMAT RAW each row is a JSON \
+               object in one TEXT column, with the columns of the stream as FORMAT JSON of sinks writes them; but a \
+               float that is not finite is null. An input of an application takes these objects as its messages, and \
+               the sender keeps a row until it is in the log of events. A row whose key no query has is counted, and \
+               its sender forgets it: create queries before gateways send. A stream has one reader.",
+        formats: &["RAW"],
         guarantees: &[("", Guarantee::ExactlyOnce), ("senders with `delivery => 'none'`", Guarantee::AtMostOnce)],
         options: &[],
     }),
@@ -79,7 +84,8 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
                 name: "token",
                 kind: OptionKind::Secret,
                 default: None,
-                help: "The token of a user of the other server, where that has users.",
+                help: "The token of a user of the other server, where that has users. Of a secret each connection \
+                       takes the present value.",
             },
             OptionDescription {
                 name: "tls",
@@ -115,6 +121,7 @@ pub(super) const CONNECTOR: ConnectorDescription = ConnectorDescription {
         source: Some(source::open),
         sink: Some(open_sink),
         check: Check { source: Some(check_source), sink: Some(check_sink) },
+        messages: Some(Messages { key: None, time: None, place: None, is_confirmed: true, needs_log: true }),
         ..Opening::NONE
     },
 };
@@ -127,7 +134,7 @@ fn is_stream(name: &str) -> bool {
 
 fn check_source(spec: &SourceSpec, _options: &Options) -> Result<(), ConnectorError> {
     match is_stream(&spec.address) {
-        true => Ok(()),
+        true => source::decoder(spec).map(drop),
         false => {
             let hint = "write 'link:readings': the address of this server is in its configuration";
             Err(ConnectorError::address(NAME, &spec.address, "is no name of letters, digits, '.', '_' and '-'", hint))
@@ -156,9 +163,28 @@ fn check_sink(spec: &SinkSpec, options: &Options) -> Result<(), ConnectorError> 
     if !options.boolean("tls") && ["ca_file", "certificate_file"].into_iter().any(|name| options.text(name).is_some()) {
         return Err(options.wrong("tls", "is false, and there are certificates", "write tls => true"));
     }
+    if let Some(problem) = options.text("token").and_then(problem_of_token) {
+        return Err(options.wrong("token", problem, "`rivulet token create USER > FILE` writes the token alone"));
+    }
     spec.host.reach.brokers.check_host(host).map_err(|error| {
         ConnectorError::address(NAME, &spec.address, format!("is out of reach: {}", error.why), error.hint)
     })
+}
+
+/// Why a text cannot be a token.
+fn problem_of_token(token: &str) -> Option<&'static str> {
+    token.contains(char::is_whitespace).then_some("has a blank or a line break in it")
+}
+
+/// The token of a sink. Its secret is looked up with each connection, because it may have another value by then.
+fn token(spec: &SinkSpec) -> Option<Token> {
+    let (_, text) = spec.options.iter().find(|(name, _)| name.trim().eq_ignore_ascii_case("token"))?;
+    let (name, secrets) = (text.clone(), spec.host.secrets.clone());
+    let value = move || {
+        let value = secrets.value_of(&name).ok_or("the secret of the token is gone")?;
+        problem_of_token(&value).map_or(Ok(value), |problem| Err(format!("the token {problem}")))
+    };
+    Some(Token { name: text.clone(), value: Arc::new(value) })
 }
 
 fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<Box<dyn Sink>, ConnectorError> {
@@ -174,7 +200,7 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
         host: host.to_owned(),
         port,
         tls,
-        token: options.text("token").map(str::to_owned),
+        token: token(spec),
         reach: spec.host.reach.brokers.clone(),
     };
     let send = SendOptions {

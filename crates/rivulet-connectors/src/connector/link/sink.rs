@@ -29,7 +29,7 @@ impl LinkSink {
             self.told = taken;
         }
         match self.outgoing.problem() {
-            Some(problem) => self.health.stand(&problem),
+            Some(problem) => self.health.stand(&problem, self.outgoing.attempts()),
             None => self.health.recover(),
         }
         is_all

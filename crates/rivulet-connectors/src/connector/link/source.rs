@@ -1,22 +1,24 @@
 //! Rows from other servers.
 //!
 //! What must hold: of a stream that its sender stores, each buffer counts once, whichever connections and processes
-//! brought it; the sender keeps it until a checkpoint covers it.
+//! brought it; the sender keeps it until a checkpoint covers it, or the log of events has it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arrow::datatypes::{FieldRef, SchemaRef};
+use arrow::datatypes::{FieldRef, Schema, SchemaRef};
 use parking_lot::Mutex;
-use rivulet_dataflow::{Batch, Element, Polled, Reason, Refusals, Source, SourceError};
+use rivulet_dataflow::{Batch, Decoder, Element, Polled, Reason, Refusals, Source, SourceError};
 use rivulet_wire::{Buffer, Received, WireError};
 use serde::{Deserialize, Serialize};
 
 use crate::connector::convert::{Converted, is_readable};
-use crate::connector::intake::refuse;
+use crate::connector::given_format::format_or_json;
+use crate::connector::intake::{Intake, refuse};
 use crate::connector::{ConnectorError, Options, SourceSpec};
+use crate::formats::{EncodedRows, Format, readable_encoder};
 use crate::links::{Asked, Peer, Receive};
 
 /// The name of the connector.
@@ -31,12 +33,19 @@ const ACCOUNTS_MAX: usize = 65_536;
 /// How many streams and buffers without rows are passed over at once.
 const LOOKS_MAX: usize = 64;
 
+/// How many rows are made objects at once, if they are small: as text they take more memory than in their buffer.
+const OBJECTS_MAX: usize = 1_024;
+
 /// The streams that other servers send.
 struct Incoming {
+    /// The query that takes them.
+    query: String,
     /// The name of the streams.
     name: String,
-    /// The columns that are read, as they are declared.
+    /// The columns that are read, as they are declared; none if rows are objects.
     declared: SchemaRef,
+    /// Whether rows are read as objects.
+    has_objects: bool,
     state: Mutex<State>,
 }
 
@@ -45,6 +54,9 @@ struct State {
     /// Those of which something may wait, in the order in which it came.
     ready: VecDeque<StreamKey>,
     accounts: Accounts,
+    /// Those whose senders do not know all that was given; `None` if the host does not say when that is safe
+    /// ([`ConnectorContext::confirms`](crate::connector::ConnectorContext)).
+    untold: Option<BTreeSet<StreamKey>>,
 }
 
 /// Tells one stream from another: the place of its peer in memory, and its number there.
@@ -65,7 +77,7 @@ struct Account {
     /// All rows of the buffers up to this one were given, and its checksum; 0 if it was given by nobody here.
     done: u64,
     checksum: u64,
-    /// Of the buffer after it, so many batches were given.
+    /// Of the buffer after it, so many rows were given.
     given: usize,
 }
 
@@ -108,6 +120,9 @@ impl Receive for Incoming {
             };
             format!("the stream has the columns ({}), and its source reads ({})", told(schema), told(&self.declared))
         })?;
+        if self.has_objects {
+            Format::Json.encoder(schema.clone()).map_err(|error| error.to_string())?;
+        }
         let store = asked.store;
         let (others, after) = {
             let state = &mut *self.state.lock();
@@ -117,6 +132,7 @@ impl Receive for Incoming {
             let stream = Stream { peer: peer.clone(), id: asked.stream, name, store, places, is_ready: false };
             state.streams.insert(key(peer, asked.stream), stream);
             state.make_ready(key(peer, asked.stream));
+            state.untold.iter_mut().for_each(|untold| _ = untold.insert(key(peer, asked.stream)));
             // Of stores that are gone nothing comes any more.
             let there: BTreeSet<u64> = state.streams.values().filter_map(|stream| stream.store).collect();
             let is_full = state.accounts.len() >= ACCOUNTS_MAX;
@@ -144,6 +160,10 @@ impl Receive for Incoming {
     fn arrived(&self, peer: &Arc<Peer>, stream: Received) {
         self.state.lock().make_ready(key(peer, stream));
     }
+
+    fn query(&self) -> &str {
+        &self.query
+    }
 }
 
 impl Drop for Incoming {
@@ -151,6 +171,18 @@ impl Drop for Incoming {
         let why = format!("no source reads the stream '{}'", self.name);
         self.state.get_mut().streams.values().for_each(|stream| stream.peer.let_go(stream.id, &why));
     }
+}
+
+/// The decoder of the objects that rows are read as; `None` if the source has the columns of streams.
+///
+/// # Errors
+/// The format does not suit the columns.
+pub(super) fn decoder(spec: &SourceSpec) -> Result<Option<Box<dyn Decoder>>, ConnectorError> {
+    if spec.format.is_none() {
+        return Ok(None);
+    }
+    let format = format_or_json(spec.format.as_ref(), &spec.host.files)?;
+    Ok(Some(format.decoder(&spec.schema, &spec.columns, spec.event_time_column)?))
 }
 
 pub(super) fn open(
@@ -167,17 +199,27 @@ pub(super) fn open(
         let hint = "start a server with link.address in its configuration, and create the source there";
         return Err(failed("is received by a server", hint));
     };
-    let declared = spec.schema.project(&spec.columns).expect("columns that are read are declared");
+    let objects = decoder(spec)?.map(Intake::new);
+    let declared = match &objects {
+        Some(_) => Schema::empty(),
+        None => spec.schema.project(&spec.columns).expect("columns that are read are declared"),
+    };
     let accounts = spec.resumed::<Accounts>(NAME)?.and_then(|resumed| resumed.into_iter().next()).unwrap_or_default();
+    let untold = spec.host.confirms.then(BTreeSet::new);
+    let state = State { streams: BTreeMap::new(), ready: VecDeque::new(), accounts, untold };
     let incoming = Arc::new(Incoming {
         name: spec.address.clone(),
+        query: spec.host.query.clone(),
         declared: Arc::new(declared),
-        state: Mutex::new(State { streams: BTreeMap::new(), ready: VecDeque::new(), accounts }),
+        has_objects: objects.is_some(),
+        state: Mutex::new(state),
     });
     let receiver: Arc<dyn Receive> = incoming.clone();
-    links.receive(scope, &spec.address, &receiver).map_err(|problem| failed(&problem, "drop the other query"))?;
+    let hint = "drop the other query, or the application that reads it";
+    links.receive(scope, &spec.address, &receiver).map_err(|problem| failed(&problem, hint))?;
     Ok(vec![Box::new(LinkSource {
         incoming,
+        objects,
         schema: spec.read_schema(),
         taken: VecDeque::new(),
         under_way: None,
@@ -188,6 +230,8 @@ pub(super) fn open(
 
 struct LinkSource {
     incoming: Arc<Incoming>,
+    /// Makes messages of objects, if rows are read as objects.
+    objects: Option<Intake>,
     /// The schema of polled rows.
     schema: SchemaRef,
     /// The batches of the buffer that was taken last, its stream, and its number and checksum.
@@ -236,32 +280,47 @@ impl LinkSource {
     fn begin(&mut self, stream: &Stream, named: (u64, u64), batches: Vec<Batch>) {
         let (number, mut given) = (named.0, 0);
         if let Some(store) = stream.store {
-            let accounts = &mut self.incoming.state.lock().accounts;
+            let State { accounts, untold, .. } = &mut *self.incoming.state.lock();
             let done = number.saturating_sub(1);
             let fresh = || Account { stream: stream.name.to_string(), done, checksum: 0, given: 0 };
             let account = accounts.entry(store).or_insert_with(fresh);
             if number <= account.done {
                 // An earlier connection has brought it.
+                untold.iter_mut().for_each(|untold| _ = untold.insert(key(&stream.peer, stream.id)));
                 return;
             }
             given = account.given;
         }
-        self.taken.extend(batches.into_iter().skip(given));
+        for batch in batches {
+            let rest = batch.rows().saturating_sub(given);
+            given = given.saturating_sub(batch.rows());
+            if rest > 0 {
+                self.taken.push_back(batch.slice(batch.rows() - rest, rest));
+            }
+        }
         self.under_way = Some((stream.clone(), named));
         self.note_given(0);
     }
 
-    /// Notes that batches of the buffer under way were given, and whether those were all.
-    fn note_given(&mut self, batches: usize) {
+    /// Notes that rows of the buffer under way were given, and whether those were all.
+    fn note_given(&mut self, rows: usize) {
         let Some((Stream { peer, id, store: Some(store), .. }, (number, checksum))) = &self.under_way else { return };
         let is_done = self.taken.is_empty();
-        if let Some(account) = self.incoming.state.lock().accounts.get_mut(store) {
-            account.given += batches;
-            if is_done {
-                (account.done, account.checksum, account.given) = (*number, *checksum, 0);
+        let mut is_safe = is_done && !self.makes_checkpoints.load(Ordering::Relaxed);
+        {
+            let State { accounts, untold, .. } = &mut *self.incoming.state.lock();
+            if let Some(account) = accounts.get_mut(store) {
+                account.given += rows;
+                if is_done {
+                    (account.done, account.checksum, account.given) = (*number, *checksum, 0);
+                }
+            }
+            if let (true, Some(untold)) = (is_done, untold) {
+                is_safe = false;
+                untold.insert(key(peer, *id));
             }
         }
-        if is_done && !self.makes_checkpoints.load(Ordering::Relaxed) {
+        if is_safe {
             peer.confirm(*id, *number);
         }
     }
@@ -310,9 +369,25 @@ impl Source for LinkSource {
             self.take();
         }
         let Some(batch) = self.taken.pop_front() else { return Ok(Polled::Nothing(IDLE)) };
-        self.note_given(1);
-        let places = self.under_way.as_ref().map(|(stream, _)| stream.places.clone()).unwrap_or_default();
-        self.rows(&batch, &places, now_us, refusals)
+        let Some(intake) = &mut self.objects else {
+            self.note_given(batch.rows());
+            let places = self.under_way.as_ref().map(|(stream, _)| stream.places.clone()).unwrap_or_default();
+            return self.rows(&batch, &places, now_us, refusals);
+        };
+        let (mut encoder, mut rows) = (readable_encoder(&batch.columns.schema()), 0);
+        while rows < batch.rows() && intake.has_room(OBJECTS_MAX) {
+            // As many as so far, so that of large rows only few are made beyond the bound of bytes.
+            let (more, mut objects) = (rows.clamp(1, batch.rows() - rows), EncodedRows::default());
+            encoder.encode(&batch.slice(rows, more), &mut objects);
+            objects.iter().for_each(|object| intake.push(now_us, object));
+            rows += more;
+        }
+        let polled = intake.decode_for(now_us, refusals);
+        if rows < batch.rows() {
+            self.taken.push_front(batch.slice(rows, batch.rows() - rows));
+        }
+        self.note_given(rows);
+        Ok(polled.unwrap_or(Polled::Nothing(Duration::ZERO)))
     }
 
     fn is_live(&self) -> bool {
@@ -331,10 +406,69 @@ impl Source for LinkSource {
     }
 
     fn confirm(&mut self) {
-        let streams: Vec<Stream> = self.incoming.state.lock().streams.values().cloned().collect();
-        for stream in streams {
-            let done = stream.store.and_then(|store| self.stated.get(&store));
-            done.into_iter().for_each(|done| stream.peer.confirm(stream.id, *done));
+        let told: Vec<(Stream, u64)> = {
+            let State { streams, accounts, untold, .. } = &mut *self.incoming.state.lock();
+            let given = |stream: &Stream| Some((stream.clone(), accounts.get(&stream.store?)?.done));
+            let stated = |stream: &Stream| Some((stream.clone(), *self.stated.get(&stream.store?)?));
+            match untold {
+                Some(untold) => std::mem::take(untold).iter().filter_map(|key| given(streams.get(key)?)).collect(),
+                None => streams.values().filter_map(stated).collect(),
+            }
+        };
+        told.iter().for_each(|(stream, done)| stream.peer.confirm(stream.id, *done));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
+    use arrow::datatypes::{DataType, Field};
+
+    use super::*;
+    use crate::connector::intake::BYTES_AT_ONCE;
+    use crate::files::Files;
+
+    /// How many rows of a buffer are given at once as objects, if each has a text of this length.
+    fn rows_at_once(text_bytes: usize, rows: usize) -> Vec<usize> {
+        let schema = Arc::new(Schema::new(vec![Field::new("object", DataType::Utf8, false)]));
+        let format = format_or_json(Some(&("RAW".into(), Vec::new())), &Files::default()).unwrap();
+        let state = State { streams: BTreeMap::new(), ready: VecDeque::new(), accounts: BTreeMap::new(), untold: None };
+        let incoming = Incoming {
+            query: "q".into(),
+            name: "s".into(),
+            declared: Arc::new(Schema::empty()),
+            has_objects: true,
+            state: Mutex::new(state),
+        };
+        let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values((0..).take(rows)));
+        let texts: ArrayRef = Arc::new(StringArray::from(vec!["x".repeat(text_bytes); rows]));
+        let columns = RecordBatch::try_from_iter([("n", numbers), ("text", texts)]).unwrap();
+        let zeros = || vec![0; rows].into();
+        let mut source = LinkSource {
+            incoming: Arc::new(incoming),
+            objects: Some(Intake::new(format.decoder(&schema, &[0], None).unwrap())),
+            schema,
+            taken: [Batch::new(vec![0; rows].into(), zeros(), zeros(), columns)].into(),
+            under_way: None,
+            makes_checkpoints: Arc::default(),
+            stated: BTreeMap::new(),
+        };
+        let (mut given, mut next) = (Vec::new(), 0);
+        while let Polled::Rows { columns, .. } = source.poll(1, 0, &mut Refusals::new(0)).unwrap() {
+            let objects = columns.column(0).as_string::<i32>();
+            for object in objects.iter().flatten() {
+                assert!(object.starts_with(&format!("{{\"n\":{next},")), "{object:.40}");
+                next += 1;
+            }
+            given.push(columns.num_rows());
         }
+        given
+    }
+
+    #[test]
+    fn of_large_rows_few_are_made_objects_at_once() {
+        assert_eq!(rows_at_once(1, 2_500), [OBJECTS_MAX, OBJECTS_MAX, 452]);
+        assert_eq!(rows_at_once(BYTES_AT_ONCE / 4, 20), [4, 4, 4, 4, 4]);
+        assert_eq!(rows_at_once(BYTES_AT_ONCE, 3), [1, 1, 1]);
     }
 }

@@ -1,6 +1,7 @@
 //! Rows to another server, which are on disk until they are durable there.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rivulet_dataflow::{Batch, Element, Sink, SinkError, TransactionalSink};
 
@@ -17,18 +18,25 @@ pub(super) struct SpooledSink {
     settled: u64,
     sent_bytes: u64,
     kept_bytes: u64,
+    /// How many rows wait since before the start, and when their age was last taken.
+    late: (u64, Instant),
     prepared: Vec<Prepared>,
 }
 
 impl SpooledSink {
     pub(super) fn new(spooled: Vec<Spooled>, delivery: Delivery, health: Arc<Health>) -> Self {
-        let mut sink =
-            Self { spooled, delivery, health, settled: 0, sent_bytes: 0, kept_bytes: 0, prepared: Vec::new() };
+        let (late, prepared) = ((0, Instant::now()), Vec::new());
+        let mut sink = Self { spooled, delivery, health, settled: 0, sent_bytes: 0, kept_bytes: 0, late, prepared };
         let (handed, settled) = sink.rows();
         sink.settled = settled;
-        // What waits since before the start.
-        sink.health.hand(usize::try_from(handed.saturating_sub(settled)).unwrap_or(usize::MAX));
+        sink.late.0 = handed.saturating_sub(settled);
+        sink.health.hand_late(usize::try_from(sink.late.0).unwrap_or(usize::MAX), sink.oldest());
         sink
+    }
+
+    /// How long the oldest row on disk has been waiting.
+    fn oldest(&self) -> Duration {
+        self.spooled.iter().filter_map(|spooled| spooled.spool.oldest()).max().unwrap_or_default()
     }
 
     /// Rows that were handed over, and those that need no further work.
@@ -48,6 +56,11 @@ impl SpooledSink {
         let durable = settled.saturating_sub(self.settled + dropped);
         let bytes = sent_bytes.saturating_sub(self.sent_bytes);
         self.health.take_some(usize::try_from(durable).unwrap_or(usize::MAX), usize::try_from(bytes).unwrap_or(0));
+        self.late.0 = self.late.0.saturating_sub(settled.saturating_sub(self.settled));
+        if self.late.0 > 0 && self.late.1.elapsed() >= Duration::from_secs(1) {
+            self.late.1 = Instant::now();
+            self.health.age(self.oldest());
+        }
         (self.settled, self.sent_bytes) = (settled, sent_bytes);
         let kept_bytes = self.spooled.iter().map(|spooled| spooled.spool.bytes()).sum();
         self.health.keep(std::mem::replace(&mut self.kept_bytes, kept_bytes), kept_bytes);
@@ -57,8 +70,8 @@ impl SpooledSink {
             self.sent_bytes = self.sent_bytes.saturating_sub(done.sent_bytes());
             done.remove();
         }
-        match self.spooled.iter().find_map(Spooled::problem) {
-            Some(problem) => self.health.stand(&problem),
+        match self.spooled.iter().find_map(|spooled| Some((spooled.problem()?, spooled.attempts()))) {
+            Some((problem, attempts)) => self.health.stand(&problem, attempts),
             None => self.health.recover(),
         }
     }

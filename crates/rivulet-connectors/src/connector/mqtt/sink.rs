@@ -289,7 +289,7 @@ impl MqttSink {
         if self.health.oldest().is_some_and(|oldest| oldest >= STANDS_AFTER)
             && let Some(problem) = self.host.problem()
         {
-            self.health.stand(&problem);
+            self.health.stand(&problem, 1);
         }
     }
 }

@@ -39,7 +39,7 @@ impl Tap {
         }
         self.looked_us.store(now_us, Ordering::Relaxed);
         match self.host.problem() {
-            Some(problem) => self.health.stand(&problem),
+            Some(problem) => self.health.stand(&problem, 1),
             None => self.health.recover(),
         }
     }

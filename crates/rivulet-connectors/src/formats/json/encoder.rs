@@ -19,6 +19,8 @@ pub(crate) struct JsonEncoder {
     members: Vec<Member>,
     /// The bytes behind the last value: `}` for each open object.
     end: Vec<u8>,
+    /// Whether a float that is not finite is null.
+    is_finite: bool,
 }
 
 /// A value of a row and the bytes before it.
@@ -82,7 +84,7 @@ impl JsonEncoder {
             before = path;
         }
         let end = if members.is_empty() { b"{}".to_vec() } else { vec![b'}'; before.len()] };
-        Self { members, end }
+        Self { members, end, is_finite: false }
     }
 
     /// Appends a row of these columns.
@@ -97,6 +99,8 @@ impl JsonEncoder {
                     out.push(b'"');
                 }
                 Cell::Text(text) if *is_json => out.extend_from_slice(text.as_bytes()),
+                Cell::Float64(value) if self.is_finite && !value.is_finite() => append_json_cell(Cell::Null, out),
+                Cell::Float32(value) if self.is_finite && !value.is_finite() => append_json_cell(Cell::Null, out),
                 cell => append_json_cell(cell, out),
             }
         }
@@ -117,6 +121,11 @@ impl Encoder for JsonEncoder {
 /// An encoder of objects, which may have no column at all.
 pub(crate) fn object_encoder(schema: &Schema) -> Box<dyn Encoder> {
     Box::new(JsonEncoder::new(schema, &Times::default()))
+}
+
+/// The same for objects that are read as rows: a float that is not finite is null, because a text is no number.
+pub(crate) fn readable_encoder(schema: &Schema) -> Box<dyn Encoder> {
+    Box::new(JsonEncoder { is_finite: true, ..JsonEncoder::new(schema, &Times::default()) })
 }
 
 /// Row `row` of `batch` as one JSON object, in the form the JSON format writes; for dead letters, previews and logs.
@@ -175,7 +184,7 @@ fn append_json_cell(cell: Cell<'_>, out: &mut Vec<u8>) {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
+    use arrow::array::{ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch, StringArray};
     use arrow::datatypes::Field;
 
     use super::*;
@@ -217,6 +226,18 @@ mod tests {
             let columns = twice.map(|name| (name, number(0)));
             assert!(written(&columns, true).is_err(), "{twice:?}");
         }
+    }
+
+    #[test]
+    fn a_float_that_is_not_finite_is_null_in_objects_that_are_read_as_rows() {
+        let floats: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN, 1.5, f64::NEG_INFINITY]));
+        let small: ArrayRef = Arc::new(Float32Array::from(vec![0.5, f32::INFINITY, f32::NAN]));
+        let rows = RecordBatch::try_from_iter([("a", floats), ("b", small)]).unwrap();
+        let mut out = EncodedRows::default();
+        let zeros = || vec![0; 3].into();
+        readable_encoder(&rows.schema()).encode(&Batch::new(vec![0; 3].into(), zeros(), zeros(), rows), &mut out);
+        let objects: Vec<&[u8]> = out.iter().collect();
+        assert_eq!(objects, [&br#"{"a":null,"b":0.5}"#[..], br#"{"a":1.5,"b":null}"#, br#"{"a":null,"b":null}"#]);
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod reader;
 mod values;
 
 pub(crate) use decoder::JsonParser;
-pub(crate) use encoder::{JsonEncoder, object_encoder, row_to_json};
+pub(crate) use encoder::{JsonEncoder, object_encoder, readable_encoder, row_to_json};
 pub(crate) use reader::{Reader, Span};
 pub use values::json_escape;
 pub(crate) use values::{append_decimal, append_integer, append_json_float, append_json_string, append_json_timestamp};

@@ -7,6 +7,7 @@ use rivulet_dataflow::{StageSnapshot, StatePart};
 
 use super::checkpoints::Checkpoints;
 use super::{Core, FlowTask, transactional};
+use crate::flow::pipe::Word;
 use crate::flow::reader::Reader;
 use crate::flow::state::Phase;
 
@@ -38,7 +39,9 @@ impl FlowTask {
         let is_done = is_done.map_err(|error| error.0)?;
         if is_done {
             core.reader.iter_mut().for_each(Reader::confirm);
-            self.tell_durable(core);
+            if self.aligned.is_some() && core.stage.is_running() {
+                core.stage.tell(Word::Durable);
+            }
             core.checkpoints.committing = None;
             self.final_to.store(core.checkpoints.committed, Ordering::Release);
         }
@@ -47,7 +50,7 @@ impl FlowTask {
 
     /// Makes the sink prepare, and then captures the state; returns whether both are done.
     pub(super) fn prepare(&self, core: &mut Core) -> Result<bool, String> {
-        let Some(number) = core.stage.barrier() else { return Ok(true) };
+        let Some(number) = core.stage.front.barrier() else { return Ok(true) };
         if self.guest.is_some() {
             return self.capture_as_guest(core, number).map(|()| true);
         }
@@ -72,24 +75,17 @@ impl FlowTask {
         }
         core.checkpoints.captured = number;
         let take = &mut |operator: usize, part, frame| {
-            into.take(StatePart { node: self.nodes[operator], instance: self.instance, part }, frame)
+            into.take(StatePart { node: self.operators.nodes[operator], instance: self.instance, part }, frame)
         };
         let captured = core.stage.snapshot(into.rows_max(), take).map(|snapshot| StageSnapshot {
             partitions: core.reader.as_mut().map(Reader::positions).or(snapshot.partitions),
             sink: prepared,
             ..snapshot
         });
-        Self::pass_barrier(core)?;
+        let Core { stage, outputs, .. } = core;
+        stage.front.pass_barrier(&mut |element| outputs.tell(&element));
         self.flow.barrier.capture(number, self.place(), captured);
         Ok(true)
-    }
-
-    /// Sends the barrier on.
-    pub(super) fn pass_barrier(core: &mut Core) -> Result<(), String> {
-        let Core { stage, outputs, .. } = core;
-        let mut told = Ok(());
-        stage.pass_barrier(&mut |element| told = outputs.tell(&element));
-        told
     }
 
     /// Whether the barrier of the last checkpoint waits for rows that nobody could read again. They are polled up to a

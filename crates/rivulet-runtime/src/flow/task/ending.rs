@@ -34,7 +34,7 @@ impl FlowTask {
         figures.state_bytes = 0;
         drop(figures);
         core.stage = Host::new(StageHost::new(Chain::new(Vec::new()), Vec::new(), 0), 0, || Chain::new(Vec::new()));
-        self.end_move(None, None);
+        self.end_move(None);
         core.sink = None;
         self.note_room(core);
         core.outputs = Outputs::default();

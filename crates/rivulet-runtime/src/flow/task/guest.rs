@@ -3,10 +3,10 @@
 
 use std::sync::atomic::Ordering;
 
-use rivulet_dataflow::{Element, StageSnapshot, StateError};
+use rivulet_dataflow::{Element, StageSnapshot};
 
 use super::{Core, FlowTask};
-use crate::flow::host::LEAVE;
+use crate::flow::host::{LEAVE, send_state};
 use crate::flow::idleness::SourceTime;
 use crate::flow::pipe::{GuestFigures, PipeError, Word};
 use crate::flow::reader::Reader;
@@ -20,10 +20,10 @@ const OTHERS: usize = 1;
 impl FlowTask {
     /// Does what the flow says that the guest works for.
     pub(super) fn hear_as_guest(&self, core: &mut Core) -> Result<(), String> {
-        let Some(outlet) = &self.guest else { return Ok(()) };
+        let Some((pipe, _)) = &self.guest else { return Ok(()) };
         // A source answers each barrier that it has heard of, before it hears what became of it.
         while !(core.reader.is_some() && core.checkpoints.lacks(self.flow.barrier.wanted()))
-            && let Some(word) = outlet.pipe.heard().map_err(text)?
+            && let Some(word) = pipe.heard().map_err(text)?
         {
             match word {
                 Word::Barrier(number) => self.flow.barrier.rest_at(number),
@@ -46,14 +46,14 @@ impl FlowTask {
 
     /// Gives the stage what has come by the pipe. Returns the number of rows, or `None` if nothing has.
     pub(super) fn give_of_pipe(&self, core: &mut Core, rows_max: usize) -> Result<Option<usize>, String> {
-        let Some(outlet) = &self.guest else { return Ok(None) };
+        let Some((pipe, _)) = &self.guest else { return Ok(None) };
         let mut given = None;
         while given < Some(self.flow.limits.batch_rows.min(rows_max))
-            && let Some((channel, element)) = outlet.pipe.take().map_err(text)?
+            && let Some((channel, element)) = pipe.take().map_err(text)?
         {
             let rows = if let Element::Batch(batch) = &element { batch.rows() } else { 0 };
             given = Some(given.unwrap_or(0) + rows);
-            core.stage.give(channel, element);
+            core.stage.front.give(channel, element);
         }
         self.counters.rows_in.fetch_add(given.unwrap_or(0) as u64, Ordering::Relaxed);
         Ok(given)
@@ -62,52 +62,38 @@ impl FlowTask {
     /// Sends the state at a barrier, and the barrier behind it. Timers rest until the flow goes on, since their output
     /// would count twice; behind the last barrier the guest ends.
     pub(super) fn capture_as_guest(&self, core: &mut Core, number: u64) -> Result<(), String> {
-        let Some(outlet) = &self.guest else { return Ok(()) };
-        let mut parts = 0;
-        let mut say = |operator, part, frame| {
-            parts += 1;
-            let said = outlet.pipe.say(Word::State { operator, part, frame });
-            said.map_err(|error| StateError::Mismatch(error.to_string()))
-        };
-        let snapshot = core.stage.snapshot(outlet.rows_max, &mut say).map_err(|error| error.to_string())?;
+        let Some((pipe, rows_max)) = &self.guest else { return Ok(()) };
+        let sent = send_state(&core.stage.front, &**pipe, *rows_max);
+        let (parts, snapshot) = sent.map_err(|error| error.to_string())?;
         let snapshot = StageSnapshot { partitions: core.reader.as_mut().map(Reader::positions), ..snapshot };
         core.checkpoints.captured = number;
         if number > core.checkpoints.gone_on {
             self.flow.barrier.rest_at(number);
         }
-        outlet.pipe.say(Word::Figures(self.guest_figures(core))).map_err(text)?;
-        outlet.pipe.say(Word::Captured { barrier: number, parts, snapshot }).map_err(text)?;
+        pipe.say(Word::Figures(self.guest_figures(core))).map_err(text)?;
+        pipe.say(Word::Captured { barrier: number, parts, snapshot }).map_err(text)?;
         core.has_ended = number == LEAVE;
-        Self::pass_barrier(core)
+        let Core { stage, outputs, .. } = core;
+        stage.front.pass_barrier(&mut |element| outputs.tell(&element));
+        Ok(())
     }
 
     /// Says now and then what it has done, how far an idle source is, and sends on what it has given.
     pub(super) fn tell_as_guest(&self, core: &mut Core) -> Result<(), String> {
-        let Some(outlet) = &self.guest else { return Ok(()) };
+        let Some((pipe, _)) = &self.guest else { return Ok(()) };
         let now_us = self.pool.clock.steady_us();
-        if now_us - core.told.at_us >= FIGURES_PERIOD_US && !core.has_ended {
-            core.told.at_us = now_us;
-            outlet.pipe.say(Word::Figures(self.guest_figures(core))).map_err(text)?;
+        if now_us - core.told_at_us >= FIGURES_PERIOD_US && !core.has_ended {
+            core.told_at_us = now_us;
+            pipe.say(Word::Figures(self.guest_figures(core))).map_err(text)?;
         }
         let is_told = |time: Option<SourceTime>| matches!(time, Some(SourceTime::Idle(_) | SourceTime::Ended));
         let reached = core.reader.as_ref().map(Reader::reached);
-        if is_told(reached) || is_told(core.told.reached) {
-            if let Some(time) = reached.filter(|_| reached != core.told.reached) {
-                outlet.pipe.say(Word::Reached(time)).map_err(text)?;
-            }
-            core.told.reached = reached;
+        let told = std::mem::replace(&mut core.told_reached, reached);
+        if let Some(time) = reached.filter(|_| reached != told && (is_told(reached) || is_told(told))) {
+            pipe.say(Word::Reached(time)).map_err(text)?;
         }
-        outlet.pipe.flush();
+        pipe.flush();
         Ok(())
-    }
-
-    /// Says to the flow why the guest has failed.
-    pub(super) fn say_why(&self, error: &str) {
-        if let Some(outlet) = &self.guest {
-            // Who is not there does not hear it.
-            let _ = outlet.pipe.say(Word::Failed(error.to_owned()));
-            outlet.pipe.flush();
-        }
     }
 
     fn guest_figures(&self, core: &Core) -> GuestFigures {

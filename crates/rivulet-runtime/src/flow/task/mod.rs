@@ -10,14 +10,14 @@ mod operators;
 mod report;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 use arrow::datatypes::Schema;
 use parking_lot::Mutex;
 use rivulet_dataflow::stage::StageHost;
 use rivulet_dataflow::{
-    Element, Fault, NodeId, OperatorError, Reason, Refusal, Refusals, Refused, Seconds, Sink, SlotTable, StageSnapshot,
+    Element, Fault, OperatorError, Reason, Refusal, Refusals, Refused, Seconds, Sink, SlotTable, StageSnapshot,
     StateError, StateFrame, Surroundings, TransactionalSink, Waits, panic_text,
 };
 
@@ -27,15 +27,15 @@ use super::idleness::SourceTime;
 use super::inbox::{FlowInbox, Sent};
 use super::measure::{OperatorCounters, Times, Turn};
 use super::peer::Peer;
-use super::pipe::Waker;
+use super::pipe::{Waker, Word};
 use super::reader::{Partition, Read, Reader};
 use super::state::{FlowState, Phase};
 use crate::pool::{DeadlineId, Pool};
 use crate::scheduler::{Budget, Rank, Runnable, Standing};
 use crate::{Activation, Histogram};
 use checkpoints::Checkpoints;
-pub(super) use moves::Outlet;
-use moves::{Moves, Told};
+pub(super) use moves::Wish;
+use moves::{Asked, Outlet};
 pub(super) use operators::Operators;
 
 /// How many refusals of a task are kept in words.
@@ -90,14 +90,16 @@ pub(super) struct FlowTaskParts {
 pub(crate) struct FlowTask {
     myself: Weak<Self>,
     stage: usize,
-    title: Arc<str>,
+    operators: Operators,
     instance: usize,
     /// The number of inputs of its first operator; none if it reads sources.
     inputs: usize,
     worker: usize,
     depth: usize,
     guest: Option<Outlet>,
-    moves: Moves,
+    asked: Mutex<Asked>,
+    /// Whether a move is wanted, or the task is away.
+    is_moving: AtomicBool,
     flow: Arc<FlowState>,
     pool: Arc<Pool>,
     inbox: FlowInbox,
@@ -121,8 +123,6 @@ pub(crate) struct FlowTask {
     in_stage: AtomicUsize,
     counters: Counters,
     times: Times,
-    nodes: Vec<NodeId>,
-    names: Vec<String>,
     measured: Vec<Arc<OperatorCounters>>,
     core: Mutex<Core>,
     figures: Mutex<Figures>,
@@ -139,6 +139,8 @@ struct Figures {
     waits: Waits,
     reached_us: Option<i64>,
     state_bytes: usize,
+    /// How long guests of it were busy, in microseconds.
+    away_busy_us: u64,
     /// The progress of its sources.
     progress: Option<(u64, u64)>,
 }
@@ -162,8 +164,9 @@ struct Core {
     /// Kept to reuse the memory.
     taken: Vec<Sent>,
     turn: Turn,
-    /// What it has told, if it is a guest.
-    told: Told,
+    /// Of a guest: when it told its figures, on the steady clock, and how far it told that its source is.
+    told_at_us: i64,
+    told_reached: Option<SourceTime>,
     /// Whether it has stopped with work left, because there was no room for what comes of it.
     is_held: bool,
     /// Whether the restored task had already ended.
@@ -192,9 +195,8 @@ impl FlowTask {
         let channels = if parts.partitions.is_some() { vec![0] } else { parts.channels };
         let mut front = StageHost::new(operators.chain(instance, &measured), channels, flow.limits.batch_rows);
         front.restore(&parts.restored, &parts.state)?;
-        let (title, nodes, names) = (operators.title.clone(), operators.nodes.clone(), operators.names());
-        let counted = measured.clone();
-        let stage = Host::new(front, operators.len(), move || operators.chain(instance, &counted));
+        let (made, counted) = (operators.clone(), measured.clone());
+        let stage = Host::new(front, operators.len(), move || made.chain(instance, &counted));
         if let Some(load) = pool.workers.get(parts.worker) {
             load.flow_tasks.fetch_add(1, Ordering::Relaxed);
         }
@@ -204,13 +206,14 @@ impl FlowTask {
         Ok(Arc::new_cyclic(|task: &Weak<Self>| Self {
             myself: task.clone(),
             stage: parts.stage,
-            title,
+            operators,
             instance,
             inputs,
             worker: parts.worker,
             depth: parts.depth,
             guest: parts.guest,
-            moves: Moves::default(),
+            asked: Mutex::default(),
+            is_moving: AtomicBool::new(false),
             inbox: FlowInbox::new(flow.limits),
             flow,
             upstream: OnceLock::new(),
@@ -228,8 +231,6 @@ impl FlowTask {
             in_stage: AtomicUsize::new(0),
             counters: Counters::default(),
             times: Times::default(),
-            nodes,
-            names,
             measured,
             figures: Mutex::default(),
             core: Mutex::new(Core {
@@ -242,7 +243,8 @@ impl FlowTask {
                 refusals: Refusals::new(refusals_max),
                 taken: Vec::new(),
                 turn: Turn::default(),
-                told: Told::default(),
+                told_at_us: 0,
+                told_reached: None,
                 is_held: false,
                 had_ended: parts.restored.has_ended,
                 is_overfull: false,
@@ -331,7 +333,7 @@ impl FlowTask {
         if wanted != 0 && !phase.ends() && !is_last {
             let lacks = checkpoints.lacks(wanted);
             if lacks {
-                stage.give(0, Element::Barrier(wanted));
+                stage.front.give(0, Element::Barrier(wanted));
             }
             return Ok(lacks.then_some(0));
         }
@@ -350,7 +352,7 @@ impl FlowTask {
             Read::Rows(batch) => {
                 rows = Some(batch.rows());
                 self.counters.rows_in.fetch_add(batch.rows() as u64, Ordering::Relaxed);
-                stage.give(0, Element::Batch(batch));
+                stage.front.give(0, Element::Batch(batch));
             }
             Read::Again => {}
             Read::Nothing(until_us) => {
@@ -363,12 +365,12 @@ impl FlowTask {
                 if self.guest.is_some() {
                     return Ok(None);
                 }
-                stage.give(0, Element::End);
+                stage.front.give(0, Element::End);
                 return Ok(rows);
             }
         }
         if let Some(watermark_us) = advanced {
-            stage.give(0, Element::Watermark(watermark_us));
+            stage.front.give(0, Element::Watermark(watermark_us));
         }
         Ok(rows)
     }
@@ -407,25 +409,25 @@ impl FlowTask {
                 rows += batch.rows();
                 self.times.take(&core.turn, batch.rows(), sent_us, now_us);
             }
-            core.stage.give(channel, element);
+            core.stage.front.give(channel, element);
         }
         self.counters.rows_in.fetch_add(rows as u64, Ordering::Relaxed);
         Some(rows)
     }
 
     /// Steps the stage until it has no work. Stops earlier when targets have no room, when one element has so much
-    /// output that other tasks should have a turn, and at a barrier or the end, where the sink is asked next. What comes
-    /// of a guest, and may come for ever, is taken step by step.
+    /// output that other tasks should have a turn, and at a barrier or the end, where the sink is asked next. What
+    /// comes of a guest, and may come for ever, is taken step by step.
     fn work_off(&self, core: &mut Core, now_us: i64) -> Result<(), String> {
-        core.stage.discard_open(matches!(self.flow.phase(), Phase::Stopping | Phase::Cancelled));
+        core.stage.front.discard_open(matches!(self.flow.phase(), Phase::Stopping | Phase::Cancelled));
         loop {
             self.run_stage(core, now_us, Host::step)?;
-            if core.stage.has_ended() {
+            if core.stage.front.has_ended() {
                 Self::finish(core);
                 return Ok(());
             }
             let stage = &core.stage;
-            let goes_on = stage.away.is_none() && stage.has_work() && !stage.has_more();
+            let goes_on = stage.away.is_none() && stage.has_work() && !stage.front.has_more();
             if !(goes_on && self.may_write(core) && core.outputs.have_room()) {
                 return Ok(());
             }
@@ -444,9 +446,10 @@ impl FlowTask {
         let mut failed = None;
         let mut rows_out = 0;
         let mut out = |element: Element| {
-            rows_out += if let Element::Batch(batch) = &element { batch.rows() as u64 } else { 0 };
-            let sent = match (element, &mut *sink) {
-                (Element::Batch(batch), Some(sink)) => {
+            let Element::Batch(batch) = element else { return outputs.tell(&element) };
+            rows_out += batch.rows() as u64;
+            let sent = match sink {
+                Some(sink) => {
                     if let Some(tap) = &self.tap {
                         tap(&batch);
                     }
@@ -456,8 +459,7 @@ impl FlowTask {
                     batch.arrival_us.iter().for_each(|&arrival_us| latency_us.record(now_us - arrival_us));
                     written
                 }
-                (Element::Batch(batch), None) => outputs.send(batch),
-                (element, _) => outputs.tell(&element),
+                None => outputs.send(batch),
             };
             if let Err(error) = sent {
                 failed.get_or_insert(error);
@@ -507,7 +509,7 @@ impl FlowTask {
 
     /// Updates the figures and flushes the sink.
     fn count_and_send(&self, core: &mut Core) -> Result<(), String> {
-        self.figures.lock().reached_us = core.stage.reached_us();
+        self.figures.lock().reached_us = core.stage.front.reached_us();
         if let Some(sink) = core.sink.as_mut().filter(|_| !core.is_finishing) {
             sink.flush().map_err(|error| error.0)?;
         }
@@ -522,7 +524,7 @@ impl FlowTask {
         let mut rows = 0;
         core.is_held = false;
         // What lies in the stage counts before what is taken.
-        let held = core.stage.rows_waiting();
+        let held = core.stage.front.rows_waiting();
         // Each pass asks the sink at most once: to commit a checkpoint, to prepare one, or to finish.
         let outcome = loop {
             self.hear_as_guest(core)?;
@@ -537,7 +539,7 @@ impl FlowTask {
                     Phase::Draining | Phase::Stopping | Phase::Cancelled => {}
                 }
             }
-            if !self.commit(core)? || (core.stage.barrier().is_some() && !self.prepare(core)?) {
+            if !self.commit(core)? || (core.stage.front.barrier().is_some() && !self.prepare(core)?) {
                 break Activation::Ran(rows);
             }
             if core.is_finishing {
@@ -575,7 +577,7 @@ impl FlowTask {
             self.commit(core)?;
         }
         if !core.is_finishing && !is_at_barrier && !core.checkpoints.is_committing() {
-            self.run_stage(core, clock.now_us(), Host::tick)?;
+            self.run_stage(core, clock.now_us(), |host, with, out| host.front.tick(with, out))?;
         }
         self.count_and_send(core)?;
         self.times.end(&mut core.turn, core.is_held, clock.steady_us());
@@ -583,7 +585,7 @@ impl FlowTask {
     }
 
     fn note_deadline(&self, core: &Core) {
-        let of_operators = core.stage.deadline_us().unwrap_or(i64::MAX);
+        let of_operators = core.stage.front.deadline_us().unwrap_or(i64::MAX);
         // Sources that may have rows now need no timer: the task goes on by itself, or when its targets have room.
         let of_sources = match self.sources_at_us.load(Ordering::Acquire) {
             SOURCES_READY => i64::MAX,
@@ -591,7 +593,9 @@ impl FlowTask {
         };
         // A sink that commits now and then is flushed even while no rows come.
         let of_sink = match core.sink {
-            Some(_) if core.is_finishing || core.stage.barrier().is_some() || core.checkpoints.is_committing() => {
+            Some(_)
+                if core.is_finishing || core.stage.front.barrier().is_some() || core.checkpoints.is_committing() =>
+            {
                 self.pool.clock.now_us() + FINISHED_ASKED_US
             }
             Some(_) => self.pool.clock.now_us() + SINK_FLUSH_US,
@@ -621,7 +625,7 @@ impl Peer for FlowTask {
     }
 
     fn rests(&self) -> bool {
-        self.aligned.is_some() || self.moves.are_on()
+        self.aligned.is_some() || self.is_moving.load(Ordering::Acquire)
     }
 
     fn results_final_to(&self) -> Option<u64> {
@@ -676,7 +680,11 @@ impl Runnable for FlowTask {
         let worked = catch_unwind(AssertUnwindSafe(|| self.work(&mut core, budget)))
             .unwrap_or_else(|panic| Err(format!("a defect of the engine: {}", panic_text(&*panic))));
         let outcome = worked.unwrap_or_else(|error| {
-            self.say_why(&error);
+            if let Some((pipe, _)) = &self.guest {
+                // Who is not there does not hear it.
+                let _ = pipe.say(Word::Failed(error.clone()));
+                pipe.flush();
+            }
             self.flow.fail(error, transactional(&mut core.sink).is_some_and(|sink| sink.has_rolled_back()));
             Activation::Ran(0)
         });
@@ -685,7 +693,7 @@ impl Runnable for FlowTask {
         } else {
             self.note_deadline(&core);
         }
-        self.in_stage.store(core.stage.rows_waiting(), Ordering::Relaxed);
+        self.in_stage.store(core.stage.front.rows_waiting(), Ordering::Relaxed);
         outcome
     }
 
@@ -705,7 +713,7 @@ impl Runnable for FlowTask {
             return true;
         }
         // A task that waits for a device is run by the timer.
-        let waits = core.is_finishing || core.stage.barrier().is_some() || core.checkpoints.is_committing();
+        let waits = core.is_finishing || core.stage.front.barrier().is_some() || core.checkpoints.is_committing();
         if core.has_ended || waits || !core.outputs.have_room() {
             return false;
         }
@@ -725,7 +733,7 @@ impl Runnable for FlowTask {
                 && core.reader.as_ref().is_none_or(|reader| self.may_read(reader))
         };
         let has_to_rest = || core.reader.is_some() && core.checkpoints.lacks(self.flow.barrier.wanted());
-        let has_come = || self.guest.as_ref().is_some_and(|outlet| outlet.pipe.has_some());
+        let has_come = || self.guest.as_ref().is_some_and(|(pipe, _)| pipe.has_some());
         has_to_end || core.stage.has_work() || !self.inbox.is_empty() || has_come() || has_to_rest() || may_ask()
     }
 }

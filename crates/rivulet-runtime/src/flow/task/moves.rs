@@ -1,60 +1,37 @@
 //! What a task knows of moves: as one that moves, and as a guest.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use parking_lot::Mutex;
-
-use crate::flow::host::Placement;
-use crate::flow::idleness::SourceTime;
+use crate::flow::host::{MoveStep, Placement};
 use crate::flow::pipe::Pipe;
 use crate::flow::reader::Partition;
 
-/// What others ask of a task about moves, and what they are told.
-#[derive(Default)]
-pub(super) struct Moves {
-    /// Whether a move is wanted, or the task is away.
-    pub(super) are_on: AtomicBool,
-    pub(super) asked: Mutex<Asked>,
-}
-
 /// What is asked of a task that is to move, or has.
 #[derive(Default)]
-pub(super) struct Asked {
+pub(in crate::flow) struct Asked {
     pub(super) wish: Option<Wish>,
     /// Why its guest is lost.
-    pub(super) lost: Option<String>,
+    pub(in crate::flow) lost: Option<String>,
     /// Its partitions, opened again.
-    pub(super) reopened: Option<Vec<Partition>>,
+    pub(in crate::flow) reopened: Option<Vec<Partition>>,
     pub(super) placement: Option<Placement>,
     /// Since when its guest has left something unanswered, on the steady clock, and by which pipe.
     pub(super) unanswered: Option<(i64, Arc<dyn Pipe>)>,
 }
 
-/// A move that is wanted.
-pub(super) enum Wish {
-    Out(Arc<dyn Pipe>, usize),
-    Back,
-}
-
-impl Moves {
-    /// Whether a move is wanted, or the task is away.
-    pub(super) fn are_on(&self) -> bool {
-        self.are_on.load(Ordering::Acquire)
+impl Asked {
+    /// Where the task is, if it is away or about to go.
+    pub(super) fn away(&mut self) -> Option<&mut Placement> {
+        self.placement.as_mut().filter(|placement| placement.step != MoveStep::Home)
     }
 }
 
-/// What leads from a guest to the flow that it works for.
-pub(in crate::flow) struct Outlet {
-    pub(in crate::flow) pipe: Arc<dyn Pipe>,
-    /// State is exported in parts of up to so many rows.
-    pub(in crate::flow) rows_max: usize,
+/// A move that is wanted.
+pub(in crate::flow) enum Wish {
+    /// To the guest behind the pipe: rows of a part of its state, and bytes of state at most.
+    Out(Arc<dyn Pipe>, usize, usize),
+    Back,
 }
 
-/// What a guest has told last.
-#[derive(Default)]
-pub(super) struct Told {
-    /// When it told its figures, on the steady clock.
-    pub(super) at_us: i64,
-    pub(super) reached: Option<SourceTime>,
-}
+/// What leads from a guest to the flow that it works for. State goes along it in parts of up to so many rows.
+pub(super) type Outlet = (Arc<dyn Pipe>, usize);

@@ -1,42 +1,37 @@
 //! How a task moves to a guest and back.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::moves::{Asked, Wish};
 use super::{Core, FlowTask, SOURCES_READY};
-use crate::flow::host::{MoveError, MoveStep, Placement};
+use crate::flow::host::{LEAVE, MoveError, MoveStep, Placement};
 use crate::flow::idleness::SourceTime;
-use crate::flow::pipe::{Pipe, Word};
-use crate::flow::reader::{Partition, Reader};
+use crate::flow::pipe::Word;
+use crate::flow::reader::Reader;
 use crate::flow::state::Phase;
 
 impl FlowTask {
     /// See [`Flow::redirect`](crate::Flow::redirect).
-    pub(in crate::flow) fn redirect(&self, pipe: Arc<dyn Pipe>, rows_max: usize) -> Result<(), MoveError> {
-        if self.writes {
+    pub(in crate::flow) fn redirect(&self, wish: Wish) -> Result<(), MoveError> {
+        // What its operators give comes back, and is written here.
+        if self.writes && self.operators.nodes.is_empty() {
             return Err(MoveError::Sink(self.stage));
         }
         if self.letters.is_some() {
             return Err(MoveError::Letters(self.stage));
         }
-        let mut asked = self.moves.asked.lock();
-        if asked.placement.as_ref().is_some_and(|placement| placement.step != MoveStep::Home) {
+        let mut asked = self.asked.lock();
+        if asked.away().is_some() {
             return Err(MoveError::Away);
         }
         // Who ends looks at the wish behind this.
         if self.final_to() == u64::MAX {
             return Err(MoveError::Ended);
         }
-        let placement = Placement {
-            stage: self.stage,
-            instance: self.instance,
-            since_us: self.pool.clock.now_us(),
-            ..Placement::default()
-        };
-        let wish = Some(Wish::Out(pipe, rows_max));
-        *asked = Asked { wish, placement: Some(placement), ..Asked::default() };
-        self.moves.are_on.store(true, Ordering::Release);
+        let ((stage, instance), since_us) = (self.place(), self.pool.clock.now_us());
+        let placement = Some(Placement { stage, instance, since_us, ..Placement::default() });
+        *asked = Asked { wish: Some(wish), placement, ..Asked::default() };
+        self.is_moving.store(true, Ordering::Release);
         drop(asked);
         self.schedule();
         Ok(())
@@ -44,36 +39,29 @@ impl FlowTask {
 
     /// See [`Flow::bring_back`](crate::Flow::bring_back).
     pub(in crate::flow) fn bring_back(&self) -> Result<(), MoveError> {
-        let mut asked = self.moves.asked.lock();
-        let asked = &mut *asked;
-        let away = asked.placement.as_mut().filter(|placement| placement.step != MoveStep::Home);
-        let placement = away.ok_or(MoveError::Home)?;
-        if asked.wish.take_if(|wish| matches!(wish, Wish::Out(..))).is_some() {
-            placement.step = MoveStep::Home;
-        } else {
-            asked.wish = Some(Wish::Back);
+        let mut asked = self.asked.lock();
+        let (wish, away) = (asked.wish.take(), asked.away().ok_or(MoveError::Home)?);
+        match wish {
+            Some(Wish::Out(..)) => {
+                away.step = MoveStep::Home;
+                self.is_moving.store(false, Ordering::Release);
+            }
+            _ => asked.wish = Some(Wish::Back),
         }
+        drop(asked);
         self.schedule();
         Ok(())
     }
 
-    /// See [`Flow::reopened`](crate::Flow::reopened).
-    pub(in crate::flow) fn reopened(&self, partitions: Vec<Partition>) {
-        self.moves.asked.lock().reopened = Some(partitions);
+    /// Asks something of a task that moves.
+    pub(in crate::flow) fn ask(&self, asks: impl FnOnce(&mut Asked)) {
+        asks(&mut self.asked.lock());
         self.schedule();
-    }
-
-    /// See [`Flow::lose`](crate::Flow::lose).
-    pub(in crate::flow) fn lose(&self, why: &str) {
-        if self.moves.are_on() {
-            self.moves.asked.lock().lost = Some(why.to_owned());
-            self.schedule();
-        }
     }
 
     /// Where the task runs, if it was ever moved.
     pub(in crate::flow) fn placement(&self) -> Option<Placement> {
-        let asked = self.moves.asked.lock();
+        let asked = self.asked.lock();
         let (placement, unanswered) = (asked.placement.clone()?, asked.unanswered.clone());
         // No lock is held while a pipe is asked, which has locks of its own.
         drop(asked);
@@ -85,47 +73,43 @@ impl FlowTask {
 
     /// Goes on with a move, and tells the guest what it must know.
     pub(super) fn move_on(&self, core: &mut Core) -> Result<(), String> {
-        if !self.moves.are_on() {
+        if !self.is_moving.load(Ordering::Acquire) {
             return Ok(());
         }
-        let lost = self.moves.asked.lock().lost.take();
-        if let Some(why) = lost.or_else(|| core.stage.lost.take()) {
-            if !matches!(core.stage.step_of_move(), None | Some(MoveStep::Beginning)) {
-                return self.fail_as_crash(why);
-            }
-            return self.stay(core, Some(why));
+        let has_begun = !matches!(core.stage.step_of_move(), None | Some(MoveStep::Beginning));
+        match self.why_lost(core) {
+            Some(why) if has_begun => return self.fail_as_crash(why),
+            Some(why) => return self.stay(core, Some(why)),
+            None => {}
         }
-        if self.is_too_late(core) {
-            return self.stay(core, Some("the query is coming to its end".into()));
+        if has_begun {
+            self.follow(core);
         }
-        self.follow(core);
         while let Some(word) = self.news(core) {
-            if let Some(away) = &mut core.stage.away {
-                away.note(&word);
-            }
-            core.stage.say(word);
+            core.stage.tell(word);
         }
-        if self.may_come_home(core) {
-            if self.aligned.is_some() {
-                let reopened = self.moves.asked.lock().reopened.take();
-                core.reader = Some(Reader::new(reopened.unwrap_or_default()));
-                // What is durable of the reader before says nothing of this one.
-                core.checkpoints.captured = 0;
-            }
-            return self.stay(core, None);
+        if !self.may_come_home(core) {
+            return Ok(());
         }
-        Ok(())
+        if self.aligned.is_some() {
+            let reopened = self.asked.lock().reopened.take();
+            core.reader = Some(Reader::new(reopened.unwrap_or_default()));
+            // What is durable of the reader before says nothing of this one.
+            core.checkpoints.captured = 0;
+        }
+        self.stay(core, None)
     }
 
     /// Follows what the guest has told.
     fn follow(&self, core: &mut Core) {
-        let reached_us = core.stage.reached_us();
-        let Some(away) = core.stage.away.as_mut().filter(|away| away.placement.step != MoveStep::Beginning) else {
-            return;
-        };
+        let reached_us = core.stage.front.reached_us();
+        let Some(away) = &mut core.stage.away else { return };
         let (figures, counted) = (&away.placement.figures, &away.counted);
         let more = figures.refused.iter().zip(&counted.refused).map(|(now, before)| now.saturating_sub(*before));
-        self.figures.lock().refused.iter_mut().zip(more).for_each(|(all, more)| *all += more);
+        let mut own = self.figures.lock();
+        own.refused.iter_mut().zip(more).for_each(|(all, more)| *all += more);
+        own.away_busy_us += figures.busy_us.saturating_sub(counted.busy_us);
+        drop(own);
         if self.aligned.is_some() {
             self.counters.rows_in.fetch_add(figures.rows_in.saturating_sub(counted.rows_in), Ordering::Relaxed);
             if let Some(reader) = core.reader.take() {
@@ -161,34 +145,36 @@ impl FlowTask {
         away.reached.filter(|reached| matches!(reached, SourceTime::Idle(_)))?;
         let time_us = self.flow.idleness.time_us(place)?;
         // It answers by its watermark, and hears the next time then.
-        let is_answered = |told_us: i64| core.stage.reached_us() >= Some(told_us.saturating_sub(away.lateness_us));
+        let is_answered =
+            |told_us: i64| core.stage.front.reached_us() >= Some(told_us.saturating_sub(away.lateness_us));
         let may_hear = away.others_told.is_none_or(|told_us| told_us < time_us && is_answered(told_us));
         may_hear.then_some(Word::Others(time_us))
     }
 
     /// Whether [`FlowTask::move_on`] has something to do.
     pub(super) fn moves_on(&self, core: &Core) -> bool {
-        let is_lost = || core.stage.lost.is_some() || self.moves.asked.lock().lost.is_some();
-        let moves_on = || is_lost() || self.is_too_late(core) || self.may_come_home(core) || self.news(core).is_some();
-        self.moves.are_on() && moves_on()
+        let moves_on = || self.why_lost(core).is_some() || self.may_come_home(core) || self.news(core).is_some();
+        self.is_moving.load(Ordering::Acquire) && moves_on()
     }
 
-    /// Whether the flow ends before the guest has begun. The task stays, or its end would wait for the guest.
-    fn is_too_late(&self, core: &Core) -> bool {
-        core.stage.step_of_move() == Some(MoveStep::Beginning) && self.flow.phase().ends()
+    /// Why the guest is lost. It is not waited for if the flow ends before it has begun.
+    fn why_lost(&self, core: &Core) -> Option<String> {
+        let is_too_late = core.stage.step_of_move() == Some(MoveStep::Beginning) && self.flow.phase().ends();
+        let lost = self.asked.lock().lost.clone().or_else(|| core.stage.lost.clone());
+        lost.or_else(|| is_too_late.then(|| "the query is coming to its end".into()))
     }
 
     /// Whether a wanted move may begin: between two elements, and while no checkpoint is made, so that moves and
     /// checkpoints need not know of each other.
     pub(super) fn may_begin_move(&self, core: &Core) -> bool {
-        if !self.moves.are_on() || self.flow.barrier.wanted() != 0 {
+        if !self.is_moving.load(Ordering::Acquire) || self.flow.barrier.wanted() != 0 {
             return false;
         }
-        match &self.moves.asked.lock().wish {
+        match &self.asked.lock().wish {
             Some(Wish::Out(..)) => {
                 // What a source has read is part of its position.
                 let is_processed = self.aligned.is_none() || !core.stage.has_work();
-                core.stage.away.is_none() && core.stage.is_between() && is_processed && !self.flow.phase().ends()
+                core.stage.away.is_none() && core.stage.front.is_between() && is_processed && !self.flow.phase().ends()
             }
             Some(Wish::Back) => core.stage.is_running(),
             None => core.stage.is_running() && self.is_over(core),
@@ -203,7 +189,7 @@ impl FlowTask {
 
     /// Whether the state is back, and so are its partitions if it is still to read any.
     fn may_come_home(&self, core: &Core) -> bool {
-        let is_open = || self.aligned.is_none() || self.moves.asked.lock().reopened.is_some();
+        let is_open = || self.aligned.is_none() || self.asked.lock().reopened.is_some();
         core.stage.is_back() && (self.is_over(core) || is_open())
     }
 
@@ -212,23 +198,21 @@ impl FlowTask {
         if !self.may_begin_move(core) {
             return Ok(());
         }
-        let mut asked = self.moves.asked.lock();
+        let mut asked = self.asked.lock();
         let (wish, placement) = (asked.wish.take(), asked.placement.clone());
         drop(asked);
-        let (Some(Wish::Out(pipe, rows_max)), Some(placement)) = (wish, placement) else {
-            core.stage.come_back();
+        let (Some(Wish::Out(pipe, rows_max, bytes_max)), Some(placement)) = (wish, placement) else {
+            core.stage.tell(Word::Barrier(LEAVE));
             return Ok(());
         };
-        self.run_stage(core, self.pool.clock.now_us(), |host, with, out| host.flush(with, out))?;
+        self.run_stage(core, self.pool.clock.now_us(), |host, with, out| host.front.flush(with, out))?;
         let partitions = core.reader.as_mut().map(Reader::positions);
         // A checkpoint that was captured before does not have these positions.
         core.checkpoints.captured = 0;
         self.sources_at_us.store(i64::MAX, Ordering::Release);
         let clock = self.pool.clock.clone();
-        match core.stage.leave((pipe, rows_max), (placement, partitions, self.inputs), clock) {
-            Ok(()) => Ok(()),
-            Err(why) => self.stay(core, Some(why)),
-        }
+        let left = core.stage.leave((pipe, rows_max, bytes_max), (placement, partitions, self.inputs), clock);
+        left.or_else(|why| self.stay(core, Some(why)))
     }
 
     /// What the guest had is lost, as in a crash.
@@ -242,43 +226,27 @@ impl FlowTask {
         if core.reader.is_some() {
             self.sources_at_us.store(SOURCES_READY, Ordering::Release);
         }
-        match core.stage.come_home() {
-            Ok(home) => self.end_move(home, why),
-            Err(error) => return self.fail_as_crash(error.to_string()),
-        }
+        core.stage.come_home().or_else(|error| self.fail_as_crash(error.to_string()))?;
+        self.end_move(why);
         Ok(())
     }
 
     /// The task is at home, or has ended wherever it ran.
-    pub(super) fn end_move(&self, home: Option<Placement>, why: Option<String>) {
-        let mut asked = self.moves.asked.lock();
-        let placement = home.or_else(|| asked.placement.take());
-        let placement = placement.map(|placement| Placement { step: MoveStep::Home, why, ..placement });
+    pub(super) fn end_move(&self, why: Option<String>) {
+        let mut asked = self.asked.lock();
+        let (step, since_us) = (MoveStep::Home, self.pool.clock.now_us());
+        let placement = asked.placement.take();
+        let placement = placement.map(|placement| Placement { step, since_us, reopens: None, why, ..placement });
         *asked = Asked { placement, ..Asked::default() };
-        self.moves.are_on.store(false, Ordering::Release);
+        self.is_moving.store(false, Ordering::Release);
     }
 
     /// Sends on what the guest is given, and notes how far the move is.
     pub(super) fn note_placement(&self, core: &Core) {
-        if !self.moves.are_on() {
-            return;
-        }
-        core.stage.away.iter().for_each(|away| away.pipe.flush());
-        let mut asked = self.moves.asked.lock();
-        match &core.stage.away {
-            Some(away) => {
-                asked.placement = Some(away.placement.clone());
-                asked.unanswered = away.unanswered_since_us.map(|since_us| (since_us, away.pipe.clone()));
-            }
-            None if asked.wish.is_none() => self.moves.are_on.store(false, Ordering::Release),
-            None => {}
-        }
-    }
-
-    /// Tells the guest that the checkpoint with its positions is durable.
-    pub(super) fn tell_durable(&self, core: &mut Core) {
-        if self.aligned.is_some() && core.stage.is_running() {
-            core.stage.say(Word::Durable);
-        }
+        let Some(away) = &core.stage.away else { return };
+        away.pipe.flush();
+        let mut asked = self.asked.lock();
+        asked.placement = Some(away.placement.clone());
+        asked.unanswered = away.unanswered_since_us.map(|since_us| (since_us, away.pipe.clone()));
     }
 }

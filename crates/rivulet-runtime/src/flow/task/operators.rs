@@ -17,6 +17,7 @@ pub(in crate::flow) struct Operators {
     addresses: Vec<Option<Arc<Address>>>,
     /// Their nodes in the dataflow.
     pub(super) nodes: Vec<NodeId>,
+    pub(super) names: Vec<String>,
     key_groups: KeyGroups,
 }
 
@@ -28,6 +29,7 @@ impl Operators {
             factories: stage.operators(dataflow).cloned().collect(),
             addresses: stage.operator_nodes(dataflow).map(|node| dataflow.address(node).cloned()).collect(),
             nodes: stage.operator_nodes(dataflow).collect(),
+            names: stage.operators(dataflow).map(|factory| factory.describe().operator).collect(),
             key_groups: dataflow.key_groups(),
         }
     }
@@ -45,10 +47,5 @@ impl Operators {
     /// Their number.
     pub(in crate::flow) fn len(&self) -> usize {
         self.factories.len()
-    }
-
-    /// Their names.
-    pub(super) fn names(&self) -> Vec<String> {
-        self.factories.iter().map(|factory| factory.describe().operator).collect()
     }
 }

@@ -30,13 +30,13 @@ impl FlowTask {
         let (waiting_rows, waiting_rows_max) = self.inbox.rows();
         let one = TaskReport {
             stage: self.stage,
-            name: self.title.clone(),
+            name: self.operators.title.clone(),
             instance: self.instance,
             worker: self.pool.policy.is_balanced().then_some(self.worker),
             node: self.pool.node(self.worker).filter(|_| self.pool.policy.is_balanced()),
             rows_in: self.counters.rows_in.load(Ordering::Relaxed),
             rows_out: self.counters.rows_out.load(Ordering::Relaxed),
-            busy_us: self.times.busy_us.load(Ordering::Relaxed),
+            busy_us: self.times.busy_us.load(Ordering::Relaxed) + figures.away_busy_us,
             ready_us: self.times.ready_us.load(Ordering::Relaxed),
             blocked_us: self.times.blocked_us.load(Ordering::Relaxed),
             queued_row_us: self.times.queued_row_us.load(Ordering::Relaxed),
@@ -47,9 +47,10 @@ impl FlowTask {
             waiting_rows_max,
             watermark_us: figures.reached_us,
             operators: self
+                .operators
                 .names
                 .iter()
-                .zip(&self.nodes)
+                .zip(&self.operators.nodes)
                 .zip(&self.measured)
                 .map(|((name, &node), counters)| counters.report(name, node))
                 .collect(),

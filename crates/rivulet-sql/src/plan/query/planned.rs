@@ -71,9 +71,13 @@ impl QueryPlan {
             let table = self.tables.iter().map(|table| table.name()).find(|name| is_of(name)).unwrap_or_default();
             return Some(format!("looks rows up in the table '{table}', which a worker has not"));
         }
-        let identity = self.identities.get(&node)?;
-        let uses_model = self.versions.iter().any(|version| identity.contains(version));
-        uses_model.then(|| "uses a model, whose file a worker has not".into())
+        self.calls_model(node).then(|| "uses a model, whose file a worker has not".into())
+    }
+
+    /// Whether an operator calls a model.
+    pub fn calls_model(&self, node: NodeId) -> bool {
+        let identity = self.identities.get(&node);
+        identity.is_some_and(|identity| self.versions.iter().any(|version| identity.contains(version)))
     }
 }
 

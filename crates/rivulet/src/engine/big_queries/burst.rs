@@ -8,18 +8,18 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use arrow::datatypes::Field;
 use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::{Clock, PartitionState};
 use rivulet_runtime::{Flow, FlowLimits, MoveError, MoveStep, Placement};
-use rivulet_sql::{Operators, QueryPlan, name_in_sql};
+use rivulet_sql::{Operators, QueryPlan, Table, name_in_sql, type_name};
 
-use super::declared::{names, text_of};
+use super::declared::{names, text_of, told};
 use super::note::ROWS_OF_ONE_PIECE;
 use super::{BigQueries, OneQuery, Remembered, run};
 use crate::burst::message::Hold;
 use crate::burst::pipe::LinkPipe;
-use crate::burst::{columns, moves};
+use crate::burst::{On, columns, moves};
 use crate::counted::counted;
 use crate::engine::threads::Threads;
 use crate::service::{ErrorKind, FullName, QueryState, ServiceError, Tenant};
@@ -27,6 +27,9 @@ use crate::service::{ErrorKind, FullName, QueryState, ServiceError, Tenant};
 /// How often burst workers are looked at, and how often if there are none.
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 const IDLE_PERIOD: Duration = Duration::from_secs(1);
+
+/// The most bytes of state of a task on a worker: all of it crosses the wire at each checkpoint.
+const STATE_BYTES_MAX: usize = 256 << 20;
 
 /// A task that has a place: where it is, the pipe to the place, and who gives it.
 type Held = ((usize, usize), Arc<LinkPipe>, On);
@@ -54,19 +57,6 @@ pub(in crate::engine) struct Burst {
     /// What was last decided about it.
     pub(in crate::engine) why: String,
 }
-
-/// The worker that has a task.
-#[derive(Clone)]
-pub(super) struct On {
-    /// Its number in the roster, and its name.
-    worker: u64,
-    name: String,
-    /// Whether the source of the task is being opened here, because it comes home.
-    reopens: bool,
-}
-
-/// Tasks of queries on burst workers, by query, stage and instance. Tasks that came home stay until the query ends.
-pub(super) type OnWorkers = Mutex<BTreeMap<(u64, usize, usize), On>>;
 
 /// A running query, and stages of it by their indices.
 struct Meant {
@@ -132,10 +122,11 @@ impl BigQueries {
             return Ok("so much of it is on burst workers already, nothing was done".into());
         }
         let (held, mut why) = self.hold(name, &meant, &wanted)?;
-        let mut moved = Vec::new();
+        let (mut moved, mut workers) = (Vec::new(), BTreeSet::new());
         for (place, pipe, on) in held {
-            match meant.flow().redirect(place, pipe, ROWS_OF_ONE_PIECE) {
+            match meant.flow().redirect(place, pipe, ROWS_OF_ONE_PIECE, STATE_BYTES_MAX) {
                 Ok(()) => {
+                    workers.insert(on.name.clone());
                     self.on_workers.lock().insert((meant.number, place.0, place.1), on);
                     moved.push(place);
                 }
@@ -144,26 +135,22 @@ impl BigQueries {
         }
         let placements = meant.wait(&moved, self.opener.burst().answer_max, |one| one.step != MoveStep::Beginning);
         let begun = placements.iter().filter(|one| one.step == MoveStep::Running).count();
-        why.extend(placements.iter().filter_map(|one| one.why.clone()));
+        let stayed = placements.iter().filter(|one| one.step == MoveStep::Home);
+        why.extend(stayed.filter_map(|one| one.why.clone()));
+        why.dedup();
         let waiting = placements.iter().filter(|one| one.step == MoveStep::Beginning).count();
         if begun + waiting == 0 {
-            why.dedup();
+            if why.is_empty() {
+                why.push("the query has ended".into());
+            }
             return Err(ServiceError::new(ErrorKind::Unavailable, why.join("; ")).with_hint("SHOW BURSTS shows more"));
         }
-        let on = self.names_on(&meant, &moved);
-        let rest = if waiting > 0 { format!("; {waiting} more go as soon as they can") } else { String::new() };
-        Ok(format!(
-            "{begun} of {} are on burst workers now: {}{rest}",
-            counted(wanted.len() as u64, "task"),
-            on.join(", ")
-        ))
-    }
-
-    /// The names of the workers that have the tasks at these places.
-    fn names_on(&self, meant: &Meant, places: &[(usize, usize)]) -> Vec<String> {
-        let on = self.on_workers.lock();
-        let names = places.iter().filter_map(|(stage, one)| on.get(&(meant.number, *stage, *one)));
-        names.map(|on| on.name.clone()).collect::<BTreeSet<_>>().into_iter().collect()
+        let workers = Vec::from_iter(workers).join(", ");
+        let mut rest = if waiting > 0 { format!("; {waiting} more go as soon as they can") } else { String::new() };
+        if !why.is_empty() {
+            rest.push_str(&format!("; not the others: {}", why.join("; ")));
+        }
+        Ok(format!("{begun} of {} are on burst workers now: {workers}{rest}", counted(wanted.len() as u64, "task")))
     }
 
     /// Asks workers for places for these tasks. Returns those that it got, and why it did not get others.
@@ -174,19 +161,40 @@ impl BigQueries {
         wanted: &[(usize, usize)],
     ) -> Result<(Vec<Held>, Vec<String>), ServiceError> {
         let roster = self.opener.permitted.links().roster();
+        // A worker is of the tenant of its token, and only an administrator of the server may have one.
+        if !name.tenant.is_default() {
+            let message = format!("burst workers are of the default tenant, and '{name}' is not");
+            return Err(ServiceError::new(ErrorKind::Conflict, message));
+        }
+        let mut workers = roster.workers();
+        let none = match workers.is_empty() {
+            true => "no burst worker is connected",
+            false => "the burst workers that are connected end too soon",
+        };
         let none = || {
-            ServiceError::new(ErrorKind::Unavailable, "no burst worker is connected")
+            ServiceError::new(ErrorKind::Unavailable, none)
                 .with_hint("start one on another machine: rivulet burst-worker --connect HOST:PORT")
         };
-        // A worker is of the tenant of its token, and only an administrator of the server may have one.
-        let mut workers = if name.tenant.is_default() { roster.workers() } else { Vec::new() };
         workers.retain(|one| !self.ends_soon(one.ends_us));
-        let (script, fingerprint) = (self.script_of(&name.tenant, &meant.text), meant.plan.fingerprint());
-        let mut asked = Vec::new();
+        let script = |&stage: &usize| (stage, self.script_of(name, meant, stage));
+        let (scripts, fingerprint) =
+            (meant.stages.iter().map(script).collect::<BTreeMap<_, _>>(), meant.plan.fingerprint());
+        let (mut asked, mut why) = (Vec::new(), Vec::new());
         for &place in wanted {
+            if workers.is_empty() {
+                return Err(none());
+            }
+            let (script, with_credentials) = &scripts[&place.0];
             // The one that has the least to do.
-            let worker = workers.iter_mut().min_by_key(|one| (one.tickets + 1) * 1_000 / one.threads.max(1));
-            let worker = worker.ok_or_else(none)?;
+            let may_know = workers.iter_mut().filter(|one| with_credentials.is_none() || one.is_private);
+            let worker = may_know.min_by_key(|one| (one.tickets + 1) * 1_000 / one.threads.max(1));
+            let Some(worker) = worker else {
+                let source = with_credentials.as_deref().unwrap_or_default();
+                why.push(format!(
+                    "the source '{source}' has credentials, and no burst worker has an encrypted connection"
+                ));
+                continue;
+            };
             worker.tickets += 1;
             let nodes = meant.flow().stages()[place.0].nodes.clone();
             let (inputs, output) = columns(&meant.plan.dataflow, &nodes);
@@ -201,14 +209,17 @@ impl BigQueries {
                 limits: FlowLimits::default(),
             };
             let Ok(waker) = meant.flow().waker(place) else { continue };
-            if let Some(ticket) = roster.hold(worker.number, hold, (inputs, vec![output]), waker) {
-                let on = On { worker: worker.number, name: worker.name.clone(), reopens: false };
-                asked.push((place, ticket, on));
+            match roster.hold(worker.number, hold, (inputs, vec![output]), waker) {
+                Some(ticket) => {
+                    let on = On { worker: worker.number, name: worker.name.clone(), reopens: false };
+                    asked.push((place, ticket, on));
+                }
+                None => why.push(format!("the burst worker '{}' is gone", worker.name)),
             }
         }
         let tickets: Vec<u64> = asked.iter().map(|(_, ticket, _)| *ticket).collect();
         roster.wait(&tickets, self.opener.burst().answer_max);
-        let (mut held, mut why) = (Vec::new(), Vec::new());
+        let mut held = Vec::new();
         for (place, ticket, on) in asked {
             let outcome = roster.outcome(ticket);
             // A place that is not taken is given back.
@@ -221,24 +232,31 @@ impl BigQueries {
         Ok((held, why))
     }
 
-    /// The statements that create a query with this text, and declare what it may need.
-    fn script_of(&self, tenant: &Tenant, text: &str) -> String {
+    /// The statements that create a query, and declare what a worker needs to plan it and to run one of its stages; and
+    /// the name of the source with which the stage begins, if they have its credentials. They have no others.
+    fn script_of(&self, name: &FullName, meant: &Meant, stage: usize) -> (String, Option<String>) {
+        let source = meant.flow().stages()[stage].source(&meant.plan.dataflow);
+        let source = source.map(|source| &*meant.plan.sources[source].declaration.name.text);
+        let secrets = self.opener.host_of(name).secrets;
         let known = self.known.lock();
         let is_usable =
-            |(number, one): &(&u64, &Remembered)| one.tenant == *tenant && !known.absent.contains_key(number);
-        let declared = known.remembered.iter().filter(is_usable).filter_map(|(_, one)| text_of(&one.statement));
-        let declared: Vec<(&str, &str)> = declared.collect();
+            |(number, one): &(&u64, &Remembered)| one.tenant == name.tenant && !known.absent.contains_key(number);
+        let usable = known.remembered.iter().filter(is_usable);
+        let declared: Vec<_> = usable.filter_map(|(_, one)| Some((&one.statement, text_of(&one.statement)?))).collect();
         // What a statement names may name more.
-        let (mut needed, mut wanted) = (BTreeSet::new(), vec![text]);
+        let (mut needed, mut wanted) = (BTreeSet::new(), vec![&*meant.text]);
         while let Some(text) = wanted.pop() {
-            for (place, (name, other)) in declared.iter().enumerate() {
+            for (place, (_, (name, other))) in declared.iter().enumerate() {
                 if names(text, name) && needed.insert(place) {
                     wanted.push(other);
                 }
             }
         }
-        let texts = needed.into_iter().map(|place| declared[place].1);
-        texts.chain([text]).collect::<Vec<_>>().join(";\n")
+        let told = needed.into_iter().filter_map(|place| told(declared[place].0, source, &secrets));
+        let (told, have): (Vec<String>, Vec<bool>) = told.unzip();
+        let texts = meant.plan.tables.iter().map(|table| without_rows(table)).chain(told);
+        let script = texts.chain([meant.text.clone()]).collect::<Vec<_>>().join(";\n");
+        (script, source.filter(|_| have.contains(&true)).map(str::to_owned))
     }
 
     /// Brings tasks of a query back from burst workers. Returns what it has done, in words.
@@ -278,22 +296,18 @@ impl BigQueries {
             let (opener, flow) = (&queries.opener, flow.flow());
             let source = flow.stages()[place.0].source(&plan.dataflow);
             let Some(source) = source.and_then(|source| plan.sources.get(source)).cloned() else { return };
-            let mut opened = Err(None);
-            for _ in 0..ATTEMPTS_MAX {
+            let open = || {
                 let (host, source, was_at) = (opener.host_of(&name), source.clone(), was_at.clone());
                 let open = move || run::open_partitions(&source, &host, &was_at);
-                opened =
-                    opener.call(&format!("opening a source of '{name}' again"), opener.limit(), open).map_err(Some);
-                if opened.is_ok() {
-                    break;
-                }
-            }
+                opener.call(&format!("opening a source of '{name}' again"), opener.limit(), open)
+            };
             // If the flow has ended meanwhile, that is no matter.
-            let _ = match opened {
+            let _ = match (1..ATTEMPTS_MAX).fold(open(), |opened, _| opened.or_else(|_| open())) {
                 Ok(partitions) => flow.reopened(place, partitions),
+                // A query whose server stops has not failed.
+                Err(_) if opener.is_stopped() => Ok(()),
                 Err(error) => {
-                    let why = error.map_or_else(String::new, |error| error.message);
-                    flow.lose(place, &format!("a source that comes home cannot be opened: {why}"))
+                    flow.lose(place, &format!("a source that comes home cannot be opened: {}", error.message))
                 }
             };
         };
@@ -346,10 +360,12 @@ impl BigQueries {
         self.that(|one| one.life.flow().is_some() && one.plan.as_ref().is_some_and(|plan| plan.is_burst))
     }
 
-    /// Starts the thread that hears burst workers.
+    /// Starts the thread that hears burst workers, if they have a door.
     pub(in crate::engine) fn watch_bursts(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
-        let queries = self.clone();
-        let links = self.opener.permitted.links();
+        let (queries, links) = (self.clone(), self.opener.permitted.links());
+        if !links.has_door() {
+            return Ok(());
+        }
         threads.start_paced("rivulet-bursts", &links.burst_news, Duration::ZERO, move || queries.look_at_bursts())
     }
 
@@ -357,8 +373,9 @@ impl BigQueries {
     fn look_at_bursts(self: &Arc<Self>) -> Duration {
         let (roster, answer_max) = (self.opener.permitted.links().roster(), self.opener.burst().answer_max);
         roster.turn(SystemClock.steady_us());
-        let workers = roster.workers();
-        for (name, one) in self.bursting() {
+        let (workers, bursting) = (roster.workers(), self.bursting());
+        self.on_workers.lock().retain(|(number, ..), _| bursting.iter().any(|(_, one)| one.number == *number));
+        for (name, one) in bursting {
             let (Some(running), Some(plan)) = (one.life.flow(), &one.plan) else { continue };
             for task in running.flow().placements() {
                 let place = (task.stage, task.instance);
@@ -369,7 +386,8 @@ impl BigQueries {
                     let _ = running.flow().lose(place, &format!("the burst worker '{}' does not answer", on.name));
                 }
                 let ends_us = workers.iter().find(|one| one.number == on.worker).and_then(|one| one.ends_us);
-                if self.ends_soon(ends_us) && task.step == MoveStep::Running {
+                let is_large = task.figures.state_bytes > STATE_BYTES_MAX as u64;
+                if (is_large || self.ends_soon(ends_us)) && task.step == MoveStep::Running {
                     // It is tried again.
                     let _ = running.flow().bring_back(place);
                 }
@@ -380,7 +398,7 @@ impl BigQueries {
             }
         }
         // Without workers, a bell rings when one comes.
-        if workers.is_empty() { IDLE_PERIOD } else { LOOK_PERIOD }
+        if roster.is_empty() { IDLE_PERIOD } else { LOOK_PERIOD }
     }
 
     /// The flow of a query, and the stages that may go to workers if `operators` are redirected.
@@ -433,6 +451,16 @@ impl BigQueries {
         let (number, text, plan, running) = (one.number, one.query.text.clone(), plan.clone(), running.clone());
         Ok(Meant { number, text, plan, running, stages })
     }
+}
+
+/// A statement that declares a table. A worker needs no rows of it: what looks them up stays on the server.
+fn without_rows(table: &Table) -> String {
+    let column = |field: &Arc<Field>| {
+        let not_null = if field.is_nullable() { "" } else { " NOT NULL" };
+        format!("{} {}{not_null}", name_in_sql(field.name()), type_name(field.data_type()))
+    };
+    let columns = table.schema().fields().iter().map(column).collect::<Vec<_>>().join(", ");
+    format!("CREATE TABLE {} ({columns}) FROM 'data:,' FORMAT CSV", name_in_sql(table.name()))
 }
 
 /// Microseconds.

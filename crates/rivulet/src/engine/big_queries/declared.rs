@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rivulet_connectors::connector::{ConnectorContext, Direction};
+use rivulet_connectors::connector::{ConnectorContext, Direction, Secrets};
 use rivulet_connectors::files::Files;
 use rivulet_sql::{
     CreateBigQuery, CreateView, Declared, Model, Name, Scope, SinkDeclaration, SourceDeclaration, SqlError, Statement,
-    plan_query, shown_statement, type_name,
+    name_in_sql, plan_query, shown_statement, type_name,
 };
 
 use crate::engine::outside::OPEN_MAX;
@@ -108,6 +108,21 @@ pub(super) fn declared_by(statement: &Statement) -> Option<(Declared, &str)> {
 /// The name of what a recorded statement declares, and its text.
 pub(super) fn text_of(statement: &Statement) -> Option<(&str, &str)> {
     Declaration::of(statement).map(|one| (one.name.text.as_str(), one.text))
+}
+
+/// The text of a declaration for another process, and whether it has credentials. It has those alone of the source that
+/// the other process `reads`.
+pub(super) fn told(statement: &Statement, reads: Option<&str>, secrets: &Secrets) -> Option<(String, bool)> {
+    let Declaration { what, name, text, .. } = Declaration::of(statement)?;
+    let shown = if what == Declared::View { text.to_owned() } else { shown_statement(text, &shown_option) };
+    let named = statement.secrets();
+    if what != Declared::Source || reads != Some(&name.text) || (shown == text && named.is_empty()) {
+        return Some((shown, false));
+    }
+    let values = named.into_iter().filter_map(|(name, _)| Some((name_in_sql(name), secrets.get(name)?)));
+    let create =
+        |(name, value): (_, String)| format!("CREATE OR REPLACE SECRET {name} AS '{}';\n", value.replace('\'', "''"));
+    Some((values.map(create).collect::<String>() + text, true))
 }
 
 /// What a recorded statement creates, in words: `source 'bids'`.
@@ -474,7 +489,35 @@ fn is_absent(what: Declared, name: &Name, problem: &str) -> ServiceError {
 
 #[cfg(test)]
 mod tests {
-    use super::names;
+    use super::*;
+
+    #[test]
+    fn another_process_is_told_the_credentials_of_the_source_that_it_reads_and_no_others() {
+        let secrets = Secrets::found_by(|name| (name == "s").then(|| "it's a rose".into()));
+        let password = "properties.sasl.password";
+        let source = format!(
+            "CREATE SOURCE one (a BIGINT) FROM 'kafka:h:1/t' FORMAT JSON WITH ({password} => SECRET s); \
+             CREATE SOURCE two (a BIGINT) FROM 'kafka:h:1/t' FORMAT JSON WITH ({password} => 'thorn'); \
+             CREATE SOURCE three (a BIGINT) FROM 'kafka:h:1/t' FORMAT JSON; \
+             CREATE SINK four TO 'kafka:h:1/u' FORMAT JSON WITH ({password} => 'thorn')"
+        );
+        let statements = rivulet_sql::parse_script(&source).expect("statements");
+        let said = |reads: &str| {
+            let said = statements.iter().map(|(statement, _)| told(statement, Some(reads), &secrets).expect("told"));
+            let (texts, have): (Vec<String>, Vec<bool>) = said.unzip();
+            (texts.join(";\n"), have)
+        };
+        let (text, have) = said("one");
+        assert!(text.starts_with("CREATE OR REPLACE SECRET s AS 'it''s a rose';\nCREATE SOURCE one"), "{text}");
+        assert!(have == [true, false, false, false] && !text.contains("thorn"), "{text}");
+        let (text, have) = said("two");
+        assert!(have == [false, true, false, false] && text.matches("thorn").count() == 1, "{text}");
+        let (text, have) = said("three");
+        assert!(have == [false; 4] && !text.contains("thorn") && !text.contains("rose"), "{text}");
+        let (text, _) = said("four");
+        assert!(!text.contains("thorn") && !text.contains("rose"), "{text}");
+        rivulet_sql::parse_script(&text).expect("what is shown can be read");
+    }
 
     #[test]
     fn a_name_is_a_word_of_a_text() {

@@ -4,14 +4,14 @@
 //! before queries. So what must hold: a statement is recorded only after it was carried out, and nothing is dropped
 //! that a recorded statement needs.
 //!
-//! In reading order: `claim`: which caller may change a query; `opener`: calls that wait for the world outside;
-//! `declared`: sources, sinks and views; this file: queries, from their creation to their end; `saved` and `note`: what
-//! outlives the process; `ends`: the sources and sinks of a flow; `life`: the states of a query; `begin`: where a query
-//! continues; `burst`: tasks on burst workers; `load`: start and end of the server; `replace`: another version of a
-//! query continues where the query was; `info` and `health`: what is shown of queries; `select`, `select_rows`,
-//! `looked_at` and `whole`: readers that watch rows, how they get them, which rows they may watch, and tables; `watch`:
-//! what is done about queries that fail or do not start; `starts` and `crash`: about queries with which the process
-//! dies; `memory`: about queries that need more memory than allowed.
+//! In reading order: `claim`: which caller may change a query; `readers`: who reads the streams of other servers;
+//! `opener`: calls that wait for the world outside; `declared`: sources, sinks and views; this file: queries, from
+//! their creation to their end; `saved` and `note`: what outlives the process; `ends`: the sources and sinks of a flow;
+//! `life`: the states of a query; `begin`: where a query continues; `burst`: tasks on burst workers; `load`: start and
+//! end of the server; `replace`: another version of a query continues where the query was; `info` and `health`: what is
+//! shown of queries; `select`, `select_rows`, `looked_at` and `whole`: readers that watch rows, how they get them,
+//! which rows they may watch, and tables; `watch`: what is done about queries that fail or do not start; `starts` and
+//! `crash`: about queries with which the process dies; `memory`: about queries that need more memory than allowed.
 
 mod begin;
 mod burst;
@@ -27,6 +27,7 @@ mod looked_at;
 mod memory;
 mod note;
 mod opener;
+mod readers;
 mod replace;
 pub(crate) mod saved;
 mod select;
@@ -53,7 +54,7 @@ use super::queries::submit::check_free;
 use super::tables::ReferenceTables;
 use super::taps::Watched;
 use super::threads::Bell;
-use crate::burst::moves;
+use crate::burst::{OnWorkers, moves};
 use crate::catalog::Catalog;
 use crate::run::{self, read_models};
 use crate::service::{ErrorKind, FullName, Limit, ServiceError, Tenant};
@@ -62,7 +63,6 @@ use saved::Saved;
 use selects::Select;
 
 pub(super) use burst::Burst;
-use burst::OnWorkers;
 pub(crate) use crash::note_crashes;
 pub(super) use info::BigQuerySnapshot;
 pub(super) use life::Resumed;
@@ -291,6 +291,7 @@ impl BigQueries {
         let (plan, running, changing) = loop {
             let changes = self.declarations(tenant);
             let plan = Arc::new(plan_query(query, &self.scope_of(tenant, query)?)?);
+            self.check_query(name, &plan)?;
             let running = self.opener.start(&plan, name, None, self.tap_of(name, &plan))?;
             let changing = self.changing.lock();
             if self.declarations(tenant) == changes && !self.opener.is_stopped() {

@@ -145,6 +145,7 @@ impl BigQueries {
         let FullName { tenant, name } = full_name;
         let declarations = self.declarations(tenant);
         let plan = Arc::new(plan_query(&create.query, &self.scope_of(tenant, &create.query)?)?);
+        self.check_query(full_name, &plan)?;
         if matches!(before.life, Life::Ending(_) | Life::Ended(_)) {
             return Err(has_ended(name));
         }

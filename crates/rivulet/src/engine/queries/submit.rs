@@ -395,7 +395,7 @@ impl Queries {
         if chunk.queries.len() == LOAD_BATCH { self.start_loaded(state, chunk, loading) } else { 0 }
     }
 
-    /// Starts applications, and their queries, that could not run because a table was missing.
+    /// Starts applications, and their queries, that could not run because a table or a secret was missing.
     pub(in crate::engine) fn start_again(&self) -> Result<(), ServiceError> {
         let state = &mut *self.state.lock();
         let applications = &self.applications;

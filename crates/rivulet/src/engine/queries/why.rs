@@ -461,7 +461,15 @@ pub(in crate::engine) fn why_big(query: &BigQueryInfo) -> Vec<String> {
     }
     if query.rows_in > 0 && query.rows_out == 0 {
         let came = counted(query.rows_in, "row");
+        let waiting = sink.map_or(0, |sink| sink.waiting_rows);
         all.push(match (query.watermark_us, query.watermark_lag_us) {
+            _ if waiting > 0 => {
+                format!(
+                    "{came} came; the sink {} keeps {}, and has delivered none",
+                    query.sink,
+                    counted(waiting, "row")
+                )
+            }
             (Some(watermark_us), lag_us) => {
                 let lag = lag_us.and_then(|lag_us| i64::try_from(lag_us).ok()).map(span);
                 let lag = lag.map(|lag| format!(", {lag} behind the clock")).unwrap_or_default();
