@@ -452,7 +452,7 @@ impl Peer {
     /// the session they may be dropped.
     fn settle(self: &Arc<Self>, common: &Common, session: &mut Session) -> Vec<Arc<dyn Receive>> {
         let (rights, mut receivers) = (self.rights.lock().clone(), Vec::new());
-        let receiver = |name| rights.as_ref().and_then(|rights| common.receiver(rights.scope(), name));
+        let receiver = |name: &str| rights.as_ref().and_then(|rights| common.receiver(rights.scope(), name));
         for asked in session.asked() {
             let name = base(&asked.name);
             let accepted = self.may_send(name).and_then(|()| match receiver(name) {
