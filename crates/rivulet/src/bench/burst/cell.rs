@@ -18,13 +18,11 @@ use serde_json::Value;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::limit::Limit;
-use super::report::Baseline;
+use super::report::{Baseline, WORKER_CORES};
 use crate::bench::process::{ServerProcess, free_port};
 use crate::bench::received::{SCOPE, Streams, listen};
 use crate::bench::streams::Apart;
 
-/// Cores of the workers together; there are two of them.
-pub(super) const WORKER_CORES: f64 = 1.5;
 const WORKERS: [&str; 2] = ["one", "two"];
 
 /// The event time of the first event, 2015-07-15, in microseconds since the epoch.

@@ -6,12 +6,13 @@ use clap::ValueEnum;
 use rivulet_bench::Circumstances;
 use serde::Serialize;
 
-use super::cell::WORKER_CORES;
-
 /// Cores of the server.
 pub(super) const SERVER_CORES: f64 = 0.3;
 /// And in the run that has enough of them for every burst, or nearly.
 const STATIC_FACTOR: f64 = 4.0;
+
+/// Cores of the workers together; there are two of them.
+pub(super) const WORKER_CORES: f64 = 1.5;
 
 /// What a core costs for an hour: r5.xlarge has four for 0.252.
 const VM_USD: f64 = 0.063;
