@@ -7,4 +7,4 @@ pub mod corpus;
 pub mod queries;
 
 pub use corpus::{FileFormat, Stream, write_side_input, write_stream};
-pub use queries::{Input, Output, QUERIES, Query, query};
+pub use queries::{BURST_QUERIES, Input, Output, QUERIES, Query, query};

@@ -16,10 +16,10 @@ pub struct Query {
 }
 
 macro_rules! queries {
-    ($($name:literal reads $($stream:literal)+;)+) => {
+    ($prefix:literal: $($name:literal reads $($stream:literal)+;)+) => {
         [$(Query {
             name: $name,
-            text: include_str!(concat!("../../nexmark/", $name, ".sql")),
+            text: include_str!(concat!("../../nexmark/", $prefix, $name, ".sql")),
             streams: &[$($stream),+],
         }),+]
     };
@@ -27,6 +27,7 @@ macro_rules! queries {
 
 /// All queries. `q5_sliding` is `q5` with windows of a minute every second.
 pub static QUERIES: [Query; 25] = queries! {
+    "":
     "q0" reads "bid";
     "q1" reads "bid";
     "q2" reads "bid";
@@ -52,6 +53,18 @@ pub static QUERIES: [Query; 25] = queries! {
     "q21" reads "bid";
     "q22" reads "bid";
     "q23" reads "auction" "bid" "person";
+};
+
+/// Those of the experiments with bursts. Their windows have `{window}` seconds and end every second; their results are
+/// final.
+pub static BURST_QUERIES: [Query; 6] = queries! {
+    "burst_":
+    "q1" reads "bid";
+    "q4" reads "auction" "bid";
+    "q5" reads "bid";
+    "q6" reads "auction" "bid";
+    "q7" reads "bid";
+    "q8" reads "auction" "person";
 };
 
 /// The query of this name.
@@ -99,6 +112,11 @@ impl Query {
         }
     }
 
+    /// The statements before the last one.
+    pub fn views(&self) -> &'static str {
+        self.text.split_once(INSERT).map_or("", |(views, _)| views)
+    }
+
     /// The SELECT by itself.
     pub fn select(&self) -> &'static str {
         self.text.split_once(INSERT).map_or(self.text, |(_, select)| select).trim_end().trim_end_matches(';')
@@ -117,7 +135,7 @@ mod tests {
 
     #[test]
     fn every_query_says_what_it_reads_and_inserts_once() {
-        for query in &QUERIES {
+        for query in QUERIES.iter().chain(&BURST_QUERIES) {
             assert_eq!(query.text.matches(INSERT).count(), 1, "{}", query.name);
             for stream in STREAMS {
                 let words = query.text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');

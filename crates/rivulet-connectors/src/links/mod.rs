@@ -327,6 +327,7 @@ mod tests {
     #[test]
     fn both_sides_of_a_connection_send_and_what_is_forgotten_is_not_taken() {
         let (near, far) = (Process::new("near"), Process::new("far"));
+        let now_us = near.links.common.now_us();
         let target = Target {
             scope: String::new(),
             host: "far".into(),
@@ -337,16 +338,16 @@ mod tests {
         };
         let far_of_near = near.links.join(target, Arc::new(Anybody)).unwrap();
         let words = near.open_to(&far_of_near, "words#near");
-        let (mut dials, mut listens) = (Connection::new(0), Connection::new(0));
+        let (mut dials, mut listens) = (Connection::new(now_us), Connection::new(now_us));
         dials.say_hello(&Hello { name: "near".into(), run: 1, token: None });
         let mut bytes = Vec::new();
-        dials.take_to_send(&mut bytes, 0);
-        listens.greet(&mut &bytes[..], 0).unwrap();
+        dials.take_to_send(&mut bytes, now_us);
+        listens.greet(&mut &bytes[..], now_us).unwrap();
         let listens = far.links.admitted(Arc::new(Anybody), listens).unwrap();
         let mut bytes = Vec::new();
         listens.step(&[], &mut bytes).unwrap();
         let mut rest = &bytes[..];
-        dials.greet(&mut rest, 0).unwrap();
+        dials.greet(&mut rest, now_us).unwrap();
         let dials = near.links.dialled(dials).unwrap();
         assert!(far_of_near.is_connected() && !words.has_room());
         carry(&dials, &listens, rest);

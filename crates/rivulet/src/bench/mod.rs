@@ -5,6 +5,7 @@
 mod policies;
 pub mod many;
 pub mod bulk;
+pub mod burst;
 pub mod nexmark;
 pub mod hibench;
 pub mod riot;
@@ -16,6 +17,7 @@ pub mod tenants;
 pub mod webhooks;
 mod load;
 mod process;
+mod received;
 pub mod report;
 mod setting;
 mod usage;

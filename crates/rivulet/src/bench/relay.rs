@@ -8,7 +8,7 @@ mod report;
 mod plain;
 mod page;
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -18,15 +18,12 @@ use arrow::array::{Array, ArrayRef, AsArray, Int64Array, RecordBatch, StringArra
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use parking_lot::Mutex;
 use rivulet_bench::{Circumstances, LatencyHistogram};
-use rivulet_connectors::links::{
-    Asked, Compression, Keep, LinkAuthorizer, LinkLogin, LinkRights, Links, Listening, Outgoing, Peer, Receive,
-    Received, SendOptions, Target,
-};
+use rivulet_connectors::links::{Compression, Keep, Links, Outgoing, Receive, SendOptions, Target};
 use rivulet_connectors::reach::AllowedHosts;
-use rivulet_connectors::tls::{Certificates, Prepared};
 use rivulet_dataflow::{Batch, Element};
 
 use super::process::{ServerProcess, free_port};
+use super::received::{SCOPE, Streams, listen};
 pub use page::html;
 pub use plain::forward;
 use plain::{ceiling, link_to};
@@ -144,7 +141,7 @@ fn fillings(bytes: usize, rows: usize, is_debs: bool) -> StringArray {
 struct Job {
     start: Instant,
     fillings: StringArray,
-    streams: Mutex<Vec<(Arc<Peer>, Received)>>,
+    streams: Arc<Streams>,
     sent: AtomicU64,
     came: AtomicU64,
     /// Milliseconds that each message takes that comes back.
@@ -153,26 +150,11 @@ struct Job {
     latencies: Mutex<LatencyHistogram>,
 }
 
-impl Receive for Job {
-    fn accept(&self, peer: &Arc<Peer>, asked: &Asked) -> Result<Option<(u64, u64)>, String> {
-        self.streams.lock().push((peer.clone(), asked.stream));
-        Ok(None)
-    }
-
-    fn arrived(&self, _peer: &Arc<Peer>, _stream: Received) {
-        // It looks at all of its few streams.
-    }
-
-    fn query(&self) -> &str {
-        "bench"
-    }
-}
-
 impl Job {
     fn new(start: Instant, fillings: StringArray) -> Self {
         let (sent, came, cost_ms) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
         let latencies = Mutex::new(LatencyHistogram::new());
-        Self { start, fillings, streams: Mutex::default(), sent, came, cost_ms, latencies }
+        Self { start, fillings, streams: Arc::default(), sent, came, cost_ms, latencies }
     }
 
     /// The next messages, as many as there are fillings, sent now.
@@ -217,25 +199,6 @@ impl Job {
     }
 }
 
-/// Lets everybody in, who can only be of this machine.
-struct Anybody;
-
-impl LinkAuthorizer for Anybody {
-    fn admit(&self, _login: &LinkLogin) -> Result<Arc<dyn LinkRights>, String> {
-        Ok(Arc::new(Self))
-    }
-}
-
-impl LinkRights for Anybody {
-    fn scope(&self) -> &str {
-        "bench"
-    }
-
-    fn may_send(&self, _stream: &str) -> Result<(), String> {
-        Ok(())
-    }
-}
-
 /// Sends to each relay as much as it takes, until that is enough.
 fn send_all(outgoing: &[Outgoing], jobs: &[Arc<Job>], is_enough: &AtomicBool) -> Result<(), String> {
     while !is_enough.load(Ordering::Relaxed) {
@@ -258,17 +221,7 @@ fn take_all(jobs: &[Arc<Job>], is_over: &AtomicBool) -> Result<(), String> {
     while !is_over.load(Ordering::Relaxed) {
         let mut is_idle = true;
         for job in jobs {
-            let streams = job.streams.lock().clone();
-            for (peer, stream) in streams {
-                let Some(buffer) = peer.take(stream) else { continue };
-                is_idle = false;
-                let mut elements = buffer.elements().map_err(|error| error.to_string())?;
-                while let Some(element) = elements.next_element().map_err(|error| error.to_string())? {
-                    if let Element::Batch(batch) = element {
-                        job.take(&batch.columns)?;
-                    }
-                }
-            }
+            is_idle &= !job.streams.take(|batch| job.take(&batch.columns))?;
         }
         if is_idle {
             thread::sleep(Duration::from_micros(50));
@@ -338,15 +291,10 @@ fn measure(setup: Setup, duration: Duration) -> Result<RelayRun, String> {
     let jobs: Vec<Arc<Job>> = (0..setup.jobs).map(|_| Arc::new(Job::new(start, fillings.clone()))).collect();
     let links = Links::new("bench", None, None);
     for (number, job) in jobs.iter().enumerate() {
-        let receiver: Arc<dyn Receive> = job.clone();
-        links.receive("bench", &format!("down{number}"), &receiver)?;
+        let receiver: Arc<dyn Receive> = job.streams.clone();
+        links.receive(SCOPE, &format!("down{number}"), &receiver)?;
     }
-    let door = links.listen(Listening {
-        address: (Ipv4Addr::LOCALHOST, 0).into(),
-        certificates: Certificates::new("the benchmark", Prepared::default()),
-        authorizer: Arc::new(Anybody),
-    });
-    let door = door.map_err(failed)?;
+    let door = listen(&links)?;
     let address = free_port()?;
     let link = |address: SocketAddr| link_to(address, setup.rate_mbit).map_err(failed);
     let (up, down) = (link(address)?, link(door.address())?);

@@ -208,7 +208,7 @@ mod tests {
             }
         }
         let plan = plan.expect("a SELECT");
-        let stages = cut(&plan.dataflow, &[2], 2);
+        let stages = cut(&plan.dataflow, &vec![2; plan.sources.len()], 2);
         (plan, stages)
     }
 

@@ -19,6 +19,7 @@ mod big_queries;
 mod big_query_checkpoints;
 mod big_query_forms;
 mod big_query_recovery;
+mod bench_burst;
 mod bench_streams;
 mod both_ends;
 mod bounds;

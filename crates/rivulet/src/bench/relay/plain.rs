@@ -2,12 +2,13 @@
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::report::Setup;
 use crate::bench::process::free_port;
+use crate::bench::streams::Apart;
 
 /// The bytes that are read and written at once, and where a rate is kept.
 const PLAIN_BYTES: usize = 256 << 10;
@@ -24,7 +25,7 @@ pub(super) fn ceiling(setup: &Setup, duration: Duration) -> Result<f64, String> 
     let program = std::env::current_exe().map_err(failed)?;
     let arguments = ["bench", "forward", &from.to_string(), &back.local_addr().map_err(failed)?.to_string()];
     let child = Command::new(program).args(arguments).stdin(Stdio::null()).spawn().map_err(failed)?;
-    let _ends = Ends(child);
+    let _ends = Apart(child);
     let (mut returning, _) = back.accept().map_err(failed)?;
     let mut sending = TcpStream::connect(link_to(from, setup.rate_mbit).map_err(failed)?).map_err(failed)?;
     let sender = thread::spawn(move || {
@@ -38,16 +39,6 @@ pub(super) fn ceiling(setup: &Setup, duration: Duration) -> Result<f64, String> 
     let elapsed_s = begun.elapsed().as_secs_f64();
     sender.join().map_err(|_| "plain sockets: the sender failed".to_owned())?;
     Ok(bytes as f64 / setup.message_bytes as f64 / elapsed_s)
-}
-
-/// Ends a child when it is dropped.
-struct Ends(Child);
-
-impl Drop for Ends {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// Passes what comes at one address on to the other, until it ends.

@@ -57,7 +57,7 @@ fn beside(mut from: impl std::io::Read + Send + 'static) -> mpsc::Receiver<Strin
 }
 
 /// A process that ends with this.
-struct Apart(Child);
+pub(super) struct Apart(pub(super) Child);
 
 impl Drop for Apart {
     fn drop(&mut self) {

@@ -1,6 +1,7 @@
 //! `rivulet bench`: how much this machine carries.
 
 mod bulk;
+mod burst;
 mod debs;
 mod hibench;
 mod nexmark;
@@ -37,6 +38,7 @@ use crate::cli::error::CliError;
 use crate::cli::options::{Global, duration};
 use crate::cli::serve::{self, Start};
 
+use burst::BurstArguments;
 use debs::DebsArguments;
 use hibench::HibenchArguments;
 use nexmark::NexmarkArguments;
@@ -77,6 +79,9 @@ pub(in crate::cli) enum BenchCommand {
     /// What links carry: messages to a relay and back, beside plain sockets
     #[command(after_help = relay::COLUMNS)]
     Relay(RelayArguments),
+    /// What bursts cost, in time and money, on borrowed workers and without them
+    #[command(after_help = burst::COLUMNS)]
+    Burst(BurstArguments),
     /// A process that passes on what comes at a plain socket, which `relay` starts
     #[command(hide = true)]
     Forward(ForwardArguments),
@@ -253,6 +258,7 @@ pub(in crate::cli) fn run(global: Global, command: BenchCommand, start: Start) -
         BenchCommand::Webhooks(arguments) => webhooks::run(global, arguments),
         BenchCommand::Tenants(arguments) => tenants::run(global, arguments),
         BenchCommand::Relay(arguments) => relay::run(global, arguments),
+        BenchCommand::Burst(arguments) => burst::run(global, arguments),
         BenchCommand::Forward(arguments) => relay::run_forward(&arguments),
         BenchCommand::Script => streams::run_job(),
         BenchCommand::Server(arguments) => {

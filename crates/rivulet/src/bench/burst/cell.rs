@@ -1,0 +1,370 @@
+//! A query under measurement: a server of its own, burst workers, and its results, which come to this process.
+
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use arrow::row::{RowConverter, SortField};
+use rivulet_bench::LatencyHistogram;
+use rivulet_bench::nexmark::Query;
+use rivulet_connectors::clock::SystemClock;
+use rivulet_connectors::links::{Links, Listener, Receive};
+use rivulet_dataflow::{Batch, Clock};
+use serde_json::Value;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::limit::Limit;
+use super::report::{Baseline, WORKER_CORES};
+use crate::bench::process::{ServerProcess, free_port};
+use crate::bench::received::{SCOPE, Streams, listen};
+use crate::bench::streams::Apart;
+
+const WORKERS: [&str; 2] = ["one", "two"];
+
+/// The event time of the first event, 2015-07-15, in microseconds since the epoch.
+const BASE_US: i64 = 1_436_918_400_000_000;
+
+/// By so much the rate is higher within a burst.
+const FACTOR: u64 = 5;
+
+/// How long anything may take that is waited for.
+const STEP_MAX: Duration = Duration::from_secs(600);
+
+/// How often is looked for results. What lies in between is a part of the latency.
+const LOOK_PERIOD: Duration = Duration::from_millis(1);
+
+/// The events of a query.
+#[derive(Clone, Copy)]
+pub(super) struct Feed {
+    /// Events a second, by event time, without a burst.
+    pub(super) rate: u64,
+    /// Seconds without a burst, with one, and without one again; and the seconds of windows.
+    pub(super) part_s: u64,
+    /// Without a burst there is no end.
+    pub(super) has_burst: bool,
+    /// Whether they come by the clock.
+    pub(super) is_paced: bool,
+}
+
+impl Feed {
+    /// The length of the three parts.
+    pub(super) fn total_s(&self) -> u64 {
+        3 * self.part_s
+    }
+
+    fn sources(&self, query: &Query) -> String {
+        let Self { rate, part_s, .. } = self;
+        let shape = match self.has_burst {
+            true => {
+                let (events, period_s) = (rate * part_s * (2 + FACTOR), 2 * part_s);
+                format!(
+                    "events => {events}, shape => 'square', shape_factor => {FACTOR}, \
+                     shape_period => '{period_s} seconds', "
+                )
+            }
+            false => String::new(),
+        };
+        let paced = if self.is_paced { *rate } else { 0 };
+        // Sources that are polled for every event would use most of the time for that; so events come 10 ms together.
+        let source = |stream: &&str| {
+            format!(
+                "CREATE SOURCE {stream} FROM 'nexmark:{stream}' WITH ({shape}event_rate => {rate}, rate => {paced}, \
+                 burst => '10 ms', lateness => INTERVAL '0 seconds');\n"
+            )
+        };
+        query.streams.iter().map(source).collect()
+    }
+}
+
+/// What has come of a query.
+pub(super) struct Seen {
+    begun_us: i64,
+    converter: Option<RowConverter>,
+    /// Rows, and the sum of their hashes: the same for the same rows in any order.
+    pub(super) rows: (u64, u64),
+    /// The longest latency of what was due in each second, in microseconds.
+    pub(super) latest_us: Vec<i64>,
+    /// The latencies of rows.
+    pub(super) latencies: LatencyHistogram,
+}
+
+impl Seen {
+    fn new(begun_us: i64, seconds: u64) -> Self {
+        let latest_us = vec![0; usize::try_from(seconds).unwrap_or_default()];
+        Self { begun_us, converter: None, rows: (0, 0), latest_us, latencies: LatencyHistogram::new() }
+    }
+
+    /// Notes rows that came now. Each was due when the event of its time was, or the last one of its window.
+    fn note(&mut self, batch: &Batch, now_us: i64) -> Result<(), String> {
+        let failed = |error: arrow::error::ArrowError| error.to_string();
+        let columns = batch.columns.columns();
+        let fields = columns.iter().map(|column| SortField::new(column.data_type().clone()));
+        let converter = match self.converter.take() {
+            Some(converter) => converter,
+            None => RowConverter::new(fields.collect()).map_err(failed)?,
+        };
+        let converter = self.converter.insert(converter);
+        let rows = converter.convert_columns(columns).map_err(failed)?;
+        for (row, time_us) in rows.iter().zip(batch.event_time_us.iter()) {
+            self.rows = (self.rows.0 + 1, self.rows.1.wrapping_add(xxh3_64(row.as_ref())));
+            let due_us = time_us - BASE_US;
+            let latest_us = usize::try_from(due_us / 1_000_000).ok().and_then(|at| self.latest_us.get_mut(at));
+            if let Some(latest_us) = latest_us {
+                let latency_us = now_us - self.begun_us - due_us;
+                *latest_us = latency_us.max(*latest_us);
+                self.latencies.record_us(latency_us);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A stage of the query, as EXPLAIN shows it.
+#[derive(Debug, PartialEq)]
+struct Stage {
+    /// The number of its first operator.
+    operator: String,
+    has_source: bool,
+    /// Whether it puts together what the first step of a window has counted.
+    merges: bool,
+}
+
+impl Stage {
+    /// From a line of EXPLAIN; `None` if it stays.
+    fn parse(line: &str) -> Option<Self> {
+        let (numbers, rest) = line.trim().strip_prefix("stage ")?.split_once(" (")?.1.split_once(": ")?;
+        let (title, how) = rest.split_once(") ").filter(|(_, how)| !how.contains("stays: "))?;
+        let operator = numbers.chars().take_while(char::is_ascii_digit).collect();
+        let merges = title.starts_with("window") && how.contains("with its state");
+        Some(Self { operator, has_source: title.contains("source "), merges })
+    }
+}
+
+/// What is redirected in a run, as the statement names it.
+fn redirected(baseline: Baseline, stages: &[Stage]) -> Vec<String> {
+    let is_chosen = |stage: &&Stage| match baseline {
+        // As the first map operators of the paper, sources and what is computed beside them stay.
+        Baseline::Lambda => !stage.has_source,
+        // What can be merged leaves its state.
+        Baseline::All => !stage.merges,
+        _ => false,
+    };
+    let chosen: Vec<String> = stages.iter().filter(is_chosen).map(|stage| stage.operator.clone()).collect();
+    if chosen.is_empty() { vec!["ALL".into()] } else { chosen }
+}
+
+/// A query at work. Dropping it ends its processes.
+pub(super) struct Cell {
+    server: ServerProcess,
+    workers: Vec<Apart>,
+    /// Behind the processes, so that it is empty when it is removed.
+    server_limit: Option<Limit>,
+    workers_limit: Option<Limit>,
+    select: String,
+    /// How often it was replaced: the texts of two versions differ.
+    versions: usize,
+    /// The door of the server.
+    link: SocketAddr,
+    _links: (Links, Listener),
+    taker: Option<JoinHandle<Result<Seen, String>>>,
+    is_over: Arc<AtomicBool>,
+    /// When its creation was asked for: its sources began soon after.
+    pub(super) begun: Instant,
+}
+
+impl Cell {
+    /// Starts a query, and then leaves its server so many cores.
+    pub(super) fn start(
+        query: &Query,
+        feed: Feed,
+        is_burst: bool,
+        instances: usize,
+        cores: Option<f64>,
+    ) -> Result<Self, String> {
+        let (links, streams) = (Links::new("bench", None, None), Arc::<Streams>::default());
+        links.receive(SCOPE, "results", &(streams.clone() as Arc<dyn Receive>))?;
+        let (door, link) = (listen(&links)?, free_port()?);
+        let (listens, instances) = (link.to_string(), instances.to_string());
+        let settings = [
+            ("RIVULET_LINK_ADDRESS", listens.as_str()),
+            ("RIVULET_HOSTS_ALLOW", "127.0.0.1"),
+            ("RIVULET_LOG_LEVEL", "error"),
+            ("RIVULET_BURST_INSTANCES", &instances),
+        ];
+        let mut server = ServerProcess::start(&["serve"], None, &settings)?;
+        let text = |text: &str| text.replace("{window}", &feed.part_s.to_string());
+        let (sources, views, select) = (feed.sources(query), text(query.views()), text(query.select()));
+        let sink = format!("CREATE SINK results TO 'link:{}/results'", door.address());
+        let script = format!("{sources}{sink} WITH (delivery => 'none', compression => 'none');\n{views}");
+        server.post("/api/v1/sql", script.as_bytes())?;
+        let (is_over, begun) = (Arc::<AtomicBool>::default(), Instant::now());
+        let seen = Seen::new(SystemClock.now_us(), feed.total_s());
+        let taker = std::thread::spawn({
+            let is_over = is_over.clone();
+            move || take(&streams, seen, &is_over)
+        });
+        let statement = format!("CREATE QUERY q AS {select} INTO results WITH (burst => {is_burst})");
+        let created = server.post("/api/v1/sql", statement.as_bytes());
+        let server_limit = cores.and_then(|cores| Limit::new("server", cores).ok());
+        let cell = Self {
+            server,
+            workers: Vec::new(),
+            server_limit,
+            workers_limit: Limit::new("workers", WORKER_CORES).ok(),
+            select,
+            versions: 0,
+            link,
+            _links: (links, door),
+            taker: Some(taker),
+            is_over,
+            begun,
+        };
+        created?;
+        cell.server_limit.as_ref().map_or(Ok(()), |limit| limit.add(cell.server.id()))?;
+        Ok(cell)
+    }
+
+    /// Processor time that the server has used in this time from now on, in cores.
+    pub(super) fn cores(&mut self, time: Duration) -> f64 {
+        let (used, begun) = (self.server.usage(), Instant::now());
+        std::thread::sleep(time);
+        (self.server.usage() - used).cpu_s / begun.elapsed().as_secs_f64()
+    }
+
+    /// Starts the burst workers, and waits until the server knows them.
+    pub(super) fn start_workers(&mut self) -> Result<(), String> {
+        let failed = |error: std::io::Error| format!("cannot start a burst worker: {error}");
+        let (sender, connected) = mpsc::channel();
+        for name in WORKERS {
+            let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+            command.args(["burst-worker", "--threads", "1", "--name", name, "--connect", &self.link.to_string()]);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+            let mut worker = Apart(command.spawn().map_err(failed)?);
+            self.workers_limit.as_ref().map_or(Ok(()), |limit| limit.add(worker.0.id()))?;
+            let (messages, sender) = (worker.0.stderr.take().map(BufReader::new), sender.clone());
+            std::thread::spawn(move || {
+                let lines = messages.into_iter().flat_map(BufRead::lines).map_while(Result::ok);
+                lines.filter(|line| line.starts_with("connected to")).for_each(|_| _ = sender.send(()));
+            });
+            self.workers.push(worker);
+        }
+        drop(sender);
+        WORKERS.iter().try_for_each(|_| {
+            connected.recv_timeout(STEP_MAX).map_err(|_| "the burst workers are not connected to the server".into())
+        })
+    }
+
+    /// Ends the burst workers.
+    pub(super) fn end_workers(&mut self) {
+        self.workers.clear();
+    }
+
+    fn statement(&mut self, statement: &str) -> Result<Value, String> {
+        let answer = self.server.post("/api/v1/sql", statement.as_bytes())?;
+        let mut answer: Value = serde_json::from_str(&answer).map_err(|error| format!("{statement}: {error}"))?;
+        Ok(answer["results"][0].take())
+    }
+
+    /// What is redirected in a run.
+    pub(super) fn redirected(&mut self, baseline: Baseline) -> Result<Vec<String>, String> {
+        let plan = self.statement("EXPLAIN QUERY q")?;
+        let lines = plan["rows"].as_array().into_iter().flatten().filter_map(|row| row[0].as_str());
+        Ok(redirected(baseline, &lines.filter_map(Stage::parse).collect::<Vec<_>>()))
+    }
+
+    /// Sends operators to the workers: stopped from a checkpoint before if they migrate. Returns how long that took,
+    /// and what the server said of each.
+    pub(super) fn send(&mut self, migrates: bool, operators: &[String]) -> Result<(Duration, Vec<String>), String> {
+        let begun = Instant::now();
+        if migrates {
+            self.restart()?;
+        }
+        let said = operators.iter().map(|operator| {
+            let answer = self.statement(&format!("ALTER QUERY q REDIRECT {operator} TO BURST"));
+            answer.map_or_else(|why| why, |answer| answer["message"].as_str().unwrap_or_default().to_owned())
+        });
+        let said = said.collect();
+        Ok((begun.elapsed(), said))
+    }
+
+    /// Brings all of it home, in the same way.
+    pub(super) fn bring_back(&mut self, migrates: bool) -> Result<(), String> {
+        match migrates {
+            true => self.restart(),
+            false => self.statement("ALTER QUERY q REDIRECT ALL BACK").map(drop),
+        }
+    }
+
+    /// Stops the query from a checkpoint, and starts it there, with all its tasks on the server.
+    fn restart(&mut self) -> Result<(), String> {
+        self.versions += 1;
+        let fuse = if self.versions % 2 == 1 { ", fuse => 'auto'" } else { "" };
+        let Self { select, .. } = &*self;
+        let statement = format!("CREATE OR REPLACE QUERY q AS {select} INTO results WITH (burst => true{fuse})");
+        self.statement(&statement).map(drop)
+    }
+
+    /// Lets the server have all cores, waits for the end of the query, and returns what has come of it.
+    pub(super) fn finish(mut self) -> Result<Seen, String> {
+        self.server_limit.as_ref().map_or(Ok(()), |limit| limit.set(None))?;
+        let deadline = Instant::now() + STEP_MAX;
+        loop {
+            let query = &self.server.status()?["big_queries"][0];
+            match query["state"].as_str() {
+                Some("ended") => break,
+                state if state == Some("failed") || Instant::now() >= deadline => {
+                    return Err(format!("the query has not ended, and is {}: {}", query["state"], query["reason"]));
+                }
+                _ => std::thread::sleep(Duration::from_millis(20)),
+            }
+        }
+        self.is_over.store(true, Ordering::Release);
+        let seen = self.taker.take().and_then(|taker| taker.join().ok());
+        seen.unwrap_or_else(|| Err("the thread that takes results has failed".into()))
+    }
+}
+
+impl Drop for Cell {
+    fn drop(&mut self) {
+        self.is_over.store(true, Ordering::Release);
+        // It ends sooner. A limit that cannot be lifted makes that longer.
+        let _ = self.server_limit.as_ref().map(|limit| limit.set(None));
+    }
+}
+
+/// Takes what comes, until that is over and all of it has come.
+fn take(streams: &Streams, mut seen: Seen, is_over: &AtomicBool) -> Result<Seen, String> {
+    loop {
+        let was_over = is_over.load(Ordering::Acquire);
+        if !streams.take(|batch| seen.note(batch, SystemClock.now_us()))? {
+            if was_over {
+                return Ok(seen);
+            }
+            std::thread::sleep(LOOK_PERIOD);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_redirected_depends_on_the_baseline() {
+        let plan = "bursts
+  stage 1 (1-3: source bid > project > window) in 8 tasks goes with its source, by merging; 1 ns: pays
+  stage 2 (4: window) in 8 tasks goes with its state; what a row costs is not known yet
+  stage 3 (5-6: project > window) in 8 tasks goes by merging; what a row costs is not known yet
+  stage 4 (7: window) in 8 tasks stays: operator 7 looks rows up
+  stage 5 (8-10: join > project > sink) in 8 tasks could go with its state; 1 ns: does not pay";
+        let stages: Vec<Stage> = plan.lines().filter_map(Stage::parse).collect();
+        assert_eq!(redirected(Baseline::R1, &stages), ["ALL"]);
+        assert_eq!(redirected(Baseline::Lambda, &stages), ["4", "5", "8"]);
+        assert_eq!(redirected(Baseline::All, &stages), ["1", "5", "8"]);
+        assert_eq!(redirected(Baseline::Lambda, &stages[..1]), ["ALL"]);
+    }
+}
