@@ -572,7 +572,7 @@ impl Away {
         let mut places: Vec<_> =
             goes.flat_map(|(place, stage)| (0..stage.instances).map(move |one| (place, one, &stage.nodes))).collect();
         // Now and then one that is away already.
-        places.retain(|&(stage, one, _)| choose % 16 == 0 || !away.contains(&(stage, one)));
+        places.retain(|&(stage, one, _)| choose.is_multiple_of(16) || !away.contains(&(stage, one)));
         let choose = usize::from(choose);
         let Some(worker) = workers.get(choose % workers.len().max(1)) else { return Ok(()) };
         let Some(&(stage, instance, nodes)) = places.get(choose / 2 % places.len().max(1)) else { return Ok(()) };
