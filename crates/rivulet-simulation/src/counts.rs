@@ -21,7 +21,7 @@ pub struct Counts {
     pub full: u64,
     /// How often the engine started.
     pub starts: u64,
-    /// How often it was stopped.
+    /// How often it was stopped, or a burst worker was killed.
     pub stops: u64,
     /// How often its process was killed.
     pub kills: u64,
@@ -29,7 +29,7 @@ pub struct Counts {
     pub power_losses: u64,
     /// Connections that were lost.
     pub disconnects: u64,
-    /// Queries that were created, altered, paused and resumed while others ran.
+    /// Queries that were created, altered, paused and resumed while others ran; tasks that moved.
     pub changes: u64,
     /// Checkpoints.
     pub checkpoints: u64,

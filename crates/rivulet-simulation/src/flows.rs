@@ -16,6 +16,7 @@ use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
+use rivulet::burst::worker::Opens;
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
     Batch, Clock, CollectedState, ManualClock, PartitionState, Polled, Refusals, Sink, SinkError, Snapshot, Source,
@@ -23,7 +24,7 @@ use rivulet_dataflow::{
 };
 use rivulet_runtime::flow::checkpoint::CheckpointError;
 use rivulet_runtime::{Flow, FlowLimits, FlowParts, Partition, Workers};
-use rivulet_sql::{QueryPlan, Scope, Statement, parse_script, plan_query};
+use rivulet_sql::{PlannedSource, QueryPlan, Scope, Statement, parse_script, plan_query};
 use rivulet_storage::{Disk, DiskFile, Epoch, EpochSettings, Epochs, Piece, Store};
 use serde_json::json;
 
@@ -47,6 +48,9 @@ const IDLE_TIMEOUT_US: i64 = 2_000_000;
 const SILENCE_STEPS: usize = 70;
 const SILENCE_STEP_US: i64 = 1_300_000;
 
+/// The bounds of inboxes.
+pub(crate) const LIMITS: FlowLimits = FlowLimits { rows_max: 16, bytes_max: 1 << 20, batch_rows: 4 };
+
 /// The most tasks that run in a step of a silence.
 const RUNS_MAX: usize = 1_000;
 
@@ -69,6 +73,8 @@ pub enum FlowKind {
     WindowsOverBoth,
     /// The highest sums of each window, which the clock closes too.
     Highest,
+    /// Two kinds of windows over one stream, joined. Only with bursts.
+    Joined,
 }
 
 impl FlowKind {
@@ -101,12 +107,28 @@ impl FlowKind {
                  FROM (SELECT key, sum(v) AS s, window_start, window_end \
                  FROM readings GROUP BY key, tumble(ts, INTERVAL '10 seconds'))) WHERE place <= 2"
             }
+            Self::Joined => {
+                "SELECT sums.key, c, m, sums.window_start AS w FROM (\
+                 SELECT key, count(*) AS c, window_start, window_end \
+                 FROM TABLE(TUMBLE(TABLE readings, DESCRIPTOR(ts), INTERVAL '10 seconds')) \
+                 GROUP BY key, window_start, window_end) AS sums \
+                 JOIN (SELECT key, max(v) AS m, window_start, window_end \
+                 FROM TABLE(TUMBLE(TABLE readings, DESCRIPTOR(ts), INTERVAL '10 seconds')) WHERE v % 3 <> 0 \
+                 GROUP BY key, window_start, window_end) AS highest \
+                 ON sums.key = highest.key AND sums.window_start = highest.window_start \
+                 AND sums.window_end = highest.window_end"
+            }
         }
     }
 
+    /// The statements that declare the source and run the query, with options at its end.
+    pub(crate) fn script(self, options: &str) -> String {
+        format!("{READINGS} {} {options}", self.sql())
+    }
+
     /// Whether the source has silences, in which time follows the clock.
-    fn has_silences(self) -> bool {
-        !matches!(self, Self::Windows | Self::Rows)
+    pub(crate) fn has_silences(self) -> bool {
+        !matches!(self, Self::Windows | Self::Rows | Self::Joined)
     }
 
     /// Returns the expected result, sorted, if each partition has rows of these times.
@@ -140,6 +162,16 @@ impl FlowKind {
             Self::Windows => {
                 let windows = windows(WINDOW_US).into_iter();
                 windows.map(|((start_us, key), of)| [key, of.count, of.sum, start_us]).collect()
+            }
+            Self::Joined => {
+                let mut windows = BTreeMap::<(i64, i64), (i64, Option<i64>)>::new();
+                for &(key, v, at_us) in &all {
+                    let (count, highest) = windows.entry((at_us - at_us % WINDOW_US, key)).or_default();
+                    *count += 1;
+                    *highest = (*highest).max((v % 3 != 0).then_some(v));
+                }
+                let both = windows.into_iter();
+                both.filter_map(|((start_us, key), (count, highest))| Some([key, count, highest?, start_us])).collect()
             }
             Self::WindowsOverWindows => over(&mut sums(WINDOW_US / 2)),
             Self::WindowsOverBoth => {
@@ -497,13 +529,14 @@ pub(crate) fn restore(disk: &SimulatedDisk) -> Result<(Epochs, Option<SavedQuery
     Ok((epochs, restored))
 }
 
-struct FlowWorld {
+/// A process with a query, its disk, and the files that it reads.
+pub(crate) struct FlowWorld {
     plan: FlowPlan,
-    query: QueryPlan,
-    disk: SimulatedDisk,
-    clock: Arc<ManualClock>,
+    pub(crate) query: QueryPlan,
+    pub(crate) disk: SimulatedDisk,
+    pub(crate) clock: Arc<ManualClock>,
     sources: Vec<Growing>,
-    running: Option<Running>,
+    pub(crate) running: Option<Running>,
     parallelism: usize,
     /// The number of silences so far, and the earliest time of rows since the last one.
     silences: i64,
@@ -511,13 +544,13 @@ struct FlowWorld {
     crash: Crash,
     next_part: u64,
     next_checkpoint: u64,
-    history: String,
-    counts: Counts,
+    pub(crate) history: String,
+    pub(crate) counts: Counts,
 }
 
 /// Runs a plan.
 pub fn run(plan: &FlowPlan) -> Outcome {
-    let mut world = match FlowWorld::new(plan) {
+    let mut world = match FlowWorld::new(plan, &plan.kind.script("")) {
         Ok(world) => world,
         Err(failure) => return Outcome { history: String::new(), counts: Counts::default(), failure: Some(failure) },
     };
@@ -547,9 +580,10 @@ pub(crate) fn planned(script: &str) -> Result<QueryPlan, String> {
 }
 
 impl FlowWorld {
-    fn new(plan: &FlowPlan) -> Result<Self, String> {
+    /// A process whose query has this text.
+    pub(crate) fn new(plan: &FlowPlan, script: &str) -> Result<Self, String> {
         Ok(Self {
-            query: planned(&format!("{READINGS} {}", plan.kind.sql()))?,
+            query: planned(script)?,
             disk: SimulatedDisk::new(plan.seed, Lies::default()),
             clock: Arc::new(ManualClock::new(START_US)),
             sources: (0..plan.partitions).map(|_| Growing::default()).collect(),
@@ -566,12 +600,17 @@ impl FlowWorld {
         })
     }
 
-    fn note(&mut self, text: &str) {
+    pub(crate) fn note(&mut self, text: &str) {
         let _ = writeln!(self.history, "{text}");
     }
 
+    /// Makes the folder of the sink.
+    pub(crate) fn begin(&self) -> Result<(), String> {
+        self.disk.make_folder(Path::new(SINK)).map_err(|error| error.to_string())
+    }
+
     fn run(&mut self) -> Result<(), String> {
-        self.disk.make_folder(Path::new(SINK)).map_err(|error| error.to_string())?;
+        self.begin()?;
         for place in 0..self.plan.steps.len() {
             let step = self.plan.steps[place];
             self.counts.steps += 1;
@@ -581,7 +620,7 @@ impl FlowWorld {
         self.run_until_idle()
     }
 
-    fn look(&mut self) -> Result<(), String> {
+    pub(crate) fn look(&mut self) -> Result<(), String> {
         if self.disk.is_off() {
             self.end_process(self.crash);
         }
@@ -596,7 +635,7 @@ impl FlowWorld {
         Ok(())
     }
 
-    fn end_process(&mut self, crash: Crash) {
+    pub(crate) fn end_process(&mut self, crash: Crash) {
         match crash {
             Crash::Power => self.counts.power_losses += 1,
             Crash::Process => self.counts.kills += 1,
@@ -611,7 +650,7 @@ impl FlowWorld {
     }
 
     /// Starts the flow from its newest epoch.
-    fn start(&mut self) -> Result<(), String> {
+    pub(crate) fn start(&mut self) -> Result<(), String> {
         if self.running.is_some() {
             return Ok(());
         }
@@ -636,27 +675,33 @@ impl FlowWorld {
         }
     }
 
+    /// Opens files where they were.
+    pub(crate) fn opens(&self) -> Opens {
+        let (sources, kind) = (self.sources.clone(), self.plan.kind);
+        Arc::new(move |planned: &PlannedSource, states: &[PartitionState]| {
+            let open = |state: &PartitionState| {
+                let place = place_of(state)?;
+                Ok(Partition {
+                    event_time_column: planned.event_time,
+                    lateness_us: if kind.has_silences() { LATENESS_US } else { 0 },
+                    idle_timeout_us: kind.has_silences().then_some(IDLE_TIMEOUT_US),
+                    newest_us: state.newest_us,
+                    ..Partition::from(sources[place.0].reader(place, &planned.columns))
+                })
+            };
+            states.iter().map(open).collect()
+        })
+    }
+
     fn open(&mut self) -> Result<Running, String> {
         let (epochs, restored) = restore(&self.disk)?;
         let (snapshot, final_before) = restored.unzip();
-        let columns = &self.query.sources[0].columns;
-        let reader = |place: (usize, usize)| self.sources[place.0].reader(place, columns);
-        let made = |source: Box<dyn Source>, newest_us| Partition {
-            event_time_column: self.query.sources[0].event_time,
-            lateness_us: if self.plan.kind.has_silences() { LATENESS_US } else { 0 },
-            idle_timeout_us: self.plan.kind.has_silences().then_some(IDLE_TIMEOUT_US),
-            newest_us,
-            ..Partition::from(source)
-        };
-        let sources: Vec<Partition> = match &snapshot {
-            None => (0..self.plan.partitions).map(|partition| made(reader((partition, 0)), None)).collect(),
-            Some(snapshot) => {
-                let states = snapshot.sources[0].iter();
-                states
-                    .map(|state| Ok(made(reader(place_of(state)?), state.newest_us)))
-                    .collect::<Result<_, String>>()?
-            }
-        };
+        let begin =
+            |partition| PartitionState { position: Some(format!("{partition} 0")), ..PartitionState::default() };
+        let sources = match &snapshot {
+            None => self.opens()(&self.query.sources[0], &(0..self.plan.partitions).map(begin).collect::<Vec<_>>()),
+            Some(snapshot) => self.opens()(&self.query.sources[0], &snapshot.sources[0]),
+        }?;
         let instances = sink_instances(&self.query.dataflow, &[sources.len()], self.parallelism)[0];
         let mut files = Vec::new();
         let mut parts: Vec<Box<dyn Sink>> = Vec::new();
@@ -673,7 +718,7 @@ impl FlowWorld {
             sources: vec![sources],
             sinks: vec![parts],
             parallelism: self.parallelism,
-            limits: FlowLimits { rows_max: 16, bytes_max: 1 << 20, batch_rows: 4 },
+            limits: LIMITS,
             letters: None,
             tap: None,
             restored: snapshot,
@@ -683,7 +728,10 @@ impl FlowWorld {
         Ok(Running { workers, flow, epochs, final_before, files, under_way: None })
     }
 
-    fn step(&mut self, step: FlowStep) -> Result<(), String> {
+    pub(crate) fn step(&mut self, step: FlowStep) -> Result<(), String> {
+        if let FlowStep::Silence { choose } = step {
+            return self.silence(&mut |world| world.running.as_ref().is_some_and(|running| run_all(running, choose)));
+        }
         match step {
             FlowStep::Grow { partition, rows } => {
                 let mut times = self.sources[partition].times.lock();
@@ -718,26 +766,7 @@ impl FlowWorld {
                 let ran = running.run(choose, times);
                 self.note(&format!("{ran} tasks run"));
             }
-            FlowStep::Tick => {
-                self.clock.advance_us(1_000);
-                running.workers.keep_time_once();
-            }
-            FlowStep::Silence { choose } => {
-                let is_quiet = run_all(running, choose);
-                // What is unread now would be late behind the silence.
-                let is_read = |source: &Growing| source.read.load(Ordering::Relaxed) == source.times.lock().len();
-                if !is_quiet || !self.sources.iter().all(is_read) {
-                    return Ok(());
-                }
-                for _ in 0..SILENCE_STEPS {
-                    self.clock.advance_us(SILENCE_STEP_US);
-                    running.workers.keep_time_once();
-                    run_all(running, choose);
-                }
-                self.silences += 1;
-                self.begun_us = self.clock.now_us() + self.silences * SPREAD_US;
-                self.note("silence");
-            }
+            FlowStep::Tick => self.pass(1_000),
             FlowStep::Checkpoint if running.under_way.is_none() => {
                 let number = self.next_checkpoint;
                 self.next_checkpoint += 1;
@@ -752,8 +781,33 @@ impl FlowWorld {
         Ok(())
     }
 
+    /// Nothing comes for so long that the clock closes all windows. `settle` lets everything run until nothing is left
+    /// to do, and returns whether that is so.
+    pub(crate) fn silence(&mut self, settle: &mut dyn FnMut(&mut Self) -> bool) -> Result<(), String> {
+        self.start()?;
+        // What is unread now would be late behind the silence.
+        let is_read = |source: &Growing| source.read.load(Ordering::Relaxed) == source.times.lock().len();
+        if !settle(self) || !self.sources.iter().all(is_read) {
+            return Ok(());
+        }
+        for _ in 0..SILENCE_STEPS {
+            self.pass(SILENCE_STEP_US);
+            settle(self);
+        }
+        self.silences += 1;
+        self.begun_us = self.clock.now_us() + self.silences * SPREAD_US;
+        self.note("silence");
+        Ok(())
+    }
+
+    /// Time passes.
+    pub(crate) fn pass(&mut self, by_us: i64) {
+        self.clock.advance_us(by_us);
+        self.running.iter().for_each(|running| running.workers.keep_time_once());
+    }
+
     /// Writes the checkpoint in progress, if all tasks have reached its barrier.
-    fn finish(&mut self) -> Result<(), String> {
+    pub(crate) fn finish(&mut self) -> Result<(), String> {
         let Some(running) = &mut self.running else { return Ok(()) };
         if let Some(line) = running.finish(&self.disk, &mut self.counts)? {
             self.note(&line);
@@ -761,11 +815,16 @@ impl FlowWorld {
         Ok(())
     }
 
-    fn run_until_idle(&mut self) -> Result<(), String> {
+    /// From now on, nothing fails any more, and the files end.
+    pub(crate) fn come_to_an_end(&mut self) {
         self.note("-- nothing fails any more, and the files end");
         self.disk.stay_on();
         self.disk.set_full(false);
         self.sources.iter().for_each(|source| source.has_ended.store(true, Ordering::Relaxed));
+    }
+
+    fn run_until_idle(&mut self) -> Result<(), String> {
+        self.come_to_an_end();
         for _ in 0..ROUNDS_MAX {
             self.start()?;
             self.finish()?;
@@ -774,15 +833,14 @@ impl FlowWorld {
             if let Some(Ok(())) = running.flow.wait(Duration::ZERO) {
                 return self.check();
             }
-            self.clock.advance_us(1_000);
-            running.workers.keep_time_once();
-            running.workers.run_one(|_| 0, Duration::ZERO);
+            self.pass(1_000);
+            self.running.iter().for_each(|running| _ = running.workers.run_one(|_| 0, Duration::ZERO));
         }
         Err("it does not come to its end".into())
     }
 
     /// Checks all final rows, and what the last run has written behind them.
-    fn check(&mut self) -> Result<(), String> {
+    pub(crate) fn check(&mut self) -> Result<(), String> {
         let Some(running) = &self.running else { return Err("nothing runs".into()) };
         let mut found = final_rows(&self.disk, &running.final_before)?;
         for file in &running.files {
@@ -807,7 +865,7 @@ impl FlowWorld {
 }
 
 /// Runs tasks in an order of `choose` until none is ready. Returns whether that is so.
-fn run_all(running: &Running, choose: u16) -> bool {
+pub(crate) fn run_all(running: &Running, choose: u16) -> bool {
     let mut random = StdRng::seed_from_u64(choose.into());
     (0..RUNS_MAX).any(|_| !running.workers.run_one(|ready| random.random_range(0..ready), Duration::ZERO))
 }

@@ -21,7 +21,8 @@
 //! shared inputs.
 //!
 //! In reading order: [`plan`], [`model`], [`disk`], `network`, `world`, [`shrink`]; [`flows`] is the same for big
-//! queries, and [`links`] for two of them in two processes with a link between them.
+//! queries, [`links`] for two of them in two processes with a link between them, and [`bursts`] for one whose tasks move
+//! to other processes and back; `ways` has the connections of both.
 
 pub mod plan;
 pub mod model;
@@ -32,7 +33,9 @@ mod defect;
 mod network;
 mod world;
 pub mod flows;
+mod ways;
 pub mod links;
+pub mod bursts;
 pub mod shrink;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

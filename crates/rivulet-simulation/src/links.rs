@@ -8,7 +8,6 @@
 //! the link's source with its accounts. Simulated: the clock; two disks; the connection, whose end each side notices by
 //! itself; which task runs next, and when a spool is written.
 
-use std::collections::VecDeque;
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,18 +17,19 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use rivulet_connectors::connector::{ConnectorContext, ConnectorError, Connectors, SinkSpec, SourceSpec};
-use rivulet_connectors::links::{LinkRights, Links, Machine, Worked};
+use rivulet_connectors::links::{Links, Machine};
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{Clock, ManualClock, PartitionState, Sink, Snapshot, Source};
 use rivulet_runtime::{FlowLimits, FlowParts, Partition, Workers};
 use rivulet_sql::QueryPlan;
 use rivulet_storage::Disk;
-use rivulet_wire::{Connection, Hello};
+use rivulet_wire::Hello;
 
 use crate::disk::{Crash, Lies, SimulatedDisk};
 use crate::flows::{
     Growing, KEYS, Part, READINGS, Row, Running, SINK, START_US, STEP_US, final_rows, key, place_of, planned, restore,
 };
+use crate::ways::{Carried, Ways};
 use crate::{Counts, Outcome};
 
 /// What the gateway sends.
@@ -58,13 +58,6 @@ pub enum Side {
 
 impl Side {
     const ALL: [Self; 2] = [Self::Gateway, Self::Cloud];
-
-    fn other(self) -> Self {
-        match self {
-            Self::Gateway => Self::Cloud,
-            Self::Cloud => Self::Gateway,
-        }
-    }
 
     fn name(self) -> &'static str {
         match self {
@@ -246,34 +239,6 @@ struct Process {
     crash: Crash,
 }
 
-/// One side of a connection.
-enum End {
-    /// The other side has not said who it is.
-    New(Connection),
-    /// The links work it.
-    Worked(Worked),
-}
-
-/// A connection: both of its sides, and what is under way to each.
-#[derive(Default)]
-struct Way {
-    ends: [Option<End>; 2],
-    bytes: [VecDeque<u8>; 2],
-}
-
-/// Everybody may send everything.
-struct Everything;
-
-impl LinkRights for Everything {
-    fn scope(&self) -> &str {
-        ""
-    }
-
-    fn may_send(&self, _stream: &str) -> Result<(), String> {
-        Ok(())
-    }
-}
-
 struct LinkWorld {
     plan: LinkPlan,
     queries: [QueryPlan; 2],
@@ -282,7 +247,7 @@ struct LinkWorld {
     /// Gives numbers that no process has had.
     random: Arc<dyn Fn() -> u64 + Send + Sync>,
     sources: Vec<Growing>,
-    ways: Vec<Way>,
+    ways: Ways,
     /// The gateway is known by this number to the cloud.
     run: u64,
     /// The number of streams of the gateway.
@@ -324,7 +289,7 @@ impl LinkWorld {
             random: Arc::new(move || next.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             sources: (0..plan.partitions).map(|_| Growing::default()).collect(),
             plan: plan.clone(),
-            ways: Vec::new(),
+            ways: Ways::default(),
             run: 0,
             instances: plan.partitions,
             next_part: 0,
@@ -383,7 +348,7 @@ impl LinkWorld {
         let process = &mut self.processes[side as usize];
         process.disk.go_off_after(0);
         process.running = None;
-        self.leave(side);
+        self.ways.leave(side as usize);
         let process = &mut self.processes[side as usize];
         process.links = None;
         process.disk.after_crash(crash);
@@ -392,14 +357,6 @@ impl LinkWorld {
             Crash::Process => "is killed",
         };
         self.note(&format!("-- the {} {how}", side.name()));
-    }
-
-    /// Ends the connections of a process. What it has sent is still under way.
-    fn leave(&mut self, side: Side) {
-        for way in &mut self.ways {
-            way.ends[side as usize] = None;
-            way.bytes[side as usize].clear();
-        }
     }
 
     /// Starts a process, if it does not live, and its query from its newest epoch, if it does not run.
@@ -505,10 +462,9 @@ impl LinkWorld {
         partitions: usize,
         stated: Vec<String>,
     ) -> Result<Vec<Box<dyn Sink>>, String> {
-        let is_linked = self.ways.iter().any(|way| matches!(way.ends[Side::Gateway as usize], Some(End::Worked(_))));
-        if !is_linked {
+        if !self.ways.is_worked(Side::Gateway as usize) {
             // The sinks before have taken along what dials.
-            self.leave(Side::Gateway);
+            self.ways.leave(Side::Gateway as usize);
             self.run = (self.random)();
         }
         let query = &self.queries[Side::Gateway as usize];
@@ -589,9 +545,9 @@ impl LinkWorld {
             }
             LinkStep::Carry { side, bytes } => self.carry(side, bytes.into()),
             LinkStep::Cut { side, loses } => {
-                self.leave(side);
+                self.ways.leave(side as usize);
                 if loses {
-                    self.ways.iter_mut().for_each(|way| way.bytes[side.other() as usize].clear());
+                    self.ways.lose(side as usize);
                 }
                 self.note(&format!("the {} loses its connections", side.name()));
             }
@@ -616,7 +572,7 @@ impl LinkWorld {
             LinkStep::Stop { side, is_whole } => {
                 self.processes[side as usize].running = None;
                 if is_whole {
-                    self.leave(side);
+                    self.ways.leave(side as usize);
                     self.processes[side as usize].links = None;
                     self.counts.stops += 1;
                 }
@@ -660,76 +616,30 @@ impl LinkWorld {
     }
 
     fn dial(&mut self) {
-        let is_dialled = self.ways.iter().any(|way| way.ends[Side::Gateway as usize].is_some());
         let [gateway, cloud] = &self.processes;
-        if is_dialled || gateway.running.is_none() || cloud.links.is_none() {
+        if self.ways.has(Side::Gateway as usize) || gateway.running.is_none() || cloud.links.is_none() {
             return;
         }
-        let now_us = self.clock.steady_us();
-        let mut near = Connection::new(now_us);
-        near.say_hello(&Hello { name: Side::Gateway.name().into(), run: self.run, token: None });
-        let ends = [Some(End::New(near)), Some(End::New(Connection::new(now_us)))];
-        self.ways.push(Way { ends, ..Way::default() });
+        let hello = Hello { name: Side::Gateway.name().into(), run: self.run, token: None };
+        self.ways.dial([Side::Gateway as usize, Side::Cloud as usize], &hello, self.clock.steady_us());
         self.note("the gateway connects");
     }
 
     /// A process receives at most so many bytes of each connection, and sends.
     fn carry(&mut self, side: Side, bytes_max: usize) {
-        (0..self.ways.len()).for_each(|place| self.exchange(place, side, bytes_max));
-        self.ways.retain(|way| way.ends.iter().any(Option::is_some));
-    }
-
-    fn exchange(&mut self, place: usize, side: Side, bytes_max: usize) {
-        let (near, far) = (side as usize, side.other() as usize);
-        let way = &mut self.ways[place];
-        let Some(end) = way.ends[near].take() else { return };
-        let came = bytes_max.min(way.bytes[near].len());
-        let came: Vec<u8> = way.bytes[near].drain(..came).collect();
-        let is_over = came.is_empty() && way.ends[far].is_none();
-        let mut out = Vec::new();
-        let outcome = match end {
-            _ if is_over => Err("the other side has closed it".to_owned()),
-            End::New(connection) => self.greet(side, connection, &came, &mut out),
-            End::Worked(worked) => match worked.step(&came, &mut out) {
-                Ok(()) => Ok(End::Worked(worked)),
-                Err(error) => Err(error.to_string()),
-            },
-        };
-        if !came.is_empty() || !out.is_empty() {
-            let line = format!("the {} receives {} bytes and sends {}", side.name(), came.len(), out.len());
-            self.note(&line);
-        }
+        let Process { links, disk, .. } = &self.processes[side as usize];
         // What a process says when its disk has gone off does not leave it.
-        let has_ended = self.processes[near].disk.is_off();
-        let way = &mut self.ways[place];
-        if way.ends[far].is_some() && !has_ended {
-            way.bytes[far].extend(out);
-        }
-        match outcome {
-            Ok(end) => way.ends[near] = Some(end),
-            Err(why) => {
-                way.bytes[near].clear();
+        let off = || disk.is_off();
+        let carried = self.ways.carry((side as usize, bytes_max), links.as_ref(), self.clock.steady_us(), off);
+        for Carried { came, sent, end } in carried {
+            if came > 0 || sent > 0 {
+                self.note(&format!("the {} receives {came} bytes and sends {sent}", side.name()));
+            }
+            if let Some(why) = end {
                 self.counts.disconnects += 1;
                 self.note(&format!("a connection of the {} ends: {why}", side.name()));
             }
         }
-    }
-
-    /// Goes on with a connection, perhaps until it is known who is on the other side.
-    fn greet(&self, side: Side, mut connection: Connection, came: &[u8], out: &mut Vec<u8>) -> Result<End, String> {
-        let (now_us, mut rest) = (self.clock.steady_us(), came);
-        connection.greet(&mut rest, now_us).map_err(|error| error.to_string())?;
-        if connection.them().is_none() {
-            connection.take_to_send(out, now_us);
-            return Ok(End::New(connection));
-        }
-        let links = self.processes[side as usize].links.as_ref().ok_or("the process has ended")?;
-        let worked = match side {
-            Side::Gateway => links.dialled(connection).ok_or("nobody needs it any more")?,
-            Side::Cloud => links.admitted(Arc::new(Everything), connection)?,
-        };
-        worked.step(rest, out).map_err(|error| error.to_string())?;
-        Ok(End::Worked(worked))
     }
 
     fn begin_checkpoint(&mut self, side: Side) {

@@ -5,6 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use rivulet_simulation::bursts::{BurstDefect, BurstPlan};
 use rivulet_simulation::flows::FlowPlan;
 use rivulet_simulation::links::LinkPlan;
 use rivulet_simulation::plan::Plan;
@@ -14,7 +15,7 @@ use rivulet_simulation::{Counts, Defect};
 const HELP: &str = "\
 cargo xtask sim SEED                       one simulation, with its history
 cargo xtask sim --seeds N [--from SEED]    N simulations on all cores, and what was counted
-    --small, --big, --links                small queries only, big ones only, links only
+    --small, --big, --links, --bursts      small queries only, big ones only, links only, bursts only
     --defect NAME                          with something wrong on purpose, to see whether that is noticed:
 ";
 
@@ -24,6 +25,7 @@ const SHOWN_EVERY: u64 = 100;
 fn help() -> ExitCode {
     eprint!("{HELP}");
     Defect::ALL.iter().for_each(|defect| eprintln!("        {}", defect.name()));
+    BurstDefect::ALL.iter().for_each(|defect| eprintln!("        {} (of bursts)", defect.name()));
     ExitCode::from(2)
 }
 
@@ -33,28 +35,37 @@ struct What {
     small: bool,
     big: bool,
     links: bool,
+    bursts: bool,
     defect: Option<Defect>,
+    burst_defect: Option<BurstDefect>,
+}
+
+impl What {
+    fn all(is_run: bool) -> Self {
+        let (small, big, links, bursts) = (is_run, is_run, is_run, is_run);
+        Self { small, big, links, bursts, defect: None, burst_defect: None }
+    }
 }
 
 fn main() -> ExitCode {
     let (mut seed, mut seeds, mut from) = (None, None, 0);
-    let mut what = What { small: true, big: true, links: true, defect: None };
+    let mut what = What::all(true);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let mut number = || arguments.next().and_then(|text| text.parse::<u64>().ok());
         let is_understood = match argument.as_str() {
             "--seeds" => number().map(|number| seeds = Some(number)).is_some(),
             "--from" => number().map(|number| from = number).is_some(),
-            "--small" | "--big" | "--links" => {
-                let (small, big, links) = (argument == "--small", argument == "--big", argument == "--links");
-                what = What { small, big, links, ..what };
-                true
-            }
+            "--small" => set(&mut what, What { small: true, ..What::all(false) }),
+            "--big" => set(&mut what, What { big: true, ..What::all(false) }),
+            "--links" => set(&mut what, What { links: true, ..What::all(false) }),
+            "--bursts" => set(&mut what, What { bursts: true, ..What::all(false) }),
             "--defect" => {
                 let name = arguments.next().unwrap_or_default();
-                what.defect = Defect::ALL.into_iter().find(|defect| defect.name() == name);
-                (what.big, what.links) = (false, false);
-                what.defect.is_some()
+                let defect = Defect::ALL.into_iter().find(|defect| defect.name() == name);
+                let burst_defect = BurstDefect::ALL.into_iter().find(|defect| defect.name() == name);
+                let (small, bursts) = (defect.is_some(), burst_defect.is_some());
+                set(&mut what, What { small, bursts, defect, burst_defect, ..What::all(false) }) && (small || bursts)
             }
             text => text.parse().map(|number: u64| seed = Some(number)).is_ok(),
         };
@@ -69,11 +80,17 @@ fn main() -> ExitCode {
     }
 }
 
+fn set(what: &mut What, to: What) -> bool {
+    *what = to;
+    true
+}
+
 fn one(seed: u64, what: What) -> ExitCode {
     let small = what.small.then(|| show(&(Plan::new(seed), what.defect)));
     let big = what.big.then(|| show(&FlowPlan::new(seed)));
     let links = what.links.then(|| show(&LinkPlan::new(seed)));
-    let has_failed = [small, big, links].into_iter().flatten().any(|fails| fails);
+    let bursts = what.bursts.then(|| show(&(BurstPlan::new(seed), what.burst_defect)));
+    let has_failed = [small, big, links, bursts].into_iter().flatten().any(|fails| fails);
     if has_failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
@@ -110,10 +127,11 @@ fn many(from: u64, seeds: u64, what: What) -> ExitCode {
             let small = what.small.then(|| (Plan::new(seed), what.defect).run());
             let big = what.big.then(|| FlowPlan::new(seed).run());
             let links = what.links.then(|| LinkPlan::new(seed).run());
+            let bursts = what.bursts.then(|| (BurstPlan::new(seed), what.burst_defect).run());
             // Panics of a simulation are its failures, so the lock is never poisoned.
             let Ok(mut sum) = sum.lock() else { return };
             sum.0 += 1;
-            for outcome in [small, big, links].into_iter().flatten() {
+            for outcome in [small, big, links, bursts].into_iter().flatten() {
                 sum.1 += outcome.counts;
                 if let Some(failure) = outcome.failure
                     && sum.2.as_ref().is_none_or(|(other, _)| seed < *other)
@@ -141,6 +159,9 @@ fn many(from: u64, seeds: u64, what: What) -> ExitCode {
     }
     if what.links {
         explain(&LinkPlan::new(seed));
+    }
+    if what.bursts {
+        explain(&(BurstPlan::new(seed), what.burst_defect));
     }
     ExitCode::FAILURE
 }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::bursts::{self, BurstDefect, BurstPlan};
 use crate::flows::{self, FlowPlan};
 use crate::links::{self, LinkPlan};
 use crate::plan::Plan;
@@ -70,6 +71,22 @@ impl Shrinks for LinkPlan {
     fn without(&self, parts: Range<usize>) -> Option<Self> {
         let mut plan = self.clone();
         plan.steps.drain(parts);
+        Some(plan)
+    }
+}
+
+impl Shrinks for (BurstPlan, Option<BurstDefect>) {
+    fn run(&self) -> Outcome {
+        bursts::run(&self.0, self.1)
+    }
+
+    fn parts(&self) -> usize {
+        self.0.steps.len()
+    }
+
+    fn without(&self, parts: Range<usize>) -> Option<Self> {
+        let mut plan = self.clone();
+        plan.0.steps.drain(parts);
         Some(plan)
     }
 }

@@ -1,5 +1,6 @@
 //! Some thousand seeds; that the same seed is the same simulation; that defects are noticed.
 
+use rivulet_simulation::bursts::{BurstDefect, BurstPlan};
 use rivulet_simulation::flows::FlowPlan;
 use rivulet_simulation::links::LinkPlan;
 use rivulet_simulation::plan::Plan;
@@ -54,6 +55,14 @@ fn over_links_nothing_is_lost_and_nothing_comes_twice_where_that_is_promised() {
 }
 
 #[test]
+fn in_bursts_nothing_is_lost_and_nothing_comes_twice() {
+    let seeds = seeds_or(100);
+    let sum = run_all(seeds, |seed| (BurstPlan::new(seed), None));
+    assert!(sum.results > seeds * 5 && sum.kills > seeds / 2 && sum.checkpoints > seeds, "{sum:#?}");
+    assert!(sum.changes > seeds * 3 && sum.stops > seeds && sum.disconnects > seeds, "{sum:#?}");
+}
+
+#[test]
 fn the_same_seed_is_the_same_simulation() {
     fn check(plan: &impl Shrinks, seed: u64) {
         let (one, other) = (plan.run(), plan.run());
@@ -64,6 +73,7 @@ fn the_same_seed_is_the_same_simulation() {
         check(&(Plan::new(seed), None), seed);
         check(&FlowPlan::new(seed), seed);
         check(&LinkPlan::new(seed), seed);
+        check(&(BurstPlan::new(seed), None), seed);
     }
 }
 
@@ -71,6 +81,15 @@ fn the_same_seed_is_the_same_simulation() {
 fn what_is_wrong_on_purpose_is_noticed() {
     for defect in Defect::ALL {
         let found = (0..300).find(|&seed| (Plan::new(seed), Some(defect)).run().failure.is_some());
+        println!("{}: seed {found:?}", defect.name());
+        assert!(found.is_some(), "{} is not noticed", defect.name());
+    }
+}
+
+#[test]
+fn what_is_wrong_with_bursts_on_purpose_is_noticed() {
+    for defect in BurstDefect::ALL {
+        let found = (0..300).find(|&seed| (BurstPlan::new(seed), Some(defect)).run().failure.is_some());
         println!("{}: seed {found:?}", defect.name());
         assert!(found.is_some(), "{} is not noticed", defect.name());
     }

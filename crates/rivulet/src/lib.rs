@@ -11,7 +11,7 @@
 //! - [`config`]: what the server runs with, and where each value came from;
 //! - [`api`]: REST, OpenAPI, live results;
 //! - [`run`]: how a planned big query is run;
-//! - `burst`: tasks of a query in other processes for a while;
+//! - [`burst`]: tasks of a query in other processes for a while;
 //! - [`trial`]: applications over files in this process, without a server;
 //! - [`script`]: scripts of big queries and applications in this process, without a server;
 //! - [`http_client`]: the other end of it, for the command line;
@@ -29,7 +29,7 @@ pub mod examine;
 pub mod config;
 pub mod api;
 pub mod run;
-mod burst;
+pub mod burst;
 pub mod trial;
 pub mod script;
 pub mod http_client;

@@ -39,22 +39,24 @@ pub(crate) enum Control {
 
 /// A task that a worker shall run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Hold {
+pub struct Hold {
     /// Names its streams.
-    pub(crate) ticket: u64,
+    pub ticket: u64,
     /// The name of the query.
-    pub(crate) query: String,
+    pub query: String,
     /// Statements that declare all that the query needs, and create it.
-    pub(crate) script: String,
+    pub script: String,
     /// What the plan of the script has to be: see [`rivulet_sql::QueryPlan::fingerprint`].
-    pub(crate) fingerprint: String,
+    pub fingerprint: String,
     /// The nodes of its stage.
-    pub(crate) nodes: Vec<NodeId>,
-    pub(crate) instance: usize,
+    pub nodes: Vec<NodeId>,
+    /// The instance of the stage.
+    pub instance: usize,
     /// The time of the server.
-    pub(crate) now_us: i64,
+    pub now_us: i64,
+    /// The bounds of its batches.
     #[serde(with = "Limits")]
-    pub(crate) limits: FlowLimits,
+    pub limits: FlowLimits,
 }
 
 #[derive(Serialize, Deserialize)]

@@ -1,7 +1,7 @@
 //! Bursts: tasks of big queries that run on borrowed workers for a while.
 //!
 //! A worker is a process that dials the server. The server gets places for tasks there, and moves the state of tasks
-//! into them and back. In reading order: [`moves`]: what of a query may go, how it gets there, and whether that pays;
+//! into them and back. In reading order: `moves`: what of a query may go, how it gets there, and whether that pays;
 //! [`message`]: what both sides say; [`pipe`]: the streams of one task; [`roster`]: the server's side; [`worker`]: the
 //! other one.
 //!
@@ -9,10 +9,10 @@
 //! can step them.
 
 pub(crate) mod moves;
-pub(crate) mod message;
-pub(crate) mod pipe;
-pub(crate) mod roster;
-pub(crate) mod worker;
+pub mod message;
+pub mod pipe;
+pub mod roster;
+pub mod worker;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ pub(crate) struct On {
 pub(crate) type OnWorkers = Mutex<BTreeMap<(u64, usize, usize), On>>;
 
 /// The columns of the rows that a stage of these nodes takes, by input, and of those that it gives.
-pub(crate) fn columns(dataflow: &Dataflow, nodes: &[NodeId]) -> (Vec<SchemaRef>, SchemaRef) {
+pub fn columns(dataflow: &Dataflow, nodes: &[NodeId]) -> (Vec<SchemaRef>, SchemaRef) {
     let columns = |node: NodeId| dataflow.nodes()[node].schema.clone();
     let mut inputs: Vec<SchemaRef> = Vec::new();
     let edges = dataflow.inputs_of(nodes[0]).filter(|edge| !matches!(edge.kind, EdgeKind::Refused { .. }));

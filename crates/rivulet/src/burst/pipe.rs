@@ -151,7 +151,7 @@ impl Ends {
 }
 
 /// A pipe over the streams of two processes.
-pub(crate) struct LinkPipe {
+pub struct LinkPipe {
     peer: Arc<Peer>,
     sends: Vec<Outgoing>,
     says: Outgoing,

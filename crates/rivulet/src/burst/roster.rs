@@ -22,22 +22,23 @@ use crate::service::BURST_STREAMS;
 
 /// What is known of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WorkerInfo {
+pub struct WorkerInfo {
     /// Its number, which no other worker ever has.
-    pub(crate) number: u64,
-    pub(crate) name: String,
+    pub number: u64,
+    /// Its name.
+    pub name: String,
     /// How many tasks it runs at a time.
-    pub(crate) threads: usize,
+    pub threads: usize,
     /// The places that it has given, or was asked for.
-    pub(crate) tickets: usize,
+    pub tickets: usize,
     /// When its life ends, if that has a limit; microseconds, by the clock of [`Roster::turn`].
-    pub(crate) ends_us: Option<i64>,
+    pub ends_us: Option<i64>,
     /// Whether credentials may go to it: its connection is encrypted, or on this machine.
-    pub(crate) is_private: bool,
+    pub is_private: bool,
 }
 
 /// The burst workers of a tenant.
-pub(crate) struct Roster {
+pub struct Roster {
     links: Arc<Links>,
     /// A worker without a connection for longer than this is lost.
     lost_after_us: i64,
@@ -133,7 +134,7 @@ impl Roster {
     ///
     /// # Errors
     /// Something else takes the streams of workers.
-    pub(crate) fn new(links: &Arc<Links>, scope: &str, lost_after_us: i64, news: Waker) -> Result<Arc<Self>, String> {
+    pub fn new(links: &Arc<Links>, scope: &str, lost_after_us: i64, news: Waker) -> Result<Arc<Self>, String> {
         let (pipes, state, changed) = Default::default();
         let desk = Arc::new(Desk { pipes, state, changed, news });
         let receiver: Arc<dyn Receive> = desk.clone();
@@ -147,7 +148,7 @@ impl Roster {
     }
 
     /// The workers that can be given tasks.
-    pub(crate) fn workers(&self) -> Vec<WorkerInfo> {
+    pub fn workers(&self) -> Vec<WorkerInfo> {
         let state = self.desk.state.lock();
         let known = state.workers.iter().filter(|(_, worker)| worker.away_since_us.is_none());
         let info = |(&number, worker): (&u64, &Worker)| {
@@ -160,7 +161,7 @@ impl Roster {
 
     /// Asks a worker for a place for a task. `sends` has the columns of what it is sent, by input, and `takes` those of
     /// what it gives, by output; `waker` wakes the task. Returns the ticket; `None` if the worker is gone.
-    pub(crate) fn hold(
+    pub fn hold(
         &self,
         worker: u64,
         hold: Hold,
@@ -179,7 +180,7 @@ impl Roster {
     }
 
     /// Whether the worker has a place for a task, or why not; `None` before it has answered.
-    pub(crate) fn outcome(&self, ticket: u64) -> Option<Result<(), String>> {
+    pub fn outcome(&self, ticket: u64) -> Option<Result<(), String>> {
         match self.desk.state.lock().tickets.get(&ticket) {
             Some(ticket) => ticket.outcome.clone(),
             None => Some(Err("the place was given back".into())),
@@ -199,17 +200,17 @@ impl Roster {
     }
 
     /// The pipe of a ticket, once. Dropping it gives the place back.
-    pub(crate) fn take(&self, ticket: u64) -> Option<Arc<LinkPipe>> {
+    pub fn take(&self, ticket: u64) -> Option<Arc<LinkPipe>> {
         self.desk.state.lock().tickets.get_mut(&ticket)?.held.take()
     }
 
     /// Streams may have room.
-    pub(crate) fn look_for_room(&self) {
+    pub fn look_for_room(&self) {
         self.desk.pipes.look_for_room();
     }
 
     /// Hears workers, and notes which are lost.
-    pub(crate) fn turn(&self, now_us: i64) {
+    pub fn turn(&self, now_us: i64) {
         self.desk.pipes.tidy();
         let workers = {
             let mut state = self.desk.state.lock();

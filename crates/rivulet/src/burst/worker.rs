@@ -11,45 +11,50 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use parking_lot::Mutex;
-use rivulet_connectors::connector::ConnectorContext;
 use rivulet_connectors::links::{Asked, LinkRights, Links, Machine, Outgoing, Peer, Receive, Received, Target};
-use rivulet_dataflow::{Clock, Leaps, StageSnapshot, StateFrame, Work};
-use rivulet_runtime::{Guest, GuestParts, Pipe, PipeError, Waker, Word, Workers};
-use rivulet_sql::QueryPlan;
+use rivulet_dataflow::{Clock, Leaps, PartitionState, StageSnapshot, StateFrame, Work};
+use rivulet_runtime::{Guest, GuestParts, Partition, Pipe, PipeError, Waker, Word, Workers};
+use rivulet_sql::{PlannedSource, QueryPlan};
 
 use super::columns;
 use super::message::{self, Control, Hold};
 use super::pipe::{CONTROL, Inbound, LinkPipe, Pipes, SEND, What, named, say};
-use crate::run;
 use crate::service::BURST_STREAMS;
 
-/// A query as this process has planned it, and what its sources find here.
-pub(crate) struct PlannedQuery {
-    pub(crate) plan: QueryPlan,
-    pub(crate) host: ConnectorContext,
+/// A query as this process has planned it.
+pub struct PlannedQuery {
+    /// Its plan.
+    pub plan: QueryPlan,
+    /// What opens its sources here.
+    pub open: Opens,
 }
 
+/// Opens partitions of a source, where they were when the task that reads them moved.
+pub type Opens = Arc<dyn Fn(&PlannedSource, &[PartitionState]) -> Result<Vec<Partition>, String> + Send + Sync>;
+
 /// Plans the query of this name in a script.
-pub(crate) type Planner = Box<dyn Fn(&str, &str) -> Result<PlannedQuery, String> + Send>;
+pub type Planner = Box<dyn Fn(&str, &str) -> Result<PlannedQuery, String> + Send>;
 
 /// What a worker says of itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Me {
-    pub(crate) name: String,
+pub struct Me {
+    /// Its name.
+    pub name: String,
     /// How many tasks it runs at a time.
-    pub(crate) threads: usize,
+    pub threads: usize,
     /// When its life ends, if it has a limit; microseconds, by the clock of [`Worker::turn`].
-    pub(crate) ends_us: Option<i64>,
+    pub ends_us: Option<i64>,
 }
 
 /// The clock of the server, as far as it is known here: by it the windows of a query close.
-pub(crate) struct ServerClock {
+pub struct ServerClock {
     own: Arc<dyn Clock>,
     ahead_us: AtomicI64,
 }
 
 impl ServerClock {
-    pub(crate) fn new(own: Arc<dyn Clock>) -> Self {
+    /// The clock of this process, from which that of the server is told.
+    pub fn new(own: Arc<dyn Clock>) -> Self {
         Self { own, ahead_us: AtomicI64::new(0) }
     }
 
@@ -77,7 +82,7 @@ impl Clock for ServerClock {
 }
 
 /// A burst worker.
-pub(crate) struct Worker {
+pub struct Worker {
     me: Me,
     links: Arc<Links>,
     peer: Arc<Peer>,
@@ -178,7 +183,7 @@ impl Worker {
     ///
     /// # Errors
     /// The system gives no thread.
-    pub(crate) fn join(
+    pub fn join(
         me: Me,
         (machine, target): (Machine, Target),
         (workers, clock): (Arc<Workers>, Arc<ServerClock>),
@@ -196,8 +201,13 @@ impl Worker {
         Ok(Self { me, links, peer, desk, says, planner, planned, clock, workers, places, idle_since_us })
     }
 
+    /// Its links, which work its connection.
+    pub fn links(&self) -> &Arc<Links> {
+        &self.links
+    }
+
     /// Since when it has had no task or no server, microseconds by the clock of [`Worker::turn`].
-    pub(crate) fn idle_since_us(&self) -> Option<i64> {
+    pub fn idle_since_us(&self) -> Option<i64> {
         self.idle_since_us
     }
 
@@ -226,7 +236,7 @@ impl Worker {
     ///
     /// # Errors
     /// Why the server does not need this worker.
-    pub(crate) fn turn(&mut self, now_us: i64) -> Result<(), String> {
+    pub fn turn(&mut self, now_us: i64) -> Result<(), String> {
         if self.says.is_none() {
             let name = format!("{CONTROL}{:016x}", self.links.random());
             self.desk.state.lock().name.clone_from(&name);
@@ -357,8 +367,7 @@ impl Place {
         let partitions = match plan.dataflow.nodes()[nodes[0]].work {
             Work::Source(source) => {
                 let was_at = begins.partitions.as_deref().unwrap_or_default();
-                let opened = run::open_partitions(&plan.sources[source], &self.planned.host, was_at);
-                Some(opened.map_err(|error| error.message)?)
+                Some((self.planned.open)(&plan.sources[source], was_at)?)
             }
             _ => None,
         };

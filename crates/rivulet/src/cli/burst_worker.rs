@@ -11,12 +11,12 @@ use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::connector::{ConnectorContext, Secrets};
 use rivulet_connectors::links::{Machine, Target};
 use rivulet_connectors::reach::AllowedHosts;
-use rivulet_dataflow::Clock;
+use rivulet_dataflow::{Clock, PartitionState};
 use rivulet_runtime::{WorkerSettings, Workers};
-use rivulet_sql::{Scope, SqlError, Statement, Table, parse_script, plan_query};
+use rivulet_sql::{PlannedSource, Scope, SqlError, Statement, Table, parse_script, plan_query};
 
 use crate::burst::worker::{Me, PlannedQuery, ServerClock, Worker};
-use crate::run::own_columns;
+use crate::run::{open_partitions, own_columns};
 use crate::service::ServiceError;
 
 use super::error::CliError;
@@ -134,7 +134,11 @@ fn plan(script: &str, query: &str) -> Result<PlannedQuery, String> {
             }
             Statement::CreateBigQuery(create) if create.name.text == query => {
                 host.secrets = Secrets::found_by(move |name| secrets.get(name).cloned());
-                return Ok(PlannedQuery { plan: plan_query(&create.query, &scope).map_err(failed)?, host });
+                let open = move |source: &PlannedSource, was_at: &[PartitionState]| {
+                    open_partitions(source, &host, was_at).map_err(|error| error.message)
+                };
+                let plan = plan_query(&create.query, &scope).map_err(failed)?;
+                return Ok(PlannedQuery { plan, open: Arc::new(open) });
             }
             _ => Ok(()),
         };
