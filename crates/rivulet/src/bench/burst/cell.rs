@@ -3,8 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -28,7 +27,7 @@ const WORKERS: [&str; 2] = ["one", "two"];
 /// The event time of the first event, 2015-07-15, in microseconds since the epoch.
 const BASE_US: i64 = 1_436_918_400_000_000;
 
-/// By so much the rate is higher within a burst.
+/// By so much the rate is higher within a burst, as the shapes of generators have it by default.
 const FACTOR: u64 = 5;
 
 /// How long anything may take that is waited for.
@@ -58,22 +57,19 @@ impl Feed {
 
     fn sources(&self, query: &Query) -> String {
         let Self { rate, part_s, .. } = self;
+        let (events, period_s) = (rate * part_s * (2 + FACTOR), 2 * part_s);
         let shape = match self.has_burst {
-            true => {
-                let (events, period_s) = (rate * part_s * (2 + FACTOR), 2 * part_s);
-                format!(
-                    "events => {events}, shape => 'square', shape_factor => {FACTOR}, \
-                     shape_period => '{period_s} seconds', "
-                )
-            }
+            true => format!("events => {events}, shape => 'square', shape_period => '{period_s} seconds', "),
             false => String::new(),
         };
         let paced = if self.is_paced { *rate } else { 0 };
+        // Of fewer events than 50 some partitions would never have a person, and hold up all windows.
+        let block = (rate / 1_000).max(50);
         // Sources that are polled for every event would use most of the time for that; so events come 10 ms together.
         let source = |stream: &&str| {
             format!(
                 "CREATE SOURCE {stream} FROM 'nexmark:{stream}' WITH ({shape}event_rate => {rate}, rate => {paced}, \
-                 burst => '10 ms', lateness => INTERVAL '0 seconds');\n"
+                 burst => '10 ms', block => {block}, lateness => INTERVAL '0 seconds');\n"
             )
         };
         query.streams.iter().map(source).collect()
@@ -83,7 +79,6 @@ impl Feed {
 /// What has come of a query.
 pub(super) struct Seen {
     begun_us: i64,
-    converter: Option<RowConverter>,
     /// Rows, and the sum of their hashes: the same for the same rows in any order.
     pub(super) rows: (u64, u64),
     /// The longest latency of what was due in each second, in microseconds.
@@ -95,25 +90,19 @@ pub(super) struct Seen {
 impl Seen {
     fn new(begun_us: i64, seconds: u64) -> Self {
         let latest_us = vec![0; usize::try_from(seconds).unwrap_or_default()];
-        Self { begun_us, converter: None, rows: (0, 0), latest_us, latencies: LatencyHistogram::new() }
+        Self { begun_us, rows: (0, 0), latest_us, latencies: LatencyHistogram::new() }
     }
 
     /// Notes rows that came now. Each was due when the event of its time was, or the last one of its window.
-    fn note(&mut self, batch: &Batch, now_us: i64) -> Result<(), String> {
-        let failed = |error: arrow::error::ArrowError| error.to_string();
-        let columns = batch.columns.columns();
-        let fields = columns.iter().map(|column| SortField::new(column.data_type().clone()));
-        let converter = match self.converter.take() {
-            Some(converter) => converter,
-            None => RowConverter::new(fields.collect()).map_err(failed)?,
-        };
-        let converter = self.converter.insert(converter);
-        let rows = converter.convert_columns(columns).map_err(failed)?;
+    fn note(&mut self, batch: &Batch) -> Result<(), String> {
+        let (columns, now_us) = (batch.columns.columns(), SystemClock.now_us());
+        let fields = columns.iter().map(|column| SortField::new(column.data_type().clone())).collect();
+        let rows = RowConverter::new(fields).and_then(|converter| converter.convert_columns(columns));
+        let rows = rows.map_err(|error| error.to_string())?;
         for (row, time_us) in rows.iter().zip(batch.event_time_us.iter()) {
             self.rows = (self.rows.0 + 1, self.rows.1.wrapping_add(xxh3_64(row.as_ref())));
             let due_us = time_us - BASE_US;
-            let latest_us = usize::try_from(due_us / 1_000_000).ok().and_then(|at| self.latest_us.get_mut(at));
-            if let Some(latest_us) = latest_us {
+            if let Some(latest_us) = self.latest_us.get_mut((due_us / 1_000_000).max(0) as usize) {
                 let latency_us = now_us - self.begun_us - due_us;
                 *latest_us = latency_us.max(*latest_us);
                 self.latencies.record_us(latency_us);
@@ -123,55 +112,39 @@ impl Seen {
     }
 }
 
-/// A stage of the query, as EXPLAIN shows it.
-#[derive(Debug, PartialEq)]
-struct Stage {
-    /// The number of its first operator.
-    operator: String,
-    has_source: bool,
-    /// Whether it puts together what the first step of a window has counted.
-    merges: bool,
-}
-
-impl Stage {
-    /// From a line of EXPLAIN; `None` if it stays.
-    fn parse(line: &str) -> Option<Self> {
-        let (numbers, rest) = line.trim().strip_prefix("stage ")?.split_once(" (")?.1.split_once(": ")?;
-        let (title, how) = rest.split_once(") ").filter(|(_, how)| !how.contains("stays: "))?;
-        let operator = numbers.chars().take_while(char::is_ascii_digit).collect();
-        let merges = title.starts_with("window") && how.contains("with its state");
-        Some(Self { operator, has_source: title.contains("source "), merges })
-    }
-}
-
-/// What is redirected in a run, as the statement names it.
-fn redirected(baseline: Baseline, stages: &[Stage]) -> Vec<String> {
-    let is_chosen = |stage: &&Stage| match baseline {
+/// What is redirected in a run, as the statement names it, from the lines of EXPLAIN about stages.
+fn redirected<'l>(baseline: Baseline, lines: impl Iterator<Item = &'l str>) -> Vec<String> {
+    let is_chosen = |line: &&str| match baseline {
         // As the first map operators of the paper, sources and what is computed beside them stay.
-        Baseline::Lambda => !stage.has_source,
-        // What can be merged leaves its state.
-        Baseline::All => !stage.merges,
+        Baseline::Lambda => !line.contains(": source "),
+        // What can be merged leaves the state of what merges it.
+        Baseline::All => !(line.contains(": window") && line.contains("with its state")),
         _ => false,
     };
-    let chosen: Vec<String> = stages.iter().filter(is_chosen).map(|stage| stage.operator.clone()).collect();
+    let goes = |line: &&str| line.trim().starts_with("stage ") && !line.contains(" stays: ");
+    let numbers =
+        lines.filter(goes).filter(is_chosen).filter_map(|line| line.split_once(" (")?.1.split(['-', ',', ':']).next());
+    let chosen: Vec<String> = numbers.map(str::to_owned).collect();
     if chosen.is_empty() { vec!["ALL".into()] } else { chosen }
 }
 
 /// A query at work. Dropping it ends its processes.
 pub(super) struct Cell {
     server: ServerProcess,
-    workers: Vec<Apart>,
+    /// Whoever clears them ends them.
+    pub(super) workers: Vec<Apart>,
     /// Behind the processes, so that it is empty when it is removed.
     server_limit: Option<Limit>,
     workers_limit: Option<Limit>,
     select: String,
-    /// How often it was replaced: the texts of two versions differ.
-    versions: usize,
+    /// How often it was replaced: with the same text it just goes on.
+    version: usize,
     /// The door of the server.
     link: SocketAddr,
     _links: (Links, Listener),
     taker: Option<JoinHandle<Result<Seen, String>>>,
-    is_over: Arc<AtomicBool>,
+    /// Behind the server, which waits at its end for what it has sent to be taken: as long as this is there, it is.
+    is_taking: Option<Arc<()>>,
     /// When its creation was asked for: its sources began soon after.
     pub(super) begun: Instant,
 }
@@ -201,11 +174,11 @@ impl Cell {
         let sink = format!("CREATE SINK results TO 'link:{}/results'", door.address());
         let script = format!("{sources}{sink} WITH (delivery => 'none', compression => 'none');\n{views}");
         server.post("/api/v1/sql", script.as_bytes())?;
-        let (is_over, begun) = (Arc::<AtomicBool>::default(), Instant::now());
+        let (is_taking, begun) = (Arc::new(()), Instant::now());
         let seen = Seen::new(SystemClock.now_us(), feed.total_s());
         let taker = std::thread::spawn({
-            let is_over = is_over.clone();
-            move || take(&streams, seen, &is_over)
+            let is_taking = Arc::downgrade(&is_taking);
+            move || take(&streams, seen, &is_taking)
         });
         let statement = format!("CREATE QUERY q AS {select} INTO results WITH (burst => {is_burst})");
         let created = server.post("/api/v1/sql", statement.as_bytes());
@@ -216,11 +189,11 @@ impl Cell {
             server_limit,
             workers_limit: Limit::new("workers", WORKER_CORES).ok(),
             select,
-            versions: 0,
+            version: 0,
             link,
             _links: (links, door),
             taker: Some(taker),
-            is_over,
+            is_taking: Some(is_taking),
             begun,
         };
         created?;
@@ -238,74 +211,64 @@ impl Cell {
     /// Starts the burst workers, and waits until the server knows them.
     pub(super) fn start_workers(&mut self) -> Result<(), String> {
         let failed = |error: std::io::Error| format!("cannot start a burst worker: {error}");
-        let (sender, connected) = mpsc::channel();
         for name in WORKERS {
             let mut command = Command::new(std::env::current_exe().map_err(failed)?);
-            command.args(["burst-worker", "--threads", "1", "--name", name, "--connect", &self.link.to_string()]);
+            // One that has nothing to do for as long as anything may take ends, so that nobody waits for it.
+            let waits = ["--idle-s", "600", "--connect", &self.link.to_string()];
+            command.args(["burst-worker", "--threads", "1", "--name", name]).args(waits);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-            let mut worker = Apart(command.spawn().map_err(failed)?);
-            self.workers_limit.as_ref().map_or(Ok(()), |limit| limit.add(worker.0.id()))?;
-            let (messages, sender) = (worker.0.stderr.take().map(BufReader::new), sender.clone());
-            std::thread::spawn(move || {
-                let lines = messages.into_iter().flat_map(BufRead::lines).map_while(Result::ok);
-                lines.filter(|line| line.starts_with("connected to")).for_each(|_| _ = sender.send(()));
-            });
-            self.workers.push(worker);
+            self.workers.push(Apart(command.spawn().map_err(failed)?));
         }
-        drop(sender);
-        WORKERS.iter().try_for_each(|_| {
-            connected.recv_timeout(STEP_MAX).map_err(|_| "the burst workers are not connected to the server".into())
-        })
+        for worker in &mut self.workers {
+            self.workers_limit.as_ref().map_or(Ok(()), |limit| limit.add(worker.0.id()))?;
+            let lines = worker.0.stderr.take().map(BufReader::new).into_iter().flat_map(BufRead::lines);
+            if !lines.map_while(Result::ok).any(|line| line.starts_with("connected to")) {
+                return Err("a burst worker has ended".into());
+            }
+        }
+        Ok(())
     }
 
-    /// Ends the burst workers.
-    pub(super) fn end_workers(&mut self) {
-        self.workers.clear();
-    }
-
-    fn statement(&mut self, statement: &str) -> Result<Value, String> {
+    /// Runs a statement, and returns its message, or its rows as lines.
+    fn statement(&mut self, statement: &str) -> Result<String, String> {
         let answer = self.server.post("/api/v1/sql", statement.as_bytes())?;
-        let mut answer: Value = serde_json::from_str(&answer).map_err(|error| format!("{statement}: {error}"))?;
-        Ok(answer["results"][0].take())
+        let answer: Value = serde_json::from_str(&answer).map_err(|error| format!("{statement}: {error}"))?;
+        let result = &answer["results"][0];
+        let rows = result["rows"].as_array().into_iter().flatten().filter_map(|row| row[0].as_str());
+        Ok(result["message"].as_str().into_iter().chain(rows).collect::<Vec<_>>().join("\n"))
     }
 
     /// What is redirected in a run.
     pub(super) fn redirected(&mut self, baseline: Baseline) -> Result<Vec<String>, String> {
         let plan = self.statement("EXPLAIN QUERY q")?;
-        let lines = plan["rows"].as_array().into_iter().flatten().filter_map(|row| row[0].as_str());
-        Ok(redirected(baseline, &lines.filter_map(Stage::parse).collect::<Vec<_>>()))
+        Ok(redirected(baseline, plan.lines()))
     }
 
     /// Sends operators to the workers: stopped from a checkpoint before if they migrate. Returns how long that took,
-    /// and what the server said of each.
-    pub(super) fn send(&mut self, migrates: bool, operators: &[String]) -> Result<(Duration, Vec<String>), String> {
-        let begun = Instant::now();
+    /// and what the server said, be it why not.
+    pub(super) fn send(&mut self, migrates: bool, operators: &[String]) -> (Duration, Vec<String>) {
+        let (begun, mut said) = (Instant::now(), Vec::new());
         if migrates {
-            self.restart()?;
+            said.push(self.restart().unwrap_or_else(|why| why));
         }
-        let said = operators.iter().map(|operator| {
-            let answer = self.statement(&format!("ALTER QUERY q REDIRECT {operator} TO BURST"));
-            answer.map_or_else(|why| why, |answer| answer["message"].as_str().unwrap_or_default().to_owned())
-        });
-        let said = said.collect();
-        Ok((begun.elapsed(), said))
+        for operator in operators {
+            said.push(self.statement(&format!("ALTER QUERY q REDIRECT {operator} TO BURST")).unwrap_or_else(|why| why));
+        }
+        (begun.elapsed(), said)
     }
 
     /// Brings all of it home, in the same way.
-    pub(super) fn bring_back(&mut self, migrates: bool) -> Result<(), String> {
-        match migrates {
-            true => self.restart(),
-            false => self.statement("ALTER QUERY q REDIRECT ALL BACK").map(drop),
-        }
+    pub(super) fn bring_back(&mut self, migrates: bool) -> Result<String, String> {
+        if migrates { self.restart() } else { self.statement("ALTER QUERY q REDIRECT ALL BACK") }
     }
 
     /// Stops the query from a checkpoint, and starts it there, with all its tasks on the server.
-    fn restart(&mut self) -> Result<(), String> {
-        self.versions += 1;
-        let fuse = if self.versions % 2 == 1 { ", fuse => 'auto'" } else { "" };
+    fn restart(&mut self) -> Result<String, String> {
+        self.version += 1;
+        let fuse = if self.version % 2 == 1 { ", fuse => 'auto'" } else { "" };
         let Self { select, .. } = &*self;
         let statement = format!("CREATE OR REPLACE QUERY q AS {select} INTO results WITH (burst => true{fuse})");
-        self.statement(&statement).map(drop)
+        self.statement(&statement)
     }
 
     /// Lets the server have all cores, waits for the end of the query, and returns what has come of it.
@@ -322,7 +285,7 @@ impl Cell {
                 _ => std::thread::sleep(Duration::from_millis(20)),
             }
         }
-        self.is_over.store(true, Ordering::Release);
+        self.is_taking = None;
         let seen = self.taker.take().and_then(|taker| taker.join().ok());
         seen.unwrap_or_else(|| Err("the thread that takes results has failed".into()))
     }
@@ -330,17 +293,16 @@ impl Cell {
 
 impl Drop for Cell {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Release);
         // It ends sooner. A limit that cannot be lifted makes that longer.
         let _ = self.server_limit.as_ref().map(|limit| limit.set(None));
     }
 }
 
 /// Takes what comes, until that is over and all of it has come.
-fn take(streams: &Streams, mut seen: Seen, is_over: &AtomicBool) -> Result<Seen, String> {
+fn take(streams: &Streams, mut seen: Seen, is_taking: &Weak<()>) -> Result<Seen, String> {
     loop {
-        let was_over = is_over.load(Ordering::Acquire);
-        if !streams.take(|batch| seen.note(batch, SystemClock.now_us()))? {
+        let was_over = is_taking.strong_count() == 0;
+        if !streams.take(|batch| seen.note(batch))? {
             if was_over {
                 return Ok(seen);
             }
@@ -361,10 +323,9 @@ mod tests {
   stage 3 (5-6: project > window) in 8 tasks goes by merging; what a row costs is not known yet
   stage 4 (7: window) in 8 tasks stays: operator 7 looks rows up
   stage 5 (8-10: join > project > sink) in 8 tasks could go with its state; 1 ns: does not pay";
-        let stages: Vec<Stage> = plan.lines().filter_map(Stage::parse).collect();
-        assert_eq!(redirected(Baseline::R1, &stages), ["ALL"]);
-        assert_eq!(redirected(Baseline::Lambda, &stages), ["4", "5", "8"]);
-        assert_eq!(redirected(Baseline::All, &stages), ["1", "5", "8"]);
-        assert_eq!(redirected(Baseline::Lambda, &stages[..1]), ["ALL"]);
+        assert_eq!(redirected(Baseline::R1, plan.lines()), ["ALL"]);
+        assert_eq!(redirected(Baseline::Lambda, plan.lines()), ["4", "5", "8"]);
+        assert_eq!(redirected(Baseline::All, plan.lines()), ["1", "5", "8"]);
+        assert_eq!(redirected(Baseline::Lambda, plan.lines().take(2)), ["ALL"]);
     }
 }

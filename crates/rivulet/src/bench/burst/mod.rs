@@ -18,8 +18,8 @@ use rivulet_bench::nexmark::Query;
 use cell::{Cell, Feed, Seen};
 use limit::Limit;
 pub use page::html;
-pub use report::{Baseline, BurstCost, BurstReport, BurstRun};
-use report::{BurstMove, BurstPrice, SERVER_CORES, recovered_s};
+pub use report::{Baseline, BurstReport, BurstRun};
+use report::{BurstCost, BurstPrice, SERVER_CORES, recovered_s};
 
 /// In how many tasks operators run, and how many tasks are moved where only that is measured.
 const INSTANCES: usize = 8;
@@ -57,14 +57,12 @@ pub fn run_burst(options: &BurstOptions, mut progress: impl FnMut(&str)) -> Burs
         part_s: options.part_s,
         runs: Vec::new(),
         prices: Vec::new(),
-        moves: Vec::new(),
-        costs: BurstCost::all(),
+        costs: BurstCost::some(),
         failures: Vec::new(),
     };
     for query in &options.queries {
-        if let Err(error) = run_query(query, options, &mut report, &mut progress) {
-            report.failures.push(format!("{}: {error}", query.name));
-        }
+        let done = run_query(query, options, &mut report, &mut progress);
+        report.failures.extend(done.err().map(|error| format!("{}: {error}", query.name)));
     }
     report
 }
@@ -83,19 +81,20 @@ fn run_query(
     let calm = Feed { rate, ..calm };
     let ns = |cores: f64| cores * 1e9 / rate as f64;
     let [plain_ns, burst_ns] = [cores(query, calm, false)?, cores(query, calm, true)?].map(ns);
-    report.prices.push(BurstPrice { query: query.name.into(), plain_ns, burst_ns });
+    let mut price = BurstPrice { query: query.name.into(), plain_ns, burst_ns, ..BurstPrice::default() };
     if query.name == "q1" {
         progress(&format!("{}: {MOVED_TASKS} tasks ...", query.name));
-        report.moves.push(move_many(query, calm)?);
+        move_many(query, calm, &mut price)?;
     }
+    report.prices.push(price);
     let feed = Feed { has_burst: true, ..calm };
     progress(&format!("{} without a clock, at {rate} events/s of event time ...", query.name));
     let unscaled = Cell::start(query, Feed { is_paced: false, ..feed }, false, INSTANCES, None)?.finish()?;
     for &baseline in &options.baselines {
-        progress(&format!("{} with {} ...", query.name, baseline.words().0));
+        progress(&format!("{} with {} ...", query.name, baseline.name()));
         match measure(query, feed, baseline, &unscaled) {
             Ok(run) => report.runs.push(run),
-            Err(error) => report.failures.push(format!("{} with {}: {error}", query.name, baseline.words().0)),
+            Err(error) => report.failures.push(format!("{} with {}: {error}", query.name, baseline.name())),
         }
     }
     Ok(())
@@ -126,16 +125,15 @@ fn search(query: &Query, feed: Feed, progress: &mut impl FnMut(&str)) -> Result<
 }
 
 /// How long it takes to move many tasks, all at once.
-fn move_many(query: &Query, feed: Feed) -> Result<BurstMove, String> {
+fn move_many(query: &Query, feed: Feed, price: &mut BurstPrice) -> Result<(), String> {
     let mut cell = Cell::start(query, feed, true, MOVED_TASKS, Some(SERVER_CORES))?;
     cell.start_workers()?;
-    let all = ["ALL".to_owned()];
-    let (redirect, mut moves) = cell.send(false, &all)?;
+    let (redirect, redirected) = cell.send(false, &["ALL".into()]);
     cell.bring_back(false)?;
-    let (migrate, said) = cell.send(true, &all)?;
-    moves.extend(said);
-    let [redirect_ms, migrate_ms] = [redirect, migrate].map(|time| time.as_secs_f64() * 1e3);
-    Ok(BurstMove { query: query.name.into(), tasks: MOVED_TASKS, redirect_ms, migrate_ms, moves })
+    let (migrate, migrated) = cell.send(true, &["ALL".into()]);
+    (price.tasks, price.moves) = (MOVED_TASKS, [redirected, migrated].concat());
+    [price.redirect_ms, price.migrate_ms] = [redirect, migrate].map(|time| time.as_secs_f64() * 1e3);
+    Ok(())
 }
 
 fn measure(query: &Query, feed: Feed, baseline: Baseline, unscaled: &Seen) -> Result<BurstRun, String> {
@@ -156,11 +154,11 @@ fn measure(query: &Query, feed: Feed, baseline: Baseline, unscaled: &Seen) -> Re
             std::thread::sleep(delay);
             cell.start_workers()?;
         }
-        let (time, said) = cell.send(baseline.migrates(), &operators)?;
+        let (time, said) = cell.send(baseline.migrates(), &operators);
         (move_ms, moves) = (Some(time.as_secs_f64() * 1e3), said);
         sleep_until(2 * part + DECISION);
         match cell.bring_back(baseline.migrates()) {
-            Ok(()) => cell.end_workers(),
+            Ok(_) => cell.workers.clear(),
             // They stay to the end.
             Err(error) => moves.push(error),
         }

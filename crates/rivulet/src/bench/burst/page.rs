@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use rivulet_bench::plots::{Axis, Curve, begin_page, escaped, write_curves, write_table};
 
-use super::report::{BurstCost, BurstReport, BurstRun};
+use super::report::{BurstReport, BurstRun};
 
 /// The page.
 pub fn html(report: &BurstReport) -> String {
@@ -17,7 +17,7 @@ pub fn html(report: &BurstReport) -> String {
     for runs in report.runs.chunk_by(|one, next| one.query == next.query) {
         let curve = |run: &BurstRun| {
             let points = run.latency_ms.iter().enumerate().map(|(second, ms)| (second as f64, ms.max(1.0)));
-            Curve { label: run.baseline.words().0, points: points.collect() }
+            Curve { label: run.baseline.name(), points: points.collect() }
         };
         let curves: Vec<Curve> = runs.iter().map(curve).collect();
         let up = Axis::decades(curves.iter().flat_map(|curve| &curve.points).map(|one| one.1), |ms| format!("{ms} ms"));
@@ -25,11 +25,9 @@ pub fn html(report: &BurstReport) -> String {
         let _ = write!(page, "<h2>{}, {} events/s</h2>", runs[0].query, runs[0].rate);
         write_curves(&curves, &across, &up, &mut page);
         for run in runs.iter().filter(|run| !run.moves.is_empty()) {
-            let _ = write!(page, "<p>{}: {}</p>", run.baseline.words().0, escaped(&run.moves.join("; ")));
+            let _ = write!(page, "<p>{}: {}</p>", run.baseline.name(), escaped(&run.moves.join("; ")));
         }
     }
-    page.push_str("<h2>A day in USD, by the share of bursts</h2>");
-    write_table(BurstCost::HEADERS, report.costs.iter().map(BurstCost::cells), &mut page);
     page.push_str("</html>\n");
     page
 }

@@ -40,10 +40,9 @@ pub enum Baseline {
 }
 
 impl Baseline {
-    /// Its name on the command line, and what it is.
-    pub fn words(self) -> (String, String) {
-        let value = self.to_possible_value().unwrap_or_default();
-        (value.get_name().to_owned(), value.get_help().map(ToString::to_string).unwrap_or_default())
+    /// Its name on the command line.
+    pub fn name(self) -> String {
+        self.to_possible_value().unwrap_or_default().get_name().to_owned()
     }
 
     /// Whether tasks go to workers.
@@ -119,7 +118,7 @@ impl BurstRun {
     pub fn cells(&self) -> [String; 10] {
         [
             self.query.clone(),
-            self.baseline.words().0,
+            self.baseline.name(),
             self.rate.to_string(),
             format!("{:.2}", self.cpu_share),
             format!("{:.0}", self.latency_peak_ms),
@@ -140,59 +139,49 @@ pub(super) fn recovered_s(latency_ms: &[f64], begin: usize, end: usize) -> Optio
     (late < latency_ms.len() - end).then_some(late)
 }
 
-/// Processor time of the server for an event, while no worker is there.
-#[derive(Clone, Debug, Serialize)]
+/// What it costs that a query may burst, and to move its tasks.
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct BurstPrice {
     /// The query.
     pub query: String,
-    /// Without `burst => true`.
+    /// Processor time of the server for an event, while no worker is there, without `burst => true`.
     pub plain_ns: f64,
-    /// With it.
+    /// The same with it.
     pub burst_ns: f64,
-}
-
-/// How long it takes to move many tasks.
-#[derive(Clone, Debug, Serialize)]
-pub struct BurstMove {
-    /// The query.
-    pub query: String,
-    /// How many of them.
+    /// Of q1, how many tasks are moved at once.
     pub tasks: usize,
-    /// All of them redirected.
+    /// How long it takes to redirect them.
     pub redirect_ms: f64,
-    /// All of them migrated.
+    /// How long their query takes to migrate.
     pub migrate_ms: f64,
     /// What the server said of both.
     pub moves: Vec<String>,
 }
 
-/// What a day costs if there are bursts in a part of it.
+/// What a day costs if there are bursts in a part of it, in USD.
 #[derive(Clone, Debug, Serialize)]
 pub struct BurstCost {
     /// The part, in hundredths.
     pub share_percent: u32,
-    /// Nothing is done; virtual machines; functions; always enough cores.
-    pub usd: [f64; 4],
+    /// If nothing is done.
+    pub none: f64,
+    /// With virtual machines.
+    pub vm: f64,
+    /// With functions.
+    pub all: f64,
+    /// With enough cores all the time.
+    pub always: f64,
 }
 
 impl BurstCost {
-    /// The headers of its cells.
-    pub const HEADERS: [&str; 5] = ["bursts %", "none", "vm", "functions", "static"];
-
     /// For some parts.
-    pub(super) fn all() -> Vec<Self> {
-        let usd = |share_percent: u32| {
-            let worker_hours = 24.0 * f64::from(share_percent) / 100.0;
-            let kinds = [Baseline::None, Baseline::Vm, Baseline::All, Baseline::Static];
-            kinds.map(|baseline| baseline.cost_usd(24.0, worker_hours))
+    pub(super) fn some() -> Vec<Self> {
+        let of = |share_percent: u32| {
+            let usd = |baseline: Baseline| baseline.cost_usd(24.0, 24.0 * f64::from(share_percent) / 100.0);
+            let [none, vm, all, always] = [Baseline::None, Baseline::Vm, Baseline::All, Baseline::Static].map(usd);
+            Self { share_percent, none, vm, all, always }
         };
-        [1, 5, 10, 15, 20, 25, 50].map(|share_percent| Self { share_percent, usd: usd(share_percent) }).into()
-    }
-
-    /// As a row of a table.
-    pub fn cells(&self) -> [String; 5] {
-        let [none, vm, functions, always] = self.usd.map(|usd| format!("{usd:.2}"));
-        [self.share_percent.to_string(), none, vm, functions, always]
+        [1, 5, 10, 15, 20, 25, 50].map(of).into()
     }
 }
 
@@ -209,8 +198,6 @@ pub struct BurstReport {
     pub runs: Vec<BurstRun>,
     /// What it costs that queries may burst.
     pub prices: Vec<BurstPrice>,
-    /// What moves take.
-    pub moves: Vec<BurstMove>,
     /// What a day costs.
     pub costs: Vec<BurstCost>,
     /// What came to no end, and why.
@@ -218,21 +205,22 @@ pub struct BurstReport {
 }
 
 impl BurstReport {
-    /// What stands below the tables, a line for each.
+    /// What stands below the table, a line for each.
     pub fn lines(&self) -> Vec<String> {
-        let prices = self.prices.iter().map(|one| {
-            let (BurstPrice { query, plain_ns, burst_ns }, rise) = (one, one.burst_ns / one.plain_ns.max(1.0) - 1.0);
+        let prices = self.prices.iter().map(|BurstPrice { query, plain_ns, burst_ns, .. }| {
+            format!("{query}: {plain_ns:.0} ns an event, {burst_ns:.0} ns with burst => true and no worker")
+        });
+        let moved = self.prices.iter().filter(|price| price.tasks > 0);
+        let moves = moved.map(|BurstPrice { query, tasks, redirect_ms, migrate_ms, .. }| {
+            format!("{query}: {tasks} tasks are redirected in {redirect_ms:.0} ms, and migrate in {migrate_ms:.0} ms")
+        });
+        let costs = self.costs.iter().map(|BurstCost { share_percent, none, vm, all, always }| {
             format!(
-                "{query}: {plain_ns:.0} ns an event, {burst_ns:.0} with burst => true and no worker ({:+.1} %)",
-                rise * 100.0
+                "bursts in {share_percent} % of a day: USD {none:.2} none, {vm:.2} vm, {all:.2} all, {always:.2} static"
             )
         });
-        let moves = self.moves.iter().map(|one| {
-            let BurstMove { query, tasks, redirect_ms, migrate_ms, .. } = one;
-            format!("{query}: {tasks} tasks are redirected in {redirect_ms:.0} ms and migrate in {migrate_ms:.0} ms")
-        });
         let unlimited = self.unlimited.iter().map(|why| format!("processor time was not limited: {why}"));
-        unlimited.chain(prices).chain(moves).chain(self.failures.iter().cloned()).collect()
+        unlimited.chain(prices).chain(moves).chain(costs).chain(self.failures.iter().cloned()).collect()
     }
 }
 
@@ -250,10 +238,9 @@ mod tests {
 
     #[test]
     fn workers_cost_while_they_are_there() {
-        let costs = BurstCost::all();
-        let [none, vm, functions, always] = costs[0].usd;
-        assert!(none < vm && vm < functions && functions < always, "{costs:?}");
-        assert!(costs[6].usd[2] > always);
+        let costs = BurstCost::some();
+        let BurstCost { none, vm, all, always, .. } = costs[0];
+        assert!(none < vm && vm < all && all < always && always < costs[6].all, "{costs:?}");
         assert_eq!(Baseline::All.cost_usd(1.0, 0.0), Baseline::None.cost_usd(1.0, 0.0));
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::Args;
 use rivulet_bench::nexmark::{BURST_QUERIES, Query};
 
-use crate::bench::burst::{Baseline, BurstCost, BurstOptions, BurstRun, html, run_burst};
+use crate::bench::burst::{Baseline, BurstOptions, BurstRun, html, run_burst};
 use crate::cli::error::CliError;
 use crate::cli::options::{Global, duration};
 use crate::cli::output;
@@ -27,14 +27,7 @@ The columns of the table:
   recovered s  so long after the burst latencies were as before it; -: not until the end
   equal        whether the results are those of a run without scaling over the same events
   USD          what the run would cost: a core of a virtual machine 0.063 an hour, of a function 0.1037
-  move ms      how long it took to move tasks, without the start of workers
-Below it what a day costs if bursts have a part of it, and of each query the processor time for an event without
-`burst => true` and with it, while no worker is there. Of q1 also how long 100 tasks take to move.
-
-vm, lambda and r1 migrate: the query is stopped from a checkpoint, started, and its tasks are sent to workers. In r2 and
-all tasks are redirected, and workers wait for them. Windows of r2 have partial results too, but what merges them goes
-as well, with its state. Workers have 1.5 cores together. Without control groups (version 1, controller `cpu`) nothing
-is limited, and the report says so. What generates the events counts as a part of the query.";
+  move ms      how long it took to move tasks, without the start of workers";
 
 /// Arguments of `rivulet bench burst`.
 #[derive(Debug, Args)]
@@ -81,8 +74,7 @@ pub(super) fn run(global: Global, arguments: BurstArguments) -> Result<(), CliEr
         serde_json::to_string(&report).map_err(|error| CliError::new(error.to_string()))? + "\n"
     } else {
         let runs = output::table(BurstRun::HEADERS, &[2, 3, 4, 5, 6, 8, 9], report.runs.iter().map(BurstRun::cells));
-        let costs = output::table(BurstCost::HEADERS, &[0, 1, 2, 3, 4], report.costs.iter().map(BurstCost::cells));
-        format!("{runs}\n{costs}\n{}\n", report.lines().join("\n"))
+        format!("{runs}\n{}\n", report.lines().join("\n"))
     };
     // A reader that went away does not want the report any more.
     let _ = io::stdout().write_all(text.as_bytes());
