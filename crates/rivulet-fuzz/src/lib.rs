@@ -60,6 +60,7 @@ pub const TARGETS: &[Target] = &[
     targets::nested_payloads::TARGET,
     targets::jwt::TARGET,
     targets::model::TARGET,
+    targets::burst::TARGET,
 ];
 
 /// The target with this name.

@@ -99,6 +99,7 @@ exercise!(
     nested_payloads,
     jwt,
     model,
+    burst,
 );
 
 #[test]

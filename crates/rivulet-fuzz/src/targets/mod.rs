@@ -4,6 +4,7 @@ pub mod accounts;
 pub mod audit;
 pub mod backup;
 pub mod binary_payloads;
+pub mod burst;
 pub mod catalog;
 pub mod certificates;
 pub mod config;

@@ -16,11 +16,12 @@ const STATE_BYTES_MAX: usize = 128 << 20;
 
 /// A word between the roster and a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Control {
+pub enum Control {
     /// A worker says who it is, whenever the server opens a stream to it.
     Hello {
         /// The version of its program, which has to be that of the server.
         version: String,
+        /// Its name.
         name: String,
         /// How many tasks it runs at a time.
         threads: usize,
@@ -30,11 +31,22 @@ pub(crate) enum Control {
     /// The server asks for a place for a task.
     Hold(Box<Hold>),
     /// The worker has the place, and takes the task when its state has come.
-    Held { ticket: u64 },
+    Held {
+        /// Of the place.
+        ticket: u64,
+    },
     /// The worker cannot run it.
-    Refused { ticket: u64, why: String },
+    Refused {
+        /// Of the place.
+        ticket: u64,
+        /// Why not.
+        why: String,
+    },
     /// The other side is not needed any more, or does not fit.
-    Bye { why: String },
+    Bye {
+        /// Why not.
+        why: String,
+    },
 }
 
 /// A task that a worker shall run.
@@ -137,7 +149,7 @@ impl Moment {
 }
 
 /// The columns of messages.
-pub(crate) fn schema() -> SchemaRef {
+pub fn schema() -> SchemaRef {
     static SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
         Arc::new(Schema::new(vec![
             Field::new("message", DataType::Utf8, false),
@@ -171,7 +183,7 @@ fn read<T: DeserializeOwned>(element: &Element) -> Result<(T, Option<&[u8]>), Pi
 
 impl Control {
     /// As a row.
-    pub(crate) fn row(&self) -> Element {
+    pub fn row(&self) -> Element {
         row(self, None)
     }
 
@@ -179,7 +191,7 @@ impl Control {
     ///
     /// # Errors
     /// It is something else.
-    pub(crate) fn read(element: &Element) -> Result<Self, PipeError> {
+    pub fn read(element: &Element) -> Result<Self, PipeError> {
         read(element).map(|(control, _)| control)
     }
 }
@@ -188,7 +200,7 @@ impl Control {
 ///
 /// # Errors
 /// State that has no bytes, or too many.
-pub(crate) fn row_of(word: &Word) -> Result<Element, PipeError> {
+pub fn row_of(word: &Word) -> Result<Element, PipeError> {
     let said = match word {
         Word::State { operator, part, frame } => {
             let bytes = frame.to_bytes().map_err(|error| PipeError::Wrong(error.to_string()))?;
@@ -221,7 +233,7 @@ pub(crate) fn row_of(word: &Word) -> Result<Element, PipeError> {
 ///
 /// # Errors
 /// It is something else.
-pub(crate) fn word_of(element: &Element) -> Result<Word, PipeError> {
+pub fn word_of(element: &Element) -> Result<Word, PipeError> {
     let (said, bytes) = read(element)?;
     Ok(match said {
         Said::State { operator, part } => {
