@@ -1,6 +1,6 @@
 //! The texts of the benchmark: names, places, channels, and padding up to the average size of a record.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::super::random::{Draws, Seed};
 use super::super::text::TextColumn;
@@ -44,7 +44,9 @@ impl Default for Sizes {
 #[derive(Clone, Debug)]
 pub(super) struct Texts {
     sizes: Sizes,
-    channels: Arc<Channels>,
+    seed: u64,
+    /// Made when the first address is: most queries have none.
+    channels: Arc<OnceLock<Channels>>,
 }
 
 /// Which text.
@@ -66,7 +68,7 @@ pub(super) enum Text {
 
 impl Texts {
     pub(super) fn new(sizes: Sizes, seed: u64) -> Self {
-        Self { sizes, channels: Arc::new(Channels::new(seed)) }
+        Self { sizes, seed, channels: Arc::default() }
     }
 
     /// About how many bytes such a text has.
@@ -125,7 +127,7 @@ impl Texts {
                     Channel::Hot(channel) => channel,
                     Channel::Other(channel) => HOT_CHANNELS.len() + channel as usize,
                 };
-                out.push(self.channels.url(place));
+                out.push(self.channels.get_or_init(|| Channels::new(self.seed)).url(place));
             }
             Text::PersonExtra => {
                 let (first, last) = name(model, number);
