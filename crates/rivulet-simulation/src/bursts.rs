@@ -1,5 +1,5 @@
-//! Bursts: a big query whose tasks move to two burst workers and back, while workers are killed, freeze, or answer late,
-//! connections break, and the server crashes.
+//! Bursts: a big query whose tasks move to two burst workers and back, while workers are killed, freeze, or answer
+//! late, connections break, and the server crashes.
 //!
 //! The query, its files and its checks are those of [`flows`](crate::flows): in the end the final rows must be those
 //! that a loop over all rows gives, each once. The query fails only if a worker was lost. In the end no worker has a

@@ -21,8 +21,8 @@
 //! shared inputs.
 //!
 //! In reading order: [`plan`], [`model`], [`disk`], `network`, `world`, [`shrink`]; [`flows`] is the same for big
-//! queries, [`links`] for two of them in two processes with a link between them, and [`bursts`] for one whose tasks move
-//! to other processes and back; `ways` has the connections of both.
+//! queries, [`links`] for two of them in two processes with a link between them, and [`bursts`] for one whose tasks
+//! move to other processes and back; `ways` has the connections of both.
 
 pub mod plan;
 pub mod model;
