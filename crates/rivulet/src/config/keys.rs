@@ -105,7 +105,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "link.tls.client_ca_file", kind: Kind::Path, default: None, help: "authorities of clients in PEM; with it clients are asked for a certificate" },
     Key { name: "link.tls.client_certificates", kind: Kind::Choice(&["required", "optional"]), default: Some("required"), help: "whether a client without a certificate is refused, where clients are asked for one" },
     Key { name: "link.tls.client_name", kind: Kind::Choice(&["cn", "dns", "uri"]), default: Some("cn"), help: "which name in its certificate tells who a client is: the common name of the subject (cn), or the only alternative name of a kind" },
-    Key { name: "burst.instances", kind: Kind::Count(1, 1024), default: Some("8"), help: "in how many parts at least the operators of a query WITH (burst => true) run, so that as many may go to burst workers" },
+    Key { name: "burst.instances", kind: Kind::Count(1, 1024), default: Some("4"), help: "in how many parts at least the operators of a query WITH (burst => true) run, so that as many may go to burst workers" },
     Key { name: "burst.lost_after_ms", kind: Kind::Count(100, 3_600_000), default: Some("2000"), help: "after how long without a connection a burst worker is lost" },
     Key { name: "burst.answer_s_max", kind: Kind::Count(1, 3_600), default: Some("10"), help: "how long a burst worker may take to answer before it is lost" },
     Key { name: "burst.margin_s", kind: Kind::Count(0, 3_600), default: Some("20"), help: "how long before the end of a burst worker whose time is limited its tasks come back" },

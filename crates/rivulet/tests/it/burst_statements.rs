@@ -79,7 +79,7 @@ fn explain_says_of_each_stage_whether_and_how_it_may_go() {
     said(&engine, &format!("CREATE QUERY q AS {COUNTS} INTO a WITH (burst => true)"));
     let running = plan(&engine, "EXPLAIN QUERY q");
     let second = bursts(&running)[1];
-    assert!(second.starts_with("stage 2 (5-") && second.contains(" in 8 tasks goes with its state"), "{running}");
+    assert!(second.starts_with("stage 2 (5-") && second.contains(" tasks goes with its state"), "{running}");
     // What a row costs is known as soon as enough of them have come.
     wait_until("10,000 rows were read", || bursts(&plan(&engine, "EXPLAIN QUERY q"))[0].contains(" ns a row here, "));
     let read = "EXPLAIN SELECT room, floor FROM readings JOIN rooms ON readings.room = rooms.id WITH (burst => true)";

@@ -21,9 +21,12 @@ pub use page::html;
 pub use report::{Baseline, BurstReport, BurstRun};
 use report::{BurstCost, BurstPrice, SERVER_CORES, recovered_s};
 
-/// In how many tasks operators run, and how many tasks are moved where only that is measured.
-const INSTANCES: usize = 8;
+/// In how many tasks operators run.
+const INSTANCES: usize = 4;
+
+/// How many tasks are moved where only that is measured, and their events a second. The server may use all cores then.
 const MOVED_TASKS: usize = 100;
+const MOVED_RATE: u64 = 100_000;
 
 /// So long after a burst begins or ends, something is done about it.
 const DECISION: Duration = Duration::from_secs(1);
@@ -84,7 +87,7 @@ fn run_query(
     let mut price = BurstPrice { query: query.name.into(), plain_ns, burst_ns, ..BurstPrice::default() };
     if query.name == "q1" {
         progress(&format!("{}: {MOVED_TASKS} tasks ...", query.name));
-        move_many(query, calm, &mut price)?;
+        move_many(query, Feed { rate: MOVED_RATE, ..calm }, &mut price)?;
     }
     report.prices.push(price);
     let feed = Feed { has_burst: true, ..calm };
@@ -126,7 +129,7 @@ fn search(query: &Query, feed: Feed, progress: &mut impl FnMut(&str)) -> Result<
 
 /// How long it takes to move many tasks, all at once.
 fn move_many(query: &Query, feed: Feed, price: &mut BurstPrice) -> Result<(), String> {
-    let mut cell = Cell::start(query, feed, true, MOVED_TASKS, Some(SERVER_CORES))?;
+    let mut cell = Cell::start(query, feed, true, MOVED_TASKS, None)?;
     cell.start_workers()?;
     let (redirect, redirected) = cell.send(false, &["ALL".into()]);
     cell.bring_back(false)?;
