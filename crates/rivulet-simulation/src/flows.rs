@@ -678,7 +678,7 @@ impl FlowWorld {
     /// Opens files where they were.
     pub(crate) fn opens(&self) -> Opens {
         let (sources, kind) = (self.sources.clone(), self.plan.kind);
-        Arc::new(move |planned: &PlannedSource, states: &[PartitionState]| {
+        Arc::new(move |planned: PlannedSource, states: Vec<PartitionState>| {
             let open = |state: &PartitionState| {
                 let place = place_of(state)?;
                 Ok(Partition {
@@ -689,7 +689,7 @@ impl FlowWorld {
                     ..Partition::from(sources[place.0].reader(place, &planned.columns))
                 })
             };
-            states.iter().map(open).collect()
+            Arc::new(Mutex::new(Some(states.iter().map(open).collect())))
         })
     }
 

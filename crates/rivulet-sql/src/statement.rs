@@ -126,9 +126,11 @@ pub enum Statement {
         /// them back.
         ratio: Option<f64>,
     },
-    /// `SHOW BURSTS [LIKE 'pattern'] [LIMIT n]`
+    /// `SHOW BURSTS | BURST WORKERS [LIKE 'pattern'] [LIMIT n]`
     ShowBursts {
-        /// Only queries with names like this.
+        /// Whether the workers are meant, not what they have.
+        of_workers: bool,
+        /// Only queries, or workers, with names like this.
         like: Option<String>,
         /// At most so many rows.
         limit: Option<u64>,

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::time::{sleep, timeout};
 
-use super::peer::{Common, GREETING_MAX, Peer, greet, random, told};
+use super::peer::{Common, Failure, GREETING_MAX, Peer, greet, random, told};
 use crate::reach::AllowedHosts;
 use crate::sockets::keep_alive;
 use crate::tls::{self, ClientTls};
@@ -76,38 +76,36 @@ pub(super) async fn dial(common: Arc<Common>, target: Target, peer: Weak<Peer>) 
             let (common, target, peer) = (common.clone(), target.clone(), peer.clone());
             tokio::spawn(async move { connect(&common, &target, run, &peer).await })
         };
-        let (was_greeted, problem) =
-            attempt.await.unwrap_or_else(|panic| (false, format!("a defect of this program: {panic}")));
-        if let Some(peer) = peer.upgrade() {
-            peer.fail(problem);
-        }
-        if was_greeted {
+        let ended = attempt.await.unwrap_or_else(|panic| Err((format!("a defect of this program: {panic}"), false)));
+        if ended.is_ok() {
             pause = PAUSE_MIN;
+        }
+        if let Some(peer) = peer.upgrade() {
+            peer.fail(ended.map_or_else(|failure| failure, |end| (end, false)));
         }
         sleep(pause).await;
         pause = (2 * pause).min(PAUSE_MAX);
     }
 }
 
-/// Makes a connection, and works it until it ends. Returns whether the other side has let this one in, and why the
-/// connection has ended.
-async fn connect(common: &Arc<Common>, target: &Target, run: u64, peer: &Weak<Peer>) -> (bool, String) {
-    let token = match target.token.as_ref().map(|token| (token.value)()).transpose() {
-        Ok(token) => token,
-        Err(problem) => return (false, problem),
-    };
+/// Makes a connection, and works it until it ends. Returns why it has ended.
+///
+/// # Errors
+/// The other side has not let this one in.
+async fn connect(common: &Arc<Common>, target: &Target, run: u64, peer: &Weak<Peer>) -> Result<String, Failure> {
+    let passing = |problem: String| (problem, false);
+    let token = target.token.as_ref().map(|token| (token.value)()).transpose().map_err(passing)?;
     let me = &Hello { name: common.name.clone(), run, token };
-    let stream = match timeout(GREETING_MAX, open(target)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return (false, error.to_string()),
-        Err(_) => return (false, "it does not answer".into()),
-    };
+    let stream = timeout(GREETING_MAX, open(target)).await.map_err(|_| passing("it does not answer".into()))?;
+    let stream = stream.map_err(|error| passing(error.to_string()))?;
     let Some(options) = &target.tls else { return work(common, me, stream, peer).await };
-    match timeout(GREETING_MAX, tls::connect(options, &target.host, stream)).await {
-        Ok(Ok(stream)) => work(common, me, stream, peer).await,
-        Ok(Err(error)) => (false, told(&error)),
-        Err(_) => (false, "the TLS handshake takes too long".into()),
-    }
+    let handshake = timeout(GREETING_MAX, tls::connect(options, &target.host, stream)).await;
+    let stream = handshake.map_err(|_| passing("the TLS handshake takes too long".into()))?;
+    let stream = stream.map_err(|error| match told(&error) {
+        (problem, false) => passing(format!("{problem} in the TLS handshake: it may not be encrypted there")),
+        lasting => lasting,
+    })?;
+    work(common, me, stream, peer).await
 }
 
 async fn work(
@@ -115,16 +113,14 @@ async fn work(
     me: &Hello,
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     peer: &Weak<Peer>,
-) -> (bool, String) {
+) -> Result<String, Failure> {
     let mut connection = Connection::new(common.now_us());
     connection.say_hello(me);
-    match greet(&mut connection, &mut stream, common).await {
-        Ok(rest) => match peer.upgrade() {
-            Some(peer) => (true, peer.work(common, connection, rest, stream).await),
-            None => (true, "nobody needs it any more".into()),
-        },
-        Err(problem) => (false, problem),
-    }
+    let rest = greet(&mut connection, &mut stream, common).await?;
+    Ok(match peer.upgrade() {
+        Some(peer) => peer.work(common, connection, rest, stream).await,
+        None => "nobody needs it any more".into(),
+    })
 }
 
 /// Connects to one of the addresses of the host that may be dialled.

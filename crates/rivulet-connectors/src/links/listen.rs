@@ -168,7 +168,7 @@ async fn answer(
 ) -> Result<(), String> {
     let common = &door.common;
     let mut connection = Connection::new(common.now_us());
-    let rest = greet(&mut connection, &mut stream, common).await?;
+    let rest = greet(&mut connection, &mut stream, common).await.map_err(|(problem, _)| problem)?;
     let them = connection.them().expect("it has said who it is").clone();
     let login = LinkLogin { token: them.token.clone(), certificate, address };
     let admitting = door.clone();
@@ -183,6 +183,7 @@ async fn answer(
     match admitted {
         Ok((peer, changed)) => {
             drop(stranger);
+            *peer.address.lock() = Some(address);
             connection.say_hello(&Hello { name: common.name.clone(), run: common.run, token: None });
             tokio::select! {
                 end = peer.work(common, connection, rest, stream) => Err(end),

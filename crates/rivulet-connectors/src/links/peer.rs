@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -120,6 +121,8 @@ pub struct Peer {
     /// What it may send; `None` if this process dials it, and takes nothing from it.
     pub(super) rights: Mutex<Option<Arc<dyn LinkRights>>>,
     is_private: bool,
+    /// From where it dialled last.
+    pub(super) address: Mutex<Option<IpAddr>>,
     session: Mutex<Session>,
     woken: Notify,
     /// Who takes the streams of the other side.
@@ -131,6 +134,9 @@ pub struct Peer {
     state: Mutex<State>,
 }
 
+/// Why there is no connection, and whether that lasts until somebody changes something.
+pub(super) type Failure = (String, bool);
+
 /// What is known of a peer and of streams to it.
 #[derive(Default)]
 struct State {
@@ -139,6 +145,8 @@ struct State {
     is_connected: bool,
     /// Why there is no connection.
     problem: Option<String>,
+    /// Whether no further attempt helps.
+    lasts: bool,
     /// How many attempts have failed, and connections have ended.
     attempts: u64,
     /// Why the other side does not take a stream of this side.
@@ -150,6 +158,7 @@ impl Peer {
         Self {
             rights: Mutex::new(rights),
             is_private,
+            address: Mutex::default(),
             session: Mutex::default(),
             woken: Notify::new(),
             takers: Mutex::default(),
@@ -167,6 +176,11 @@ impl Peer {
     /// Whether it is connected.
     pub fn is_connected(&self) -> bool {
         self.state.lock().is_connected
+    }
+
+    /// From where it has dialled this process last.
+    pub fn address(&self) -> Option<IpAddr> {
+        *self.address.lock()
     }
 
     /// Whether it dials this process, and each of its connections is encrypted or on this machine.
@@ -198,9 +212,9 @@ impl Peer {
     }
 
     /// Notes why there is no connection.
-    pub(super) fn fail(&self, problem: String) {
+    pub(super) fn fail(&self, (problem, lasts): Failure) {
         let mut state = self.state.lock();
-        (state.problem, state.attempts) = (Some(problem), state.attempts + 1);
+        (state.problem, state.lasts, state.attempts) = (Some(problem), lasts, state.attempts + 1);
     }
 
     /// The next buffer of a stream that this peer sends; `None` if none waits. The buffer before counts as taken.
@@ -331,7 +345,7 @@ impl Peer {
                         self.take_leave(&mut writer, &error).await;
                         return error.to_string();
                     },
-                    Err(error) => return told(&error),
+                    Err(error) => return told(&error).0,
                 },
                 outcome = write, if written < out.len() || !is_flushed => match outcome {
                     Ok((bytes, flushed)) => (written, is_flushed) = (written + bytes, flushed),
@@ -527,33 +541,40 @@ pub(super) async fn greet(
     connection: &mut Connection,
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     common: &Common,
-) -> Result<Vec<u8>, String> {
+) -> Result<Vec<u8>, Failure> {
+    use WireError::{Refused, Stranger, Version};
+    let wrong = |error: WireError| (error.to_string(), matches!(error, Stranger | Version { .. } | Refused(_)));
     let greeted = async {
         say(connection, stream, common).await.map_err(|error| told(&error))?;
         let mut bytes = vec![0; 4 << 10];
         loop {
             let length = stream.read(&mut bytes).await.map_err(|error| told(&error))?;
             let mut rest = &bytes[..length];
-            connection.greet(&mut rest, common.now_us()).map_err(|error| error.to_string())?;
+            connection.greet(&mut rest, common.now_us()).map_err(wrong)?;
             match length {
-                0 => return Err("the other side has closed the connection".into()),
+                0 => return Err(("the other side has closed the connection".into(), false)),
                 _ if connection.them().is_some() => return Ok(rest.to_vec()),
                 _ => {}
             }
         }
     };
-    timeout(GREETING_MAX, greeted).await.unwrap_or_else(|_| Err("the other side does not say who it is".into()))
+    let late = |_| Err(("the other side does not say who it is".into(), false));
+    timeout(GREETING_MAX, greeted).await.unwrap_or_else(late)
 }
 
 /// What is wrong with a connection. The side that dials may learn only after its handshake that it should have shown a
 /// certificate.
-pub(super) fn told(error: &io::Error) -> String {
-    match Fault::of(error) {
-        Some(fault) => format!("{}: {}", fault.problem(), fault.hint("ca_file", "certificate_file")),
+pub(super) fn told(error: &io::Error) -> Failure {
+    let problem = match Fault::of(error) {
+        Some(fault) => {
+            format!("{}: {}", fault.problem(), fault.hint("ca_file or --ca", "certificate_file or --cert"))
+        }
         // It was in a hurry, and has not said so as TLS does.
         None if error.kind() == io::ErrorKind::UnexpectedEof => "the other side has closed the connection".into(),
         None => error.to_string(),
-    }
+    };
+    // Those of TLS and of its files. Networks have others.
+    (problem, matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Other))
 }
 
 /// Sends what waits to be sent.
@@ -634,6 +655,21 @@ impl Outgoing {
         self.peer.state.lock().attempts
     }
 
+    /// Whether there is a connection; the error says why not, and whether no further attempt helps before somebody
+    /// changes something. `None` before the first attempt has an end.
+    pub fn connection(&self) -> Option<Result<(), (String, bool)>> {
+        let state = self.peer.state.lock();
+        match state.is_connected {
+            true => Some(Ok(())),
+            false => state.problem.clone().map(|problem| Err((problem, state.lasts))),
+        }
+    }
+
+    /// Why the other side does not take the stream, if that is so.
+    pub fn refused(&self) -> Option<String> {
+        self.peer.state.lock().refused.get(&self.stream).cloned()
+    }
+
     /// Why nothing is sent at present, if that is so.
     pub fn problem(&self) -> Option<String> {
         let state = self.peer.state.lock();
@@ -660,6 +696,6 @@ mod tests {
     #[test]
     fn a_connection_that_ends_without_a_word_of_tls_is_told_as_any_other() {
         let error = io::Error::new(io::ErrorKind::UnexpectedEof, "peer closed connection without sending close_notify");
-        assert_eq!(told(&error), "the other side has closed the connection");
+        assert_eq!(told(&error), ("the other side has closed the connection".into(), false));
     }
 }

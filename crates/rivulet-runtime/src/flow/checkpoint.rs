@@ -163,8 +163,9 @@ impl Barrier {
             }
             if Instant::now() >= deadline {
                 let missing = tasks.iter().filter(|task| gathering.misses(task));
-                let waiting: Vec<String> =
-                    missing.map(|(stage, instance)| format!("task {instance} of stage {stage}")).collect();
+                // As EXPLAIN counts them.
+                let name = |(stage, instance): &(usize, usize)| format!("task {} of stage {}", instance + 1, stage + 1);
+                let waiting: Vec<String> = missing.map(name).collect();
                 break Err(CheckpointError::Slow(timeout, format!("{} did not", waiting.join(", "))));
             }
             self.gathered.wait_for(&mut gathering, LOOK_PERIOD);
@@ -229,6 +230,6 @@ mod tests {
         barrier.capture(first, (1, 0), Ok(StageSnapshot::default()));
         barrier.capture(barrier.wanted(), (0, 0), Ok(StageSnapshot::default()));
         let slow = barrier.gather(&tasks, Duration::ZERO, || false).unwrap_err();
-        assert!(slow.to_string().contains("task 0 of stage 1 did not"), "{slow}");
+        assert!(slow.to_string().contains("task 1 of stage 2 did not"), "{slow}");
     }
 }

@@ -44,13 +44,13 @@ pub enum MoveStep {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MoveError {
     /// There is no such task.
-    #[error("stage {0} has no task {1}")]
+    #[error("stage {} has no task {}", .0 + 1, .1 + 1)]
     Unknown(usize, usize),
     /// Sinks stay with the flow.
-    #[error("stage {0} is a sink, and sinks stay on the server")]
+    #[error("stage {} is a sink, and sinks stay on the server", .0 + 1)]
     Sink(usize),
     /// Its refused rows go to a sink.
-    #[error("the rows that stage {0} refuses go to a sink, so it stays on the server")]
+    #[error("the rows that stage {} refuses go to a sink, so it stays on the server", .0 + 1)]
     Letters(usize),
     /// It is away, or a move has begun.
     #[error("the task is away already")]

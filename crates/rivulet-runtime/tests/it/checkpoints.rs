@@ -387,7 +387,7 @@ fn who_does_not_come_to_the_barrier_is_named_and_holds_up_nobody_for_ever() {
     let outcome = flow.checkpoint(1, Duration::from_millis(50), nowhere());
     goes_on.store(true, Ordering::Release);
     let error = outcome.unwrap_err();
-    assert!(error.to_string().contains("task 0 of stage 0"), "{error}");
+    assert!(error.to_string().contains("task 1 of stage 1"), "{error}");
     // Another attempt at the same one: who has captured its state for the first has to do so again.
     let snapshot = flow.checkpoint(1, PATIENCE, nowhere()).unwrap();
     assert_eq!(snapshot.sources[0].len(), 2);

@@ -283,7 +283,7 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     if account::is_next(cursor, &account::SHOWN) {
         return account::show(cursor).map(Statement::Account);
     }
-    const LISTS: [&str; 14] = [
+    const LISTS: [&str; 15] = [
         "APPLICATIONS",
         "QUERIES",
         "TABLES",
@@ -298,6 +298,7 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
         "TOKENS",
         "GRANTS",
         "BURSTS",
+        "BURST",
     ];
     let what = cursor.expect_one_of(&LISTS).map_err(|error| match error.hint {
         Some(_) => error,
@@ -308,7 +309,10 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     if what == 6 {
         return Ok(Statement::ShowCheckpoints);
     }
-    let queries = what == 1;
+    let (queries, of_workers) = (what == 1, what == 14);
+    if of_workers {
+        cursor.expect_word("WORKERS")?;
+    }
     let application = if queries && cursor.eat_word("from") {
         cursor.expect_word("APPLICATION")?;
         Some(cursor.name("the name of an application")?)
@@ -330,7 +334,7 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     Ok(match ObjectKind::ALL.get(what) {
         Some(&kind) => Statement::Show(Show { kind, application, like, label, limit }),
         None if what == 7 => Statement::ShowFunctions { like, limit },
-        None if what == 13 => Statement::ShowBursts { like, limit },
+        None if what >= 13 => Statement::ShowBursts { of_workers, like, limit },
         None => Statement::ShowSecrets { like, limit },
     })
 }

@@ -133,7 +133,11 @@ fn the_small_statements_are_read() {
     assert!(matches!(one("EXPLAIN APPLICATION a"), Statement::ExplainApplication(_)));
     assert!(matches!(one("EXPLAIN QUERY q"), Statement::ExplainQuery(_)));
     assert!(matches!(one("PAUSE QUERY q"), Statement::PauseQuery(_)));
-    assert!(matches!(one("SHOW BURSTS LIKE 'q%' LIMIT 3"), Statement::ShowBursts { like: Some(_), limit: Some(3) }));
+    for (text, workers) in [("SHOW BURSTS LIKE 'q%' LIMIT 3", false), ("SHOW BURST WORKERS LIKE 'w%' LIMIT 3", true)] {
+        let shown = one(text);
+        let Statement::ShowBursts { of_workers, like: Some(_), limit: Some(3) } = shown else { panic!("{shown:?}") };
+        assert_eq!(of_workers, workers);
+    }
     let redirected = |script: &str| match one(script) {
         Statement::RedirectQuery { name, operators, ratio } => (name.text, operators, ratio),
         other => panic!("{other:?}"),

@@ -27,11 +27,13 @@ pub(crate) struct On {
     /// Its number in the roster, and its name.
     pub(crate) worker: u64,
     pub(crate) name: String,
+    /// Whether it comes home by itself.
+    pub(crate) comes_home: bool,
     /// Whether the source of the task is being opened on the server, because it comes home.
     pub(crate) reopens: bool,
 }
 
-/// Tasks of queries on workers, by query, stage and instance. Tasks that came home stay here.
+/// Tasks of queries on workers, by query, stage and instance. Those of a flow that has ended stay here.
 pub(crate) type OnWorkers = Mutex<BTreeMap<(u64, usize, usize), On>>;
 
 /// The columns of the rows that a stage of these nodes takes, by input, and of those that it gives.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use rivulet_dataflow::Work;
 use rivulet_dataflow::stage::Stage;
-use rivulet_runtime::TaskReport;
+use rivulet_runtime::{OperatorReport, TaskReport};
 use rivulet_sql::{Name, Operators, QueryPlan, name_in_sql};
 
 use crate::counted::counted;
@@ -20,6 +20,8 @@ const SENT_NS: f64 = 44.0;
 const BACK_NS: f64 = 42.0;
 /// With fewer rows the figures of a stage say nothing.
 const MEASURED_ROWS_MIN: u64 = 10_000;
+/// Nor do they with fewer rows in a batch: most of the time goes to waking the task then, which it needs elsewhere too.
+const MEASURED_BATCH_MIN: u64 = 256;
 
 /// How the stage at an index gets to a worker, in words; the error says why it stays.
 fn how(plan: &QueryPlan, (index, stage): (usize, &Stage)) -> Result<String, String> {
@@ -60,12 +62,17 @@ fn how(plan: &QueryPlan, (index, stage): (usize, &Stage)) -> Result<String, Stri
 fn price(plan: &QueryPlan, (index, stage): (usize, &Stage), tasks: &[TaskReport]) -> Option<(bool, String)> {
     let sum = |one: fn(&TaskReport) -> u64| tasks.iter().filter(|task| task.stage == index).map(one).sum::<u64>();
     let rows = sum(|task| task.rows_in);
+    let of_first = |of: fn(&OperatorReport) -> u64| {
+        tasks.iter().filter(|task| task.stage == index).filter_map(|task| task.operators.first()).map(of).sum::<u64>()
+    };
+    let is_measured =
+        rows >= MEASURED_ROWS_MIN && of_first(|one| one.rows_in) >= MEASURED_BATCH_MIN * of_first(|one| one.batches);
     let (here_ns, back) =
         (sum(|task| task.busy_us) as f64 * 1e3 / rows as f64, sum(|task| task.rows_out) as f64 / rows as f64);
     let sent_ns = if stage.source(&plan.dataflow).is_some() { 0.0 } else { SENT_NS };
     let wire_ns = sent_ns + BACK_NS * back;
     let text = format!("{here_ns:.0} ns a row here, {wire_ns:.0} ns on the wire for {back:.2} rows back");
-    (rows >= MEASURED_ROWS_MIN).then_some((wire_ns < here_ns, text))
+    is_measured.then_some((wire_ns < here_ns, text))
 }
 
 /// Whether the stage at an index may go, with its tasks as measured so far; the error says why it stays.
@@ -77,8 +84,8 @@ fn check(plan: &QueryPlan, one: (usize, &Stage), tasks: &[TaskReport]) -> Result
     }
 }
 
-/// The stages that go to workers if `operators` of a query are redirected, by their indices, in order. `tasks` has what
-/// was measured.
+/// The stages that go to workers if `operators` of a query are redirected, by their indices, in order, and why others
+/// of them stay. `tasks` has what was measured.
 ///
 /// # Errors
 /// There is no such operator, or none of them may go.
@@ -87,7 +94,7 @@ pub(crate) fn redirected(
     stages: &[Stage],
     tasks: &[TaskReport],
     operators: &Operators,
-) -> Result<Vec<usize>, ServiceError> {
+) -> Result<(Vec<usize>, Vec<String>), ServiceError> {
     let (mut go, mut stay) = (Vec::new(), Vec::new());
     for index in meant((name, plan), stages, operators)? {
         match check(plan, (index, &stages[index]), tasks) {
@@ -96,7 +103,7 @@ pub(crate) fn redirected(
         }
     }
     if !go.is_empty() {
-        return Ok(go);
+        return Ok((go, stay));
     }
     let hint = format!("EXPLAIN QUERY {} says of each stage whether it may go", name_in_sql(name));
     let error = ServiceError::new(ErrorKind::Conflict, stay.join("; ")).with_hint(hint);
@@ -141,9 +148,15 @@ pub(crate) fn meant(
     Err(error.with_hint(hint).or_at(position))
 }
 
-/// A line for each stage, as the part of EXPLAIN about bursts. `tasks` has what was measured; it is empty of a query
-/// that does not run.
-pub(crate) fn explain(plan: &QueryPlan, stages: &[Stage], tasks: &[TaskReport]) -> String {
+/// A line for each stage, as the part of EXPLAIN about bursts; nothing of a query that was not created for them.
+/// `tasks` has what was measured; it is empty of a query that does not run. `stays` says why nothing of it may go.
+pub(crate) fn explain(plan: &QueryPlan, stages: &[Stage], tasks: &[TaskReport], stays: Option<ServiceError>) -> String {
+    if !plan.is_burst {
+        return String::new();
+    }
+    if let Some(error) = stays {
+        return format!("\nbursts\n  nothing goes: {}\n", error.message);
+    }
     let line = |one: (usize, &Stage)| {
         let count = match tasks.iter().filter(|task| task.stage == one.0).count() {
             0 => String::new(),
@@ -233,20 +246,28 @@ mod tests {
         let price = "40 ns a row here, 86 ns on the wire for 1.00 rows back";
         assert_eq!(error.message, format!("stage {} does not pay elsewhere: {price}", join + 1));
         assert_eq!((error.line, error.column), (Some(1), Some(24)));
-        assert!(explain(&plan, &stages, &cheap).contains(&format!("could go with its state; {price}: does not pay")));
+        let explained = |tasks: &[TaskReport]| explain(&plan, &stages, tasks, None);
+        assert!(explained(&cheap).contains(&format!("could go with its state; {price}: does not pay")));
         // Of all stages those go that may.
-        assert!(!redirected(&cheap, &Operators::All).expect("others").contains(&join));
+        let (go, stay) = redirected(&cheap, &Operators::All).expect("others");
+        assert!(!go.contains(&join) && stay.contains(&error.message), "{stay:?}");
         let dear = [task(join, 20_000, 20_000, 2_000)];
-        assert_eq!(redirected(&dear, number).expect("100 ns"), [join]);
-        assert!(explain(&plan, &stages, &dear).contains("goes with its state; 100 ns a row here, 86 ns on the wire"));
+        assert_eq!(redirected(&dear, number).expect("100 ns").0, [join]);
+        assert!(explained(&dear).contains("goes with its state; 100 ns a row here, 86 ns on the wire"));
         let few = [task(join, 9_999, 9_999, 1)];
-        assert_eq!(redirected(&few, number).expect("not known yet"), [join]);
+        assert_eq!(redirected(&few, number).expect("not known yet").0, [join]);
+        // Its batches are so small that the time is that of waking.
+        let first = |batches| OperatorReport { rows_in: 20_000, batches, ..OperatorReport::default() };
+        for (batches, is_known) in [(78, true), (79, false)] {
+            let slow = [TaskReport { operators: vec![first(batches)], ..dear[0].clone() }];
+            assert_eq!(explained(&slow).contains(": pays"), is_known, "{}", explained(&slow));
+        }
     }
 
     #[test]
     fn what_a_worker_cannot_plan_stays() {
         let (plan, stages) = planned("SELECT price FROM bid JOIN kept ON auction = kept.id WITH (burst => true)");
-        let found = explain(&plan, &stages, &[]);
+        let found = explain(&plan, &stages, &[], None);
         let why = "a worker cannot plan the query: the columns of 'kept' are read from a file of this server";
         assert_eq!(
             (found.matches("stays").count(), found.matches(why).count()),
@@ -257,10 +278,10 @@ mod tests {
 
     #[test]
     fn no_row_is_sent_to_a_stage_that_goes_with_its_source() {
-        let (plan, stages) = planned("SELECT price * 2 AS twice FROM bid WHERE price > 5");
+        let (plan, stages) = planned("SELECT price * 2 AS twice FROM bid WHERE price > 5 WITH (burst => true)");
         let tasks = [task(0, 100_000, 50_000, 3_000)];
         assert_eq!(stages.len(), 1, "the sink, which stays, is a part of it");
-        let found = explain(&plan, &stages, &tasks);
+        let found = explain(&plan, &stages, &tasks, None);
         let line = "stage 1 (1-5: source bid > filter > project > project > sink) in 1 task goes with its source; \
                     30 ns a row here, 21 ns on the wire for 0.50 rows back: pays";
         assert!(found.contains(line), "{found}");

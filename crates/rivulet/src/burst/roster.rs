@@ -8,6 +8,8 @@
 //! What must hold: what a worker sends counts only for tickets that were given to it.
 
 use std::collections::BTreeMap;
+use std::iter;
+use std::net::IpAddr;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -25,8 +27,10 @@ use crate::service::BURST_STREAMS;
 pub struct WorkerInfo {
     /// Its number, which no other worker ever has.
     pub number: u64,
-    /// Its name.
+    /// Its name, which no other worker has meanwhile.
     pub name: String,
+    /// The address from which it is connected.
+    pub address: Option<IpAddr>,
     /// How many tasks it runs at a time.
     pub threads: usize,
     /// The places that it has given, or was asked for.
@@ -154,7 +158,8 @@ impl Roster {
         let info = |(&number, worker): (&u64, &Worker)| {
             let (name, threads, ends_us) = worker.is.clone()?;
             let tickets = state.tickets.values().filter(|ticket| ticket.worker == number).count();
-            Some(WorkerInfo { number, name, threads, tickets, ends_us, is_private: worker.peer.is_private() })
+            let (address, is_private) = (worker.peer.address(), worker.peer.is_private());
+            Some(WorkerInfo { number, name, address, threads, tickets, ends_us, is_private })
         };
         known.filter_map(info).collect()
     }
@@ -253,9 +258,17 @@ impl Roster {
                     }
                     let ends_us =
                         limit_s.map(|limit_s| now_us.saturating_add_unsigned(limit_s.saturating_mul(1_000_000)));
-                    if worker.is.is_none() {
-                        tracing::info!(worker = name, threads, "a burst worker has come");
-                    }
+                    let name = match &worker.is {
+                        Some((name, ..)) => {
+                            tracing::info!(worker = name, "a burst worker ends, and gives its tasks back");
+                            name.clone()
+                        }
+                        None => {
+                            let name = self.name_of(&name);
+                            tracing::info!(worker = name, threads, "a burst worker has come");
+                            name
+                        }
+                    };
                     change(&mut |worker| worker.is = Some((name.clone(), threads, ends_us)));
                 }
                 Control::Held { ticket } => self.settle(number, ticket, Ok(())),
@@ -277,6 +290,19 @@ impl Roster {
         }
     }
 
+    /// The name by which a new worker is known: with a number, if one that is connected has its own.
+    fn name_of(&self, own: &str) -> String {
+        let state = self.desk.state.lock();
+        let connected = || state.workers.values().filter(|worker| worker.away_since_us.is_none());
+        let is_free = |name: &String| !connected().any(|worker| worker.is.as_ref().is_some_and(|(is, ..)| is == name));
+        let numbered = (2..).map(|count: u64| format!("{own}-{count}"));
+        let name = iter::once(own.to_owned()).chain(numbered).find(is_free).unwrap_or_default();
+        if name != own {
+            tracing::warn!("there is a burst worker '{own}' already, so another one of that name is '{name}'");
+        }
+        name
+    }
+
     /// Notes what a worker has answered.
     fn settle(&self, worker: u64, ticket: u64, outcome: Result<(), String>) {
         let mut state = self.desk.state.lock();
@@ -292,6 +318,7 @@ impl Roster {
         let mut state = self.desk.state.lock();
         let lost = state.workers.remove(&number);
         let name = lost.as_ref().and_then(|worker| worker.is.as_ref()).map_or("", |(name, ..)| name);
+        let gone = format!("the burst worker '{name}' has gone: {why}");
         let why = format!("the burst worker '{name}' was lost: {why}");
         let mut pipes = Vec::new();
         for ticket in state.tickets.values_mut().filter(|ticket| ticket.worker == number) {
@@ -299,7 +326,12 @@ impl Roster {
             pipes.extend(ticket.held.take().or_else(|| ticket.pipe.upgrade()));
         }
         drop(state);
-        tracing::warn!("{why}");
+        // One without a name had not come yet.
+        match name {
+            "" => {}
+            _ if pipes.is_empty() => tracing::info!("{gone}"),
+            _ => tracing::warn!("{why}"),
+        }
         // Should it come back, it opens another.
         lost.iter().for_each(|worker| worker.hears.stream().iter().for_each(|stream| worker.peer.forget(*stream)));
         pipes.iter().for_each(|pipe| pipe.lose(&why));

@@ -29,8 +29,11 @@ pub struct PlannedQuery {
     pub open: Opens,
 }
 
-/// Opens partitions of a source, where they were when the task that reads them moved.
-pub type Opens = Arc<dyn Fn(&PlannedSource, &[PartitionState]) -> Result<Vec<Partition>, String> + Send + Sync>;
+/// Begins to open partitions of a source, where they were when the task that reads them moved.
+pub type Opens = Arc<dyn Fn(PlannedSource, Vec<PartitionState>) -> Opening + Send + Sync>;
+
+/// Partitions that are being opened, and then what came of that, once.
+pub type Opening = Arc<Mutex<Option<Result<Vec<Partition>, String>>>>;
 
 /// Plans the query of this name in a script.
 pub type Planner = Box<dyn Fn(&str, &str) -> Result<PlannedQuery, String> + Send>;
@@ -105,6 +108,8 @@ struct Place {
     pipe: Arc<LinkPipe>,
     /// State that has come: operator, part and frame.
     state: Vec<(usize, usize, StateFrame)>,
+    /// From when its state has come until its source, if it has one, is open: where it begins, and the rows of a part.
+    begins: Option<(StageSnapshot, usize, Option<Opening>)>,
     guest: Option<Guest>,
     /// The server has been told, and closes its streams.
     has_failed: bool,
@@ -211,9 +216,18 @@ impl Worker {
         self.idle_since_us
     }
 
-    /// Why nothing reaches the server, if that is so.
-    pub(crate) fn problem(&self) -> Option<String> {
-        self.says.as_ref()?.problem()
+    /// Whether it reaches the server; the error says why not, and whether no further attempt helps. `None` before the
+    /// first attempt has an end.
+    pub(crate) fn reaches(&self) -> Option<Result<(), (String, bool)>> {
+        let says = self.says.as_ref()?;
+        // A server that has answered may have taken this worker for lost since, and takes it anew.
+        let refused = says.refused().filter(|_| self.desk.state.lock().control.is_none());
+        refused.map_or_else(|| says.connection(), |why| Some(Err((why, true))))
+    }
+
+    /// The number of its tasks.
+    pub(crate) fn tasks(&self) -> usize {
+        self.places.len()
     }
 
     /// Its life ends now: the server gives it no more tasks, and takes back those that it has.
@@ -320,8 +334,8 @@ impl Worker {
         let early = self.desk.state.lock().early.remove(&hold.ticket).unwrap_or_default();
         early.iter().try_for_each(|asked| self.desk.pipes.accept(&self.peer, asked))?;
         tracing::info!(query = hold.query, nodes = ?hold.nodes, instance = hold.instance, "has a place");
-        let (state, guest, has_failed) = Default::default();
-        self.places.insert(hold.ticket, Place { hold, planned, pipe, state, guest, has_failed });
+        let (state, begins, guest, has_failed) = Default::default();
+        self.places.insert(hold.ticket, Place { hold, planned, pipe, state, begins, guest, has_failed });
         Ok(())
     }
 
@@ -345,33 +359,40 @@ impl Place {
         let has_ended = self.has_failed || self.guest.as_ref().is_some_and(Guest::has_ended);
         // What nobody hears would hide that the server has closed its streams.
         while has_ended && let Ok(Some(_)) = self.pipe.heard() {}
-        while self.guest.is_none() && !self.has_failed {
+        while self.guest.is_none() && self.begins.is_none() && !self.has_failed {
             match self.pipe.heard()? {
                 None => break,
                 Some(Word::State { operator, part, frame }) => self.state.push((operator, part, frame)),
                 Some(Word::Begin { parts, snapshot, rows_max }) if parts == self.state.len() => {
-                    let parts = self.begin(snapshot, rows_max).map_err(PipeError::Wrong)?;
-                    let guest = workers.start_guest(parts).map_err(|error| PipeError::Wrong(error.to_string()))?;
-                    self.pipe.wake_by(guest.waker());
-                    self.guest = Some(guest);
+                    let opening = self.open(&snapshot);
+                    self.begins = Some((snapshot, rows_max, opening));
                 }
                 Some(_) => return Err(PipeError::Wrong("a word that does not stand before a task".into())),
             }
         }
+        let is_open = |(.., opening): &mut (_, _, Option<Opening>)| {
+            opening.as_ref().is_none_or(|opening| opening.lock().is_some())
+        };
+        if let Some((snapshot, rows_max, opening)) = self.begins.take_if(is_open) {
+            let opened = opening.and_then(|opening| opening.lock().take()).transpose().map_err(PipeError::Wrong)?;
+            let guest = workers.start_guest(self.parts(snapshot, rows_max, opened));
+            let guest = guest.map_err(|error| PipeError::Wrong(error.to_string()))?;
+            self.pipe.wake_by(guest.waker());
+            self.guest = Some(guest);
+        }
         Ok(())
     }
 
-    /// The task, whose source goes on where it was.
-    fn begin(&mut self, begins: StageSnapshot, rows_max: usize) -> Result<GuestParts, String> {
+    /// Begins to open the source of the task, if it has one, where it was.
+    fn open(&self, begins: &StageSnapshot) -> Option<Opening> {
+        let plan = &self.planned.plan;
+        let Work::Source(source) = plan.dataflow.nodes()[self.hold.nodes[0]].work else { return None };
+        Some((self.planned.open)(plan.sources[source].clone(), begins.partitions.clone().unwrap_or_default()))
+    }
+
+    fn parts(&mut self, begins: StageSnapshot, rows_max: usize, partitions: Option<Vec<Partition>>) -> GuestParts {
         let (Hold { nodes, instance, limits, query, .. }, plan) = (&self.hold, &self.planned.plan);
-        let partitions = match plan.dataflow.nodes()[nodes[0]].work {
-            Work::Source(source) => {
-                let was_at = begins.partitions.as_deref().unwrap_or_default();
-                Some((self.planned.open)(&plan.sources[source], was_at)?)
-            }
-            _ => None,
-        };
-        Ok(GuestParts {
+        GuestParts {
             name: query.clone(),
             dataflow: plan.dataflow.clone(),
             nodes: nodes.clone(),
@@ -383,6 +404,6 @@ impl Place {
             begins,
             rows_max,
             state: std::mem::take(&mut self.state),
-        })
+        }
     }
 }

@@ -12,10 +12,11 @@ use rivulet_connectors::connector::{ConnectorContext, Secrets};
 use rivulet_connectors::links::{Machine, Target};
 use rivulet_connectors::reach::AllowedHosts;
 use rivulet_dataflow::{Clock, PartitionState};
-use rivulet_runtime::{WorkerSettings, Workers};
+use rivulet_runtime::{Waker, WorkerSettings, Workers};
 use rivulet_sql::{PlannedSource, Scope, SqlError, Statement, Table, parse_script, plan_query};
 
-use crate::burst::worker::{Me, PlannedQuery, ServerClock, Worker};
+use crate::burst::worker::{Me, Opening, PlannedQuery, ServerClock, Worker};
+use crate::counted::counted;
 use crate::run::{open_partitions, own_columns};
 use crate::service::ServiceError;
 
@@ -58,9 +59,11 @@ pub(super) struct BurstWorkerArguments {
 }
 
 pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
-    let usage = || CliError::new(format!("'{}' is no address", arguments.connect)).with_hint("write HOST:PORT");
+    let usage = || {
+        CliError::new(format!("'{}' is no address", arguments.connect)).with_hint("write HOST:PORT, without http://")
+    };
     let (host, port) = arguments.connect.rsplit_once(':').ok_or_else(usage)?;
-    let port: u16 = port.parse().map_err(|_| usage())?;
+    let port: u16 = port.parse().ok().filter(|_| !host.contains('/')).ok_or_else(usage)?;
     let failed = |error: std::io::Error| CliError::new(format!("the worker failed: {error}"));
     let (token, tls) = arguments.token.of_link(arguments.tls)?;
     let machine = Machine::real();
@@ -76,8 +79,11 @@ pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
     let target = Target { scope: String::new(), host: host.to_owned(), port, tls, token, reach };
     let (me, thread) = (Me { name, threads, ends_us }, thread::current());
     let news = Arc::new(move || thread.unpark());
-    let mut worker =
-        Worker::join(me, (machine, target), (workers, clock.clone()), Box::new(plan), news).map_err(failed)?;
+    let planner = {
+        let news: Waker = news.clone();
+        Box::new(move |script: &str, query: &str| plan(script, query, &news))
+    };
+    let mut worker = Worker::join(me, (machine, target), (workers, clock.clone()), planner, news).map_err(failed)?;
     let stop = Arc::<AtomicBool>::default();
     stop_on_signal(stop.clone())?;
     let (mut told, mut stops_us) = (None, None);
@@ -86,15 +92,18 @@ pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
         if stop.load(Ordering::Relaxed) && stops_us.is_none() {
             worker.end(at_us);
             stops_us = Some(at_us.saturating_add(RETURN_MAX_US));
+            say(&format!("gives {} back", counted(worker.tasks() as u64, "task")));
         }
         worker.turn(at_us).map_err(|why| CliError::new(format!("the server does not take this worker: {why}")))?;
-        let problem = worker.problem();
-        if problem != told {
-            match &problem {
-                Some(problem) => say(&format!("not connected to {}: {problem}", arguments.connect)),
-                None => say(&format!("connected to {}", arguments.connect)),
+        let (reaches, server) = (worker.reaches(), &arguments.connect);
+        if reaches != told {
+            match &reaches {
+                Some(Ok(())) => say(&format!("connected to {server}")),
+                Some(Err((why, false))) => say(&format!("not connected to {server}: {why}; tries again")),
+                Some(Err((why, true))) => return Err(CliError::new(format!("not connected to {server}: {why}"))),
+                None => {}
             }
-            told = problem;
+            told = reaches;
         }
         let idle_us = if stops_us.is_some() { Some(0) } else { arguments.idle_s.map(in_us) };
         let is_idle = |since_us: i64| idle_us.is_some_and(|idle_us| at_us - since_us >= idle_us);
@@ -104,17 +113,22 @@ pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
         }
         thread::park_timeout(LOOK_PERIOD);
     }
+    let left = if told == Some(Ok(())) { worker.tasks() as u64 } else { 0 };
     worker.leave();
     let deadline = Instant::now() + FAREWELL_MAX;
     while !worker.is_heard() && Instant::now() < deadline {
         thread::sleep(LOOK_PERIOD / 10);
     }
+    if left > 0 {
+        let tasks = counted(left, "task");
+        return Err(CliError::new(format!("{tasks} were not taken back: their queries go on from their checkpoints")));
+    }
     Ok(())
 }
 
 /// Plans the query of this name in a script of a server. Sources and sinks are not checked: their credentials are there
-/// only where this process is to read with them.
-fn plan(script: &str, query: &str) -> Result<PlannedQuery, String> {
+/// only where this process is to read with them. Sources are opened on threads of their own, which call `news` then.
+fn plan(script: &str, query: &str, news: &Waker) -> Result<PlannedQuery, String> {
     let failed = |error: SqlError| ServiceError::from(error).message;
     let (mut scope, mut secrets, mut host) = (Scope::new(), HashMap::new(), ConnectorContext::of_user());
     for (statement, _) in parse_script(script).map_err(failed)? {
@@ -134,8 +148,19 @@ fn plan(script: &str, query: &str) -> Result<PlannedQuery, String> {
             }
             Statement::CreateBigQuery(create) if create.name.text == query => {
                 host.secrets = Secrets::found_by(move |name| secrets.get(name).cloned());
-                let open = move |source: &PlannedSource, was_at: &[PartitionState]| {
-                    open_partitions(source, &host, was_at).map_err(|error| error.message)
+                let news = news.clone();
+                let open = move |source: PlannedSource, was_at: Vec<PartitionState>| {
+                    let (opening, host, news) = (Opening::default(), host.clone(), news.clone());
+                    let opened = opening.clone();
+                    let open = move || {
+                        let partitions = open_partitions(&source, &host, &was_at).map_err(|error| error.message);
+                        *opened.lock() = Some(partitions);
+                        news();
+                    };
+                    if let Err(error) = thread::Builder::new().name("open".into()).spawn(open) {
+                        *opening.lock() = Some(Err(format!("no thread can be started: {error}")));
+                    }
+                    opening
                 };
                 let plan = plan_query(&create.query, &scope).map_err(failed)?;
                 return Ok(PlannedQuery { plan, open: Arc::new(open) });

@@ -62,6 +62,7 @@ const FOLLOWERS: &[(&str, &[&str])] = &[
         "SHOW",
         &[
             "APPLICATIONS",
+            "BURST WORKERS",
             "BURSTS",
             "CHECKPOINTS",
             "FUNCTIONS",

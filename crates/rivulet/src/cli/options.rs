@@ -98,10 +98,10 @@ impl TokenSource {
 /// The authorities that a command trusts, and the certificate that it shows.
 #[derive(Clone, Debug, clap::Args)]
 pub(super) struct Trust {
-    /// Authorities to trust at an https address, in PEM; without it, those that browsers trust
+    /// Authorities to trust on an encrypted connection, in PEM; without it, those that browsers trust
     #[arg(long, global = true, env = "RIVULET_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
-    /// The client certificate to show at an https address, in PEM
+    /// The client certificate to show on an encrypted connection, in PEM
     #[arg(long, global = true, env = "RIVULET_CERT", value_name = "FILE")]
     cert: Option<PathBuf>,
     /// The private key of the client certificate, in PEM

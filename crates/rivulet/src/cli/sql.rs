@@ -188,7 +188,7 @@ Statements end with a semicolon and may take several lines.
   CREATE QUERY name FROM APPLICATION application WITH (parameter => value, ...);
   CREATE OR REPLACE APPLICATION | QUERY name [WITH (state => 'keep' | 'discard')] ...;
   ALTER QUERY q SET (parameter => value, ...);
-  ALTER QUERY q REDIRECT ALL | 4 | 'window' TO BURST 0.7 | BACK;  SHOW BURSTS;
+  ALTER QUERY q REDIRECT ALL | 4 | 'window' TO BURST 0.7 | BACK;  SHOW BURSTS | BURST WORKERS;
   CREATE TABLE name (column TYPE, ...) FROM 'file:path' FORMAT CSV (header => true);
   CREATE SECRET name AS 'value';               what options name: password => SECRET name
   REFRESH TABLE t;  SHOW TABLES;  DESCRIBE TABLE t;  DROP TABLE t;

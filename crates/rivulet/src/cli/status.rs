@@ -118,9 +118,14 @@ fn text(status: &Status, wide: bool) -> String {
             format!("; {running} of {} running", counted(all, "big query"))
         }
     };
+    let lent: u64 = status.burst_workers.iter().map(|one| one.tasks).sum();
+    let lent = match status.burst_workers.len() as u64 {
+        0 => String::new(),
+        all => format!("; {} on {}", counted(lent, "task"), counted(all, "burst worker")),
+    };
     let _ = writeln!(
         text,
-        "{} {queries} running, {} paused{not_running}{spilled}{big}",
+        "{} {queries} running, {} paused{not_running}{spilled}{big}{lent}",
         status.queries_running, status.queries_paused
     );
     let running: Vec<_> = status.applications.iter().filter(|application| application.not_running.is_none()).collect();

@@ -8,9 +8,9 @@ use super::big_queries::Burst;
 use crate::counted::counted;
 use crate::like;
 use crate::service::{
-    AccountAnswer, ApplicationInfo, BigQueryInfo, CheckpointInfo, CheckpointStatus, EndHealth, GrantInfo, Limit,
-    QueryActivity, QueryInfo, ServiceError, StatementResult, TableColumn, TableInfo, TenantInfo, TokenInfo, UserInfo,
-    counted_from,
+    AccountAnswer, ApplicationInfo, BigQueryInfo, BurstWorker, CheckpointInfo, CheckpointStatus, EndHealth, GrantInfo,
+    Limit, QueryActivity, QueryInfo, ServiceError, StatementResult, TableColumn, TableInfo, TenantInfo, TokenInfo,
+    UserInfo, counted_from,
 };
 use crate::times::at;
 
@@ -98,6 +98,15 @@ pub(super) fn bursts(bursts: Vec<Burst>, like: Option<&str>, limit: usize) -> St
         ]
     };
     first(limit, &COLUMNS, bursts.into_iter().filter(is_like).map(row))
+}
+
+/// The burst workers whose names match a pattern.
+pub(super) fn burst_workers(workers: Vec<BurstWorker>, like: Option<&str>, limit: usize) -> StatementResult {
+    let shown = workers.into_iter().filter(|one| like.is_none_or(|pattern| like::like(&one.name, pattern)));
+    let row = |one: BurstWorker| {
+        vec![json!(one.name), json!(one.address), json!(one.threads), json!(one.tasks), json!(one.until)]
+    };
+    first(limit, &["name", "address", "threads", "tasks", "until"], shown.map(row))
 }
 
 /// The description of one function.

@@ -218,9 +218,14 @@ impl Engine {
                     Some(ratio) => self.big_queries.redirect(&full(&name), &operators, ratio),
                     None => self.big_queries.bring_back(&full(&name), &operators),
                 };
-                Ok(said(format!("query {name}: {}", done.map_err(|error| at(error, &name))?)))
+                let done = done.map_err(|error| at(error, &name))?;
+                tracing::info!(query = full(&name).in_log(), "{done}");
+                Ok(said(format!("query {name}: {done}")))
             }
-            Statement::ShowBursts { like, limit } => {
+            Statement::ShowBursts { of_workers: true, like, limit } => {
+                Ok(answers::burst_workers(self.burst_workers(tenant), like.as_deref(), rows_max(limit)))
+            }
+            Statement::ShowBursts { like, limit, .. } => {
                 Ok(answers::bursts(self.big_queries.bursts(tenant), like.as_deref(), rows_max(limit)))
             }
             Statement::AlterApplication { name, input, options, wish } => {

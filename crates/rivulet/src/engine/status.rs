@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
+use rivulet_connectors::clock::SystemClock;
 use rivulet_connectors::tls;
+use rivulet_dataflow::Clock;
 use rivulet_runtime::{GroupMetrics, Spill, WorkerStatus};
 
 use super::Engine;
@@ -11,7 +13,9 @@ use super::exposition::{ApplicationSnapshot, Snapshot};
 use super::memory::memory_rss_bytes;
 use super::running::of_metrics;
 use crate::allocations::allocations;
-use crate::service::{ApplicationStatus, ErrorKind, ServiceError, Status, Tenant, WorkerInfo};
+use crate::burst::roster;
+use crate::service::{ApplicationStatus, BurstWorker, ErrorKind, ServiceError, Status, Tenant, WorkerInfo};
+use crate::times::at;
 
 impl Engine {
     /// The status of the server, as a tenant sees it: figures of the whole server are for the default tenant.
@@ -60,10 +64,25 @@ impl Engine {
             memory_rss_bytes: memory_rss_bytes(),
             messages_unrouted: self.messaging.messages_unrouted(),
             workers: self.workers.status().into_iter().map(worker_info).collect(),
+            burst_workers: self.burst_workers(tenant),
             connections: self.messaging.connections(),
             log: Some(self.event_log.status()).filter(|log| log.next > 1 || log.problem.is_some()),
             ..of_tenant
         }
+    }
+
+    /// The burst workers that are connected, as a tenant sees them: all are of the default tenant.
+    pub(super) fn burst_workers(&self, tenant: &Tenant) -> Vec<BurstWorker> {
+        let (ahead_us, number) = (SystemClock.now_us() - SystemClock.steady_us(), |count: usize| count as u64);
+        let told = |one: roster::WorkerInfo| BurstWorker {
+            name: one.name,
+            address: one.address.map(|address| address.to_string()),
+            threads: number(one.threads),
+            tasks: number(one.tickets),
+            until: one.ends_us.map(|ends_us| at(ends_us.saturating_add(ahead_us))),
+        };
+        let workers = if tenant.is_default() { self.permitted.links().roster().workers() } else { Vec::new() };
+        workers.into_iter().map(told).collect()
     }
 
     /// Fails if events are not being processed. The catalog is loaded in any case: there is no engine before that.
@@ -140,7 +159,7 @@ impl Engine {
         let checkpoints = self.checkpoints.as_ref().map(|checkpoints| checkpoints.status(tenant)).unwrap_or_default();
         let last = checkpoints.last.unwrap_or_default();
         let recovered = checkpoints.recovered.unwrap_or_default();
-        let tls = tls::counts();
+        let (tls, lent) = (tls::counts(), self.burst_workers(tenant));
         let mut numbers = vec![
             ("checkpoints", "Checkpoints made", true, checkpoints.made),
             ("checkpoint_failures", "Checkpoints that failed", true, checkpoints.failed),
@@ -188,6 +207,8 @@ impl Engine {
                 tls.files_refused,
             ),
             ("tls_handshakes_failed", "Failed TLS handshakes of clients", true, tls.handshakes_failed),
+            ("burst_workers", "Burst workers that are connected", false, lent.len() as u64),
+            ("burst_tasks", "Tasks on burst workers", false, lent.iter().map(|one| one.tasks).sum()),
             ("waiting_tasks", "Tasks that wait for a worker", false, self.workers.waiting_tasks() as u64),
             ("messages_routed", "Messages that at least one query asked for", true, router.routed_messages),
             ("messages_unrouted", "Messages that no query asked for", true, router.unrouted_messages),

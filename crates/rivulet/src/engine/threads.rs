@@ -84,6 +84,18 @@ impl Threads {
         Ok(())
     }
 
+    /// Starts a thread of this name that does something once.
+    ///
+    /// # Errors
+    /// The system gives no thread.
+    pub(super) fn start_once(&self, name: &str, act: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        let started = Builder::new().name(name.into()).spawn(act)?;
+        let mut running = self.running.lock();
+        running.retain(|thread| !thread.is_finished());
+        running.push(started);
+        Ok(())
+    }
+
     /// Waits for this long, or until all threads are to end. Returns whether they are.
     pub(super) fn are_over_within(&self, pause: Duration) -> bool {
         let deadline = Instant::now() + pause;
@@ -97,9 +109,12 @@ impl Threads {
         *self.is_over.lock() = true;
         self.ended.notify_all();
         self.bells.lock().iter().for_each(|bell| bell.ring());
-        let running = std::mem::take(&mut *self.running.lock());
-        // A panic was reported where it happened.
-        running.into_iter().for_each(|thread| drop(thread.join()));
+        // One of them may start another meanwhile.
+        let next = || self.running.lock().pop();
+        while let Some(thread) = next() {
+            // A panic was reported where it happened.
+            drop(thread.join());
+        }
     }
 }
 

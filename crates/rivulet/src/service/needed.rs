@@ -28,13 +28,13 @@ pub(super) fn needed(statement: &Statement) -> (Action, ResourceKind, Option<&Na
         Statement::Show(show) => (Read, show.kind.into(), None),
         Statement::Describe(kind, name) => (Read, (*kind).into(), Some(name)),
         Statement::Checkpoint => (Administer, Server, None),
-        Statement::ShowCheckpoints => (Read, Server, None),
+        Statement::ShowCheckpoints | Statement::ShowBursts { of_workers: true, .. } => (Read, Server, None),
         // The documentation has the same content.
         Statement::ShowFunctions { .. } | Statement::DescribeFunction(_) => (Read, Application, None),
         // A server refuses to run a query without a name, for any caller.
-        Statement::ExplainBigQuery { .. } | Statement::RunQuery(_) | Statement::ShowBursts { .. } => {
-            (Read, Query, None)
-        }
+        Statement::ExplainBigQuery { .. }
+        | Statement::RunQuery(_)
+        | Statement::ShowBursts { of_workers: false, .. } => (Read, Query, None),
         Statement::ExplainCreate(create) => (Read, Application, Some(&create.name)),
         Statement::ExplainApplication(name) => (Read, Application, Some(name)),
         Statement::ExplainQuery(name) => (Read, Query, Some(name)),

@@ -35,6 +35,9 @@ pub struct Status {
     /// Each worker thread.
     #[serde(default)]
     pub workers: Vec<WorkerInfo>,
+    /// Each burst worker that is connected.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub burst_workers: Vec<BurstWorker>,
     /// Each connection to a broker.
     pub connections: Vec<ConnectionStatus>,
     /// The log of events, if anything ever went to it.
@@ -179,6 +182,23 @@ pub struct WorkerInfo {
     /// The memory node (NUMA) of that core, where the machine has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<u64>,
+}
+
+/// A process that runs tasks of big queries for a while.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct BurstWorker {
+    /// Its name.
+    pub name: String,
+    /// The address from which it is connected.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<String>,
+    /// How many tasks it runs at a time.
+    pub threads: u64,
+    /// Tasks that it has, or is asked to take.
+    pub tasks: u64,
+    /// When its life ends, if that has a limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<String>,
 }
 
 /// Counters of an application since the start of the server.

@@ -76,7 +76,10 @@ fn explain_says_of_each_stage_whether_and_how_it_may_go() {
     assert_eq!(bursts(&before)[0], first, "{before}");
     assert!(bursts(&before)[1].contains("window") && bursts(&before)[1].contains("goes with its state"), "{before}");
     assert!(bursts(&plan(&engine, &format!("EXPLAIN {COUNTS}"))).is_empty());
-    said(&engine, &format!("CREATE QUERY q AS {COUNTS} INTO a WITH (burst => true)"));
+    // Batches are large.
+    said(&engine, "CREATE SOURCE fast FROM 'nexmark:bid' WITH (rate => 50000, burst => '1 second')");
+    let counts = COUNTS.replace("FROM bid", "FROM fast");
+    said(&engine, &format!("CREATE QUERY q AS {counts} INTO a WITH (burst => true)"));
     let running = plan(&engine, "EXPLAIN QUERY q");
     let second = bursts(&running)[1];
     assert!(second.starts_with("stage 2 (5-") && second.contains(" tasks goes with its state"), "{running}");
@@ -161,21 +164,29 @@ fn what_cannot_go_is_refused_by_name() {
         assert_eq!((error.line, error.column), (Some(1), Some(column)), "{statement}");
         assert!(error.hint.as_deref().is_some_and(|said| said.contains(hint)), "{statement}: {:?}", error.hint);
     }
-    assert_eq!(run(&engine, "SHOW BURSTS").expect("shown").rows.len(), 0);
+    for shown in ["SHOW BURSTS", "SHOW BURST WORKERS"] {
+        assert_eq!(run(&engine, shown).expect(shown).rows.len(), 0);
+    }
     let answer = said(&engine, "ALTER QUERY q REDIRECT ALL BACK");
     assert!(answer.starts_with("query q: nothing of it is on a burst worker"), "{answer}");
 }
 
 #[test]
 fn a_query_without_checkpoints_stays() {
-    let folder = TempDir::new().expect("a folder");
-    let mut config = configuration(folder.path());
-    config.checkpoint = None;
-    let engine: Arc<Engine> = Engine::open(config).expect("an engine");
-    declare(&engine, folder.path());
-    said(&engine, &format!("CREATE QUERY q AS {COUNTS} INTO a WITH (burst => true)"));
-    let error = refused(&engine, "ALTER QUERY q REDIRECT ALL TO BURST");
-    let message = "no checkpoints are made of 'q', and what a lost worker has would be lost with it";
-    assert_eq!((error.kind, error.message.as_str()), (ErrorKind::Conflict, message));
-    assert!(error.hint.is_some_and(|hint| hint.contains("checkpoint.enabled")));
+    for is_enabled in [false, true] {
+        let folder = TempDir::new().expect("a folder");
+        let mut config = configuration(folder.path());
+        config.checkpoint = config.checkpoint.filter(|_| is_enabled);
+        // Only when asked.
+        config.checkpoint.iter_mut().for_each(|checkpoint| checkpoint.interval = None);
+        let engine: Arc<Engine> = Engine::open(config).expect("an engine");
+        declare(&engine, folder.path());
+        said(&engine, &format!("CREATE QUERY q AS {COUNTS} INTO a WITH (burst => true)"));
+        let error = refused(&engine, "ALTER QUERY q REDIRECT ALL TO BURST");
+        assert!(error.kind == ErrorKind::Conflict && error.message.starts_with("no checkpoints of the query are made"));
+        for explained in ["EXPLAIN QUERY q".into(), format!("EXPLAIN {COUNTS} WITH (burst => true)")] {
+            assert_eq!(bursts(&plan(&engine, &explained)), [format!("nothing goes: {}", error.message)]);
+        }
+        assert!(error.hint.is_some_and(|hint| hint.contains("checkpoint.interval_s")));
+    }
 }

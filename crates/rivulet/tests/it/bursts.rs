@@ -1,11 +1,13 @@
 //! Tasks of big queries on burst workers, which are processes of their own: results are the same wherever a task runs.
 
 use std::fs::File;
-use std::net::{SocketAddr, TcpStream};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Duration;
 
 use arrow::array::{ArrayRef, AsArray, BinaryArray, RecordBatch, StringArray};
@@ -13,7 +15,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use rivulet_connectors::links::{Asked, Compression, LinkRights, Links, Peer, Receive, Received, SendOptions, Target};
 use rivulet_connectors::reach::AllowedHosts;
 use rivulet_dataflow::{Batch, Element};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::links::{Way, carry, start};
@@ -185,8 +187,14 @@ fn a_window_goes_out_and_comes_back() {
     let window = operator(&server, "q", "with its state");
     let one = Worker::start(folder.path(), "one", link, &[]);
     let out = format!("ALTER QUERY q REDIRECT {window} TO BURST 0.5");
-    assert_eq!(redirect(&server, &out), "query q: 2 of 2 tasks are on burst workers now: one");
+    assert_eq!(redirect(&server, &out), "query q: 2 of 4 tasks are on burst workers now: one");
     assert_eq!(away(&server, "q"), (2, "one".into()));
+    assert_eq!(
+        rows(&server, "SHOW BURST WORKERS"),
+        [[json!("one"), json!("127.0.0.1"), json!(2), json!(2), json!(null)]]
+    );
+    assert_eq!(server.status()["burst_workers"][0]["tasks"], 2);
+    assert!(said(folder.path(), "log").contains("2 of 4 tasks are on burst workers now: one"));
     let two = Worker::start(folder.path(), "two", link, &[]);
     wait("the second worker", || comings(folder.path(), "two") == 1);
     server.sql_ok("CHECKPOINT");
@@ -215,12 +223,17 @@ fn a_killed_worker_costs_no_row_and_none_comes_twice() {
         let mut worker = Worker::start(folder.path(), &name, link, &[]);
         redirect(&server, &format!("ALTER QUERY q REDIRECT {window} TO BURST"));
         assert_eq!(away(&server, "q"), (4, name));
-        let rows = results(&folder.path().join("moved")).len();
-        wait("more results", || results(&folder.path().join("moved")).len() > rows || has_ended(&server, "q"));
+        let before = results(&folder.path().join("moved")).len();
+        wait("more results", || results(&folder.path().join("moved")).len() > before || has_ended(&server, "q"));
         worker.kill_9();
-        wait("the query to go on without it", || away(&server, "q").0 == 0);
+        let why = format!("came back from worker{kill} when the query went on from its checkpoint");
+        let is_told = |row: &Vec<Value>| row[9].as_str().unwrap().contains(&why);
+        wait(&why, || rows(&server, "SHOW BURSTS").iter().any(is_told) || has_ended(&server, "q"));
+        assert_eq!(away(&server, "q").0, 0);
     }
     check(&server, folder.path());
+    let error = message(&server, "ALTER QUERY q REDIRECT ALL BACK").unwrap_err();
+    assert!(error.contains("'q' has ended"), "{error}");
 }
 
 #[test]
@@ -255,7 +268,9 @@ fn a_worker_that_is_stopped_hands_its_tasks_back() {
     assert_eq!(worker.end(), Some(0));
     check(&server, folder.path());
     let log = said(folder.path(), "log");
-    assert!(!log.contains("a query has failed"), "{log}");
+    assert!(!log.contains("a query has failed") && !log.contains("was lost"), "{log}");
+    assert!(log.contains("a burst worker ends, and gives its tasks back"), "{log}");
+    assert!(said(folder.path(), "one").contains("gives 4 tasks back"));
 }
 
 #[test]
@@ -315,7 +330,7 @@ fn a_worker_that_was_lost_and_comes_again_stays() {
     let worker = Worker::start(folder.path(), "one", way.address, &[]);
     wait("the worker", || comings(folder.path(), "one") == 1);
     is_cut.store(true, Ordering::Relaxed);
-    let lost = || said(folder.path(), "log").matches("the burst worker 'one' was lost").count();
+    let lost = || said(folder.path(), "log").matches("the burst worker 'one' has gone").count();
     wait("the worker to be lost", || lost() == 1);
     is_cut.store(false, Ordering::Relaxed);
     wait_for(WAIT_MAX, "the worker to come again", || comings(folder.path(), "one") == 2);
@@ -327,7 +342,7 @@ fn a_worker_that_was_lost_and_comes_again_stays() {
     assert_eq!(redirect(&server, &out), "query q: 4 of 4 tasks are on burst workers now: one");
     let back = format!("ALTER QUERY q REDIRECT {window} BACK");
     assert_eq!(message(&server, &back), Ok("query q: 4 tasks came back".into()));
-    assert_eq!((comings(folder.path(), "one"), lost()), (2, 1));
+    assert_eq!((comings(folder.path(), "one"), lost()), (2, 1), "{}", said(folder.path(), "log"));
     is_cut.store(true, Ordering::Relaxed);
     drop((worker, way));
 }
@@ -346,9 +361,11 @@ fn one_without_the_right_is_refused() {
         Worker::start(folder.path(), name, link, &["--token-file", file.to_str().unwrap()])
     };
     let admin_token = admin;
-    let (nobody, other, admin) =
+    let (mut nobody, mut other, admin) =
         (Worker::start(folder.path(), "nobody", link, &[]), start("other", &other), start("admin", &admin_token));
     let told = |name: &str, text: &str| wait_for(WAIT_MAX, text, || said(folder.path(), name).contains(text));
+    // What lasts ends the command.
+    assert_eq!((nobody.end(), other.end()), (Some(1), Some(1)));
     told("nobody", "not connected to");
     told("other", "the user of the token may not administer the server, which a burst worker needs");
     told("log", "a burst worker has come");
@@ -359,11 +376,52 @@ fn one_without_the_right_is_refused() {
         &admin_token,
         "CREATE USER helper; GRANT administer ON SERVER TO helper; CREATE TOKEN FOR helper",
     );
-    let helper = start("helper", &helper);
+    let mut helper = start("helper", &helper);
     wait_for(WAIT_MAX, "the helper", || comings(folder.path(), "helper") == 1);
     sql_as(&server, &admin_token, "REVOKE administer ON SERVER FROM helper");
-    told("log", "the burst worker 'helper' was lost: the user of the token may not administer the server");
+    told("log", "the burst worker 'helper' has gone: the user of the token may not administer the server");
+    assert_eq!(helper.end(), Some(1));
     drop((nobody, other, admin, helper));
+}
+
+#[test]
+fn workers_of_one_name_have_numbers() {
+    let (folder, link) = (TempDir::new().unwrap(), free_port());
+    let server = restart(folder.path(), link);
+    let first = Worker::start(folder.path(), "one", link, &[]);
+    wait_for(WAIT_MAX, "the first", || comings(folder.path(), "one") == 1);
+    let second = Worker::start(folder.path(), "one", link, &[]);
+    wait_for(WAIT_MAX, "the second", || comings(folder.path(), "one-2") == 1);
+    assert_eq!(rows(&server, "SHOW BURST WORKERS LIKE 'one%'").len(), 2);
+    drop((first, second));
+}
+
+#[test]
+fn what_lasts_ends_the_command_and_what_passes_is_tried_again() {
+    let folder = TempDir::new().unwrap();
+    // It answers as a web server does.
+    let web = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = web.local_addr().unwrap();
+    thread::spawn(move || {
+        for mut stream in web.incoming().map_while(Result::ok) {
+            let _ = stream.read(&mut [0; 1_000]);
+            let _ = stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    let mut web = Worker::start(folder.path(), "web", address, &[]);
+    assert_eq!(web.end(), Some(1));
+    assert!(said(folder.path(), "web").contains("what answers there is no link of Rivulet"));
+    let mut tls = Worker::start(folder.path(), "tls", address, &["--tls"]);
+    assert_eq!(tls.end(), Some(1));
+    assert!(said(folder.path(), "tls").contains("the server does not speak TLS on this port"));
+    let mut authority = Worker::start(folder.path(), "authority", address, &["--ca", "missing.pem"]);
+    assert_eq!(authority.end(), Some(1));
+    assert!(said(folder.path(), "authority").contains("missing.pem"));
+    let _waits = Worker::start(folder.path(), "waits", free_port(), &[]);
+    wait_for(WAIT_MAX, "another attempt", || said(folder.path(), "waits").contains("; tries again"));
+    assert!(!said(folder.path(), "waits").contains("not connected yet"));
+    let url = rivulet().args(["burst-worker", "--connect", "http://127.0.0.1:7117"]).output().unwrap();
+    assert!(!url.status.success() && String::from_utf8_lossy(&url.stderr).contains("without http://"));
 }
 
 struct Anything;

@@ -293,6 +293,7 @@ impl Service for MemoryService {
             queries_running: 2,
             queries_paused: 1,
             memory_rss_bytes: Some(64 << 20),
+            burst_workers: vec![],
             applications: vec![
                 ApplicationStatus {
                     name: "ac_control".into(),

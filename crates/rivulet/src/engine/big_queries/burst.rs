@@ -65,6 +65,8 @@ struct Meant {
     plan: Arc<QueryPlan>,
     running: Arc<run::Running>,
     stages: Vec<usize>,
+    /// Why other stages stay.
+    stay: Vec<String>,
 }
 
 impl Meant {
@@ -122,11 +124,10 @@ impl BigQueries {
             return Ok("so much of it is on burst workers already, nothing was done".into());
         }
         let (held, mut why) = self.hold(name, &meant, &wanted)?;
-        let (mut moved, mut workers) = (Vec::new(), BTreeSet::new());
+        let mut moved = Vec::new();
         for (place, pipe, on) in held {
             match meant.flow().redirect(place, pipe, ROWS_OF_ONE_PIECE, STATE_BYTES_MAX) {
                 Ok(()) => {
-                    workers.insert(on.name.clone());
                     self.on_workers.lock().insert((meant.number, place.0, place.1), on);
                     moved.push(place);
                 }
@@ -138,19 +139,28 @@ impl BigQueries {
         let stayed = placements.iter().filter(|one| one.step == MoveStep::Home);
         why.extend(stayed.filter_map(|one| one.why.clone()));
         why.dedup();
+        why.extend(meant.stay.iter().cloned());
         let waiting = placements.iter().filter(|one| one.step == MoveStep::Beginning).count();
         if begun + waiting == 0 {
             if why.is_empty() {
                 why.push("the query has ended".into());
             }
-            return Err(ServiceError::new(ErrorKind::Unavailable, why.join("; ")).with_hint("SHOW BURSTS shows more"));
+            let hint = format!("EXPLAIN QUERY {} says of each stage whether it may go", name_in_sql(&name.name));
+            return Err(ServiceError::new(ErrorKind::Unavailable, why.join("; ")).with_hint(hint));
         }
-        let workers = Vec::from_iter(workers).join(", ");
+        let all: usize = meant.stages.iter().map(|&stage| meant.flow().stages()[stage].instances).sum();
+        let mut away = meant.away();
+        away.retain(|one| one.step == MoveStep::Running);
+        let (on, away_count) = (self.on_workers.lock(), away.len());
+        let names = away.iter().filter_map(|one| on.get(&(meant.number, one.stage, one.instance)));
+        let workers = Vec::from_iter(names.map(|on| &*on.name).collect::<BTreeSet<_>>()).join(", ");
+        let moved = if begun < away_count { format!(" ({begun} moved)") } else { String::new() };
         let mut rest = if waiting > 0 { format!("; {waiting} more go as soon as they can") } else { String::new() };
         if !why.is_empty() {
             rest.push_str(&format!("; not the others: {}", why.join("; ")));
         }
-        Ok(format!("{begun} of {} are on burst workers now: {workers}{rest}", counted(wanted.len() as u64, "task")))
+        let all = counted(all as u64, "task");
+        Ok(format!("{away_count} of {all} are on burst workers now: {workers}{moved}{rest}"))
     }
 
     /// Asks workers for places for these tasks. Returns those that it got, and why it did not get others.
@@ -161,11 +171,6 @@ impl BigQueries {
         wanted: &[(usize, usize)],
     ) -> Result<(Vec<Held>, Vec<String>), ServiceError> {
         let roster = self.opener.permitted.links().roster();
-        // A worker is of the tenant of its token, and only an administrator of the server may have one.
-        if !name.tenant.is_default() {
-            let message = format!("burst workers are of the default tenant, and '{name}' is not");
-            return Err(ServiceError::new(ErrorKind::Conflict, message));
-        }
         let mut workers = roster.workers();
         let none = match workers.is_empty() {
             true => "no burst worker is connected",
@@ -211,7 +216,8 @@ impl BigQueries {
             let Ok(waker) = meant.flow().waker(place) else { continue };
             match roster.hold(worker.number, hold, (inputs, vec![output]), waker) {
                 Some(ticket) => {
-                    let on = On { worker: worker.number, name: worker.name.clone(), reopens: false };
+                    let (worker, name) = (worker.number, worker.name.clone());
+                    let on = On { worker, name, comes_home: false, reopens: false };
                     asked.push((place, ticket, on));
                 }
                 None => why.push(format!("the burst worker '{}' is gone", worker.name)),
@@ -284,6 +290,7 @@ impl BigQueries {
     /// Opens the partitions of a task that comes home, in a thread of its own: that may take a while.
     fn reopen(
         self: &Arc<Self>,
+        threads: &Threads,
         name: &FullName,
         (plan, running): (&Arc<QueryPlan>, &Arc<run::Running>),
         place: (usize, usize),
@@ -311,7 +318,7 @@ impl BigQueries {
                 }
             };
         };
-        if let Err(error) = std::thread::Builder::new().name("rivulet-reopen".into()).spawn(open) {
+        if let Err(error) = threads.start_once("rivulet-reopen", open) {
             let _ = running.flow().lose(place, &format!("a source that comes home cannot be opened: {error}"));
         }
     }
@@ -328,7 +335,12 @@ impl BigQueries {
                 let on = self.on_workers.lock();
                 let name_of = |task: &&Placement| on.get(&(one.number, index, task.instance)).map(|on| on.name.clone());
                 let in_flight = |task: &&Placement| task.rows_sent.saturating_sub(task.figures.rows_in);
-                let why = moved.iter().filter_map(|task| task.why.clone()).next_back().unwrap_or_default();
+                let before = on.range((one.number, index, 0)..(one.number, index + 1, 0));
+                let before = before.filter(|((.., place), _)| moved.iter().all(|task| task.instance != *place));
+                let before = Vec::from_iter(before.map(|(_, on)| &*on.name).collect::<BTreeSet<_>>()).join(", ");
+                let anew = || format!("its tasks came back from {before} when the query went on from its checkpoint");
+                let anew = (!before.is_empty()).then(anew);
+                let why = moved.iter().filter_map(|task| task.why.clone()).next_back().or(anew).unwrap_or_default();
                 if away.is_empty() && why.is_empty() {
                     continue;
                 }
@@ -362,15 +374,16 @@ impl BigQueries {
 
     /// Starts the thread that hears burst workers, if they have a door.
     pub(in crate::engine) fn watch_bursts(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
-        let (queries, links) = (self.clone(), self.opener.permitted.links());
+        let (queries, links, of_reopening) = (self.clone(), self.opener.permitted.links(), threads.clone());
         if !links.has_door() {
             return Ok(());
         }
-        threads.start_paced("rivulet-bursts", &links.burst_news, Duration::ZERO, move || queries.look_at_bursts())
+        let look = move || queries.look_at_bursts(&of_reopening);
+        threads.start_paced("rivulet-bursts", &links.burst_news, Duration::ZERO, look)
     }
 
     /// Hears burst workers, and takes for lost or brings home what has to be. Returns the pause until the next call.
-    fn look_at_bursts(self: &Arc<Self>) -> Duration {
+    fn look_at_bursts(self: &Arc<Self>, threads: &Threads) -> Duration {
         let (roster, answer_max) = (self.opener.permitted.links().roster(), self.opener.burst().answer_max);
         roster.turn(SystemClock.steady_us());
         let (workers, bursting) = (roster.workers(), self.bursting());
@@ -380,20 +393,29 @@ impl BigQueries {
             for task in running.flow().placements() {
                 let place = (task.stage, task.instance);
                 let mut all = self.on_workers.lock();
-                let on = all.get_mut(&(one.number, place.0, place.1)).filter(|_| task.step != MoveStep::Home);
-                let Some(on) = on else { continue };
+                let key = (one.number, place.0, place.1);
+                // Of a flow that has ended it says where its tasks were.
+                if task.step == MoveStep::Home && running.flow().ended().is_none() {
+                    all.remove(&key);
+                }
+                let Some(on) = all.get_mut(&key).filter(|_| task.step != MoveStep::Home) else { continue };
                 if task.unanswered_us.is_some_and(|since_us| since_us > us(answer_max)) {
                     let _ = running.flow().lose(place, &format!("the burst worker '{}' does not answer", on.name));
                 }
                 let ends_us = workers.iter().find(|one| one.number == on.worker).and_then(|one| one.ends_us);
                 let is_large = task.figures.state_bytes > STATE_BYTES_MAX as u64;
                 if (is_large || self.ends_soon(ends_us)) && task.step == MoveStep::Running {
+                    if !std::mem::replace(&mut on.comes_home, true) {
+                        let why = if is_large { "it has too much state" } else { "its worker ends soon" };
+                        let (stage, task) = (place.0 + 1, place.1 + 1);
+                        tracing::info!(query = name.in_log(), stage, task, worker = on.name, "comes back: {why}");
+                    }
                     // It is tried again.
                     let _ = running.flow().bring_back(place);
                 }
                 if let Some(was_at) = task.reopens.filter(|_| !std::mem::replace(&mut on.reopens, true)) {
                     drop(all);
-                    self.reopen(&name, (plan, running), place, was_at);
+                    self.reopen(threads, &name, (plan, running), place, was_at);
                 }
             }
         }
@@ -414,11 +436,8 @@ impl BigQueries {
                     name_in_sql(&name.name)
                 )));
             }
-            if !running.has_checkpoints() {
-                let message =
-                    format!("no checkpoints are made of '{name}', and what a lost worker has would be lost with it");
-                return Err(stays(message)
-                    .with_hint("set checkpoint.enabled, and let it write to a sink that goes on from checkpoints"));
+            if let Some(error) = self.stays(&name.tenant, Some(running)) {
+                return Err(error);
             }
             let (flow, tasks) = (running.flow(), running.report().tasks);
             moves::redirected((&name.name, plan), flow.stages(), &tasks, operators)
@@ -430,13 +449,33 @@ impl BigQueries {
     /// # Errors
     /// There is no such query or operator, or the query does not run.
     fn away_of(&self, name: &FullName, operators: &Operators) -> Result<Meant, ServiceError> {
-        self.meant_stages(name, |plan, running| moves::meant((&name.name, plan), running.flow().stages(), operators))
+        self.meant_stages(name, |plan, running| {
+            Ok((moves::meant((&name.name, plan), running.flow().stages(), operators)?, Vec::new()))
+        })
+    }
+
+    /// Why nothing of a query of a tenant goes to burst workers; `running` is the query, if it runs.
+    pub(super) fn stays(&self, tenant: &Tenant, running: Option<&run::Running>) -> Option<ServiceError> {
+        let stays = |message: &str| Some(ServiceError::new(ErrorKind::Conflict, message));
+        // A worker is of the tenant of its token, and only an administrator of the server may have one.
+        if !tenant.is_default() {
+            return stays("burst workers are of the default tenant, and the query is of another one");
+        }
+        if self.opener.makes_checkpoints() && running.is_none_or(run::Running::has_checkpoints) {
+            return None;
+        }
+        let hint =
+            "set checkpoint.enabled and checkpoint.interval_s, and write to a sink that goes on from checkpoints";
+        stays(
+            "no checkpoints of the query are made by themselves, and a worker that is lost would take its state along",
+        )
+        .map(|error| error.with_hint(hint))
     }
 
     fn meant_stages(
         &self,
         name: &FullName,
-        stages: impl FnOnce(&QueryPlan, &run::Running) -> Result<Vec<usize>, ServiceError>,
+        stages: impl FnOnce(&QueryPlan, &run::Running) -> Result<(Vec<usize>, Vec<String>), ServiceError>,
     ) -> Result<Meant, ServiceError> {
         let Some(one) = self.known.lock().query(name) else {
             return Err(ServiceError::not_found(format!("there is no query '{name}' with a text of its own"))
@@ -444,12 +483,13 @@ impl BigQueries {
         };
         let is_open = matches!(one.life.state(), QueryState::Running | QueryState::Paused);
         let (Some(plan), Some(running)) = (&one.plan, one.life.flow().filter(|_| is_open)) else {
-            return Err(ServiceError::new(ErrorKind::Conflict, format!("'{name}' does not run"))
+            let problem = if one.life.state() == QueryState::Ended { "has ended" } else { "does not run" };
+            return Err(ServiceError::new(ErrorKind::Conflict, format!("'{name}' {problem}"))
                 .with_hint(format!("DESCRIBE QUERY {} says why", name_in_sql(&name.name))));
         };
-        let stages = stages(plan, running)?;
+        let (stages, stay) = stages(plan, running)?;
         let (number, text, plan, running) = (one.number, one.query.text.clone(), plan.clone(), running.clone());
-        Ok(Meant { number, text, plan, running, stages })
+        Ok(Meant { number, text, plan, running, stages, stay })
     }
 }
 

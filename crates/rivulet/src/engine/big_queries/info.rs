@@ -15,7 +15,8 @@ use crate::counted::counted;
 use crate::engine::running::{by_reason, latency, named};
 use crate::like::like;
 use crate::service::{
-    BigQueryInfo, FullName, QueryFilter, QueryInfo, QueryState, ResourceKind, TaskUsage, Tenant, WindowWait,
+    BigQueryInfo, FullName, QueryFilter, QueryInfo, QueryState, ResourceKind, ServiceError, TaskUsage, Tenant,
+    WindowWait,
 };
 
 /// A big query with details that the summary omits.
@@ -29,8 +30,9 @@ pub(in crate::engine) struct BigQuerySnapshot {
 }
 
 impl OneQuery {
-    /// Where the tasks of this plan of it run, and where they might, as the last part of its plan.
-    pub(super) fn placement(&self, plan: &QueryPlan) -> String {
+    /// Where the tasks of this plan of it run, and where they might, as the last part of its plan. `stays` says why
+    /// none of them may go.
+    pub(super) fn placement(&self, plan: &QueryPlan, stays: Option<ServiceError>) -> String {
         let Some(running) = self.life.flow().filter(|_| self.life.state() == QueryState::Running) else {
             return String::new();
         };
@@ -45,7 +47,7 @@ impl OneQuery {
             })
             .collect();
         let workers = if places.is_empty() { "any".into() } else { places.join(", ") };
-        let bursts = if plan.is_burst { moves::explain(plan, running.flow().stages(), &tasks) } else { String::new() };
+        let bursts = moves::explain(plan, running.flow().stages(), &tasks, stays);
         format!("{bursts}\n\nruns in {} on the workers {workers}\n", counted(tasks.len() as u64, "task"))
     }
 

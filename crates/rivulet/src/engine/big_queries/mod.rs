@@ -507,7 +507,10 @@ impl BigQueries {
     pub(super) fn explain(&self, name: &FullName) -> Option<Result<String, ServiceError>> {
         let one = self.known.lock().query(name)?;
         Some(match &one.plan {
-            Some(plan) => Ok(explain_query(plan) + &one.placement(plan)),
+            Some(plan) => {
+                let stays = self.stays(&name.tenant, one.life.flow().map(|running| &**running));
+                Ok(explain_query(plan) + &one.placement(plan, stays))
+            }
             None => {
                 let message = format!("'{name}' is not running: {}", one.life.problem());
                 Err(ServiceError::new(ErrorKind::Unavailable, message))
@@ -520,8 +523,7 @@ impl BigQueries {
         let plan = plan_query(query, &self.scope_of(tenant, query)?)?;
         // In how many instances they run is known when the sources are open.
         let stages = cut(&plan.dataflow, &vec![1; plan.sources.len()], 1);
-        let bursts = if plan.is_burst { moves::explain(&plan, &stages, &[]) } else { String::new() };
-        Ok(explain_query(&plan) + &bursts)
+        Ok(explain_query(&plan) + &moves::explain(&plan, &stages, &[], self.stays(tenant, None)))
     }
 }
 

@@ -50,6 +50,11 @@ impl Opener {
         Self { config, permitted, messaging, workers, outside, server_id, is_stopped, start_ends, has_started }
     }
 
+    /// Whether checkpoints are made without being asked for.
+    pub(super) fn makes_checkpoints(&self) -> bool {
+        self.config.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.interval.is_some())
+    }
+
     /// How tasks go to burst workers.
     pub(super) fn burst(&self) -> &BurstConfig {
         &self.config.burst
