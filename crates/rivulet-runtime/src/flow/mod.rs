@@ -11,15 +11,16 @@
 //!
 //! [`rivulet_dataflow::stage`] decides what is fused into a stage and in how many instances it runs. Here, in reading
 //! order: [`inbox`]: the queue in front of a task; [`peer`] and [`exchange`]: where rows go; [`alignment`],
-//! [`idleness`] and [`reader`]: sources; [`measure`] and [`report`]: what tasks have done; [`checkpoint`]: the state of
-//! all tasks at one moment; [`pipe`] and [`host`]: operators that are elsewhere; [`state`]: what tasks share; [`task`]:
-//! one activation; [`guest`]: the operators of a task elsewhere.
+//! [`idleness`], [`throttle`] and [`reader`]: sources; [`measure`] and [`report`]: what tasks have done;
+//! [`checkpoint`]: the state of all tasks at one moment; [`pipe`] and [`host`]: operators that are elsewhere;
+//! [`state`]: what tasks share; [`task`]: one activation; [`guest`]: the operators of a task elsewhere.
 
 mod inbox;
 mod peer;
 mod exchange;
 mod alignment;
 mod idleness;
+mod throttle;
 mod reader;
 mod measure;
 mod report;
@@ -391,6 +392,13 @@ impl Flow {
     pub fn resume(&self) {
         self.state.turn(Phase::Running);
         self.tasks.iter().for_each(FlowTask::begin);
+    }
+
+    /// Bounds what all sources read here together: to so many rows a second now, to 40 % more each second, and no more
+    /// after 5 s. `None` ends that at once.
+    pub fn throttle(&self, rows_per_s: Option<f64>) {
+        self.state.throttle.set(rows_per_s, self.clock.steady_us());
+        self.state.wake_sources();
     }
 
     /// Ends the flow as a crash would: nothing more is processed, and what it has opened is released.

@@ -68,6 +68,8 @@ pub struct TaskReport {
     pub rows_out: u64,
     /// Time spent running, microseconds.
     pub busy_us: u64,
+    /// The part of it that its guests ran elsewhere.
+    pub away_us: u64,
     /// Time in which it had work and waited for a worker, microseconds.
     pub ready_us: u64,
     /// Time in which it had work and no room for what comes of it, microseconds.

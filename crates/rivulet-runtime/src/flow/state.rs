@@ -11,6 +11,7 @@ use super::checkpoint::Barrier;
 use super::idleness::Idleness;
 use super::inbox::FlowLimits;
 use super::peer::Peer;
+use super::throttle::Throttle;
 
 /// What a flow is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,6 +78,8 @@ pub(crate) struct FlowState {
     pub(super) alignment: Alignment,
     /// Which time idle tasks among them go on to.
     pub(super) idleness: Idleness,
+    /// How much its sources read at most.
+    pub(super) throttle: Throttle,
     /// The barrier at which all tasks rest for a checkpoint.
     pub(super) barrier: Barrier,
     /// All tasks, to wake them. Set once, before any of them runs.
@@ -102,6 +105,7 @@ impl FlowState {
             overfull: AtomicUsize::new(0),
             alignment,
             idleness,
+            throttle: Throttle::default(),
             barrier: Barrier::default(),
             tasks: OnceLock::new(),
             remaining: AtomicUsize::new(tasks),

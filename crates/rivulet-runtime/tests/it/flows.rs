@@ -11,9 +11,9 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef, TimeUnit};
 use parking_lot::Mutex;
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
-    Address, Batch, Clock, Context, Dataflow, Description, EdgeKind, Element, KeyHash, Operator, OperatorError,
-    OperatorFactory, Polled, Reason, Refusals, Sink, SinkError, Source, SourceError, StateError, StateFrame,
-    StateSelection, Work, hash_keys,
+    Address, Batch, Clock, Context, Dataflow, Description, EdgeKind, Element, KeyHash, ManualClock, Operator,
+    OperatorError, OperatorFactory, Polled, Reason, Refusals, Sink, SinkError, Source, SourceError, StateError,
+    StateFrame, StateSelection, Work, hash_keys,
 };
 use rivulet_runtime::{Budget, Flow, FlowLimits, FlowParts, Numa, Partition, Topology, WorkerSettings, Workers};
 
@@ -973,4 +973,76 @@ fn a_source_that_has_caught_up_makes_way_and_one_with_more_reads_on() {
         let turns = (0..10).take_while(|_| read() == 0 && workers.run_one_within(|_| 0, budget)).count();
         assert!(expected.contains(&read()), "{} in one turn, the {turns}. of all", read());
     }
+}
+
+/// Gives so many rows at a time, whatever it is asked for.
+struct AtATime(usize, Box<dyn Source>);
+
+impl Source for AtATime {
+    fn poll(&mut self, _: usize, now_us: i64, refusals: &mut Refusals) -> Result<Polled, SourceError> {
+        self.1.poll(self.0, now_us, refusals)
+    }
+}
+
+fn at_a_time(rows: usize, of: Partition) -> Partition {
+    Partition { source: Box::new(AtATime(rows, of.source)), ..of }
+}
+
+/// Runs the flows of stepped workers for so many seconds, in steps of 5 ms, and once more without any time.
+fn pass(workers: &Workers, clock: &ManualClock, seconds: i64) {
+    for _ in 0..seconds * 200 {
+        clock.advance_us(5_000);
+        workers.keep_time_once();
+        while workers.run_one(|_| 0, Duration::from_millis(20)) {}
+    }
+    while workers.run_one(|_| 0, Duration::from_millis(20)) {}
+}
+
+/// Rows that each task with a source has read, in order.
+fn read(flow: &Flow) -> Vec<u64> {
+    flow.report().tasks.iter().filter(|task| !task.has_queue).map(|task| task.rows_in).collect()
+}
+
+#[test]
+fn a_throttle_only_rises_ends_by_itself_and_gives_each_source_its_turn() {
+    let clock = Arc::new(ManualClock::new(1_000_000));
+    let workers = Workers::stepped(clock.clone());
+    let sink = Collected::default();
+    let sources = vec![numbers(0..60_000, Then::End), at_a_time(3, numbers(0..60_000, Then::End))];
+    let flow = workers.start_flow(counting(sources, 2, &sink, i64::MAX)).unwrap();
+    let mut before = 0;
+    for rows_per_s in [1_000.0, 500.0] {
+        flow.throttle(Some(rows_per_s));
+        for second in 0..4 {
+            pass(&workers, &clock, 1);
+            let now: u64 = read(&flow).iter().sum();
+            // The mean of the second is 1.19 times its begin.
+            let (more, wanted) = ((now - before) as f64, rows_per_s * 1.19 * 1.4_f64.powi(second));
+            assert!((0.9..=1.1).contains(&(more / wanted)), "{more} of {wanted}");
+            before = now;
+        }
+    }
+    assert!(read(&flow).iter().all(|rows| *rows > 100), "each has its turn: {:?}", read(&flow));
+    pass(&workers, &clock, 2);
+    assert_eq!(read(&flow), [60_000, 60_000], "it has ended");
+    finish(&flow);
+}
+
+#[test]
+fn a_throttle_that_ends_ends_the_waits_and_none_is_longer_than_a_second() {
+    let clock = Arc::new(ManualClock::new(1_000_000));
+    let workers = Workers::stepped(clock.clone());
+    let sink = Collected::default();
+    let sources = vec![at_a_time(100, numbers(0..40_000, Then::End))];
+    let flow = workers.start_flow(counting(sources, 1, &sink, i64::MAX)).unwrap();
+    // What it gives at a time would have it wait for 100 s.
+    flow.throttle(Some(1.0));
+    pass(&workers, &clock, 3);
+    let few = read(&flow)[0];
+    assert!((300..=500).contains(&few), "{few} rows in 3 s");
+    flow.throttle(None);
+    pass(&workers, &clock, 0);
+    assert_eq!(read(&flow), [40_000], "no time has passed");
+    finish(&flow);
+    assert_eq!(sink.rows.lock().iter().map(|(_, count)| count).sum::<i64>(), 40_000);
 }

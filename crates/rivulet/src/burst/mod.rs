@@ -2,13 +2,14 @@
 //!
 //! A worker is a process that dials the server. The server gets places for tasks there, and moves the state of tasks
 //! into them and back. In reading order: `moves`: what of a query may go, how it gets there, and whether that pays;
-//! [`message`]: what both sides say; [`pipe`]: the streams of one task; [`roster`]: the server's side; [`worker`]: the
-//! other one.
+//! `policy`: when the server moves tasks by itself; [`message`]: what both sides say; [`pipe`]: the streams of one
+//! task; [`roster`]: the server's side; [`worker`]: the other one.
 //!
 //! What must hold: there is no thread here. Whoever has one calls `turn` of a roster or a worker, so that a simulation
 //! can step them.
 
 pub(crate) mod moves;
+pub(crate) mod policy;
 pub mod message;
 pub mod pipe;
 pub mod roster;

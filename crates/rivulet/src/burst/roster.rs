@@ -192,15 +192,14 @@ impl Roster {
         }
     }
 
-    /// Waits until all of these tickets have an outcome, at most for `timeout`.
-    pub(crate) fn wait(&self, tickets: &[u64], timeout: Duration) {
+    /// Waits until all of these tickets have an outcome, at most for `timeout`, or until it is over for another reason.
+    pub(crate) fn wait(&self, tickets: &[u64], timeout: Duration, is_over: impl Fn() -> bool) {
+        const LOOK_PERIOD: Duration = Duration::from_millis(20);
         let deadline = Instant::now() + timeout;
         let mut state = self.desk.state.lock();
         let is_open = |state: &State, ticket: &u64| state.tickets.get(ticket).is_some_and(|one| one.outcome.is_none());
-        while tickets.iter().any(|ticket| is_open(&state, ticket)) {
-            if self.desk.changed.wait_until(&mut state, deadline).timed_out() {
-                return;
-            }
+        while tickets.iter().any(|ticket| is_open(&state, ticket)) && Instant::now() < deadline && !is_over() {
+            self.desk.changed.wait_for(&mut state, LOOK_PERIOD);
         }
     }
 

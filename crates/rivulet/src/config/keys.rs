@@ -68,6 +68,8 @@ pub enum Kind {
     Bytes(u64, u64),
     /// One of these.
     Choice(&'static [&'static str]),
+    /// From when to when on each day: `08:00-09:30`.
+    TimesOfDay,
     /// The name of a [`Policy`].
     Policy,
     /// `all`, `half` or a number: [`Consume`].
@@ -109,6 +111,11 @@ pub const KEYS: &[Key] = &[
     Key { name: "burst.lost_after_ms", kind: Kind::Count(100, 3_600_000), default: Some("2000"), help: "after how long without a connection a burst worker is lost" },
     Key { name: "burst.answer_s_max", kind: Kind::Count(1, 3_600), default: Some("10"), help: "how long a burst worker may take to answer before it is lost" },
     Key { name: "burst.margin_s", kind: Kind::Count(0, 3_600), default: Some("20"), help: "how long before the end of a burst worker whose time is limited its tasks come back" },
+    Key { name: "burst.policy", kind: Kind::Choice(&["manual", "auto"]), default: Some("manual"), help: "who moves tasks of queries WITH (burst => true) to burst workers and back: statements only (manual), or also the server, by its load (auto)" },
+    Key { name: "burst.out_above_percent", kind: Kind::Count(1, 100), default: Some("80"), help: "the server sends tasks out if its workers are busy for more of their time" },
+    Key { name: "burst.in_below_percent", kind: Kind::Count(0, 99), default: Some("50"), help: "tasks come back if the workers would be busy for less of their time with them; less than burst.out_above_percent" },
+    Key { name: "burst.slack_s", kind: Kind::Count(1, 3_600), default: Some("10"), help: "for how long that must be so before tasks come back, and how long the server waits after a move that failed; after a statement that moves tasks it waits ten times as long" },
+    Key { name: "burst.schedule", kind: Kind::TimesOfDay, default: None, help: "from when to when on each day, in UTC, all tasks that may go are on burst workers, whatever the policy" },
     Key { name: "connections.files_reserved", kind: Kind::Count(0, 1_000_000), default: Some("256"), help: "how many of the files that the process may have open, at most half, are for checkpoints, the log and queries; of the others, MQTT clients may take half, and clients of the REST API and of HTTP sources a quarter each" },
     Key { name: "logins.slow_down", kind: Kind::Switch, default: Some("true"), help: "whether a user whose logins fail at an address waits there, longer and longer up to a minute; right tokens are let in at once in any case" },
     Key { name: "mqtt.embedded.enabled", kind: Kind::Switch, default: None, help: "whether the embedded broker runs; by default when mqtt.broker.url is not set" },
@@ -468,6 +475,7 @@ impl Kind {
                 let bytes = number.checked_mul(unit)?;
                 (least..=most).contains(&bytes).then_some(Value::Bytes(bytes))
             }
+            Self::TimesOfDay => times_of_day(text).map(|_| Value::Text(text.to_owned())),
             Self::Choice(choices) => {
                 choices.iter().find(|choice| **choice == text).map(|choice| Value::Text((*choice).to_owned()))
             }
@@ -500,11 +508,22 @@ impl Kind {
                 Value::Bytes(least).to_string().replace('"', ""),
                 Value::Bytes(most).to_string().replace('"', "")
             ),
+            Self::TimesOfDay => "two times of the day such as \"08:00-09:30\"".into(),
             Self::Choice(choices) => one_of(choices),
             Self::Consume => Consume::EXPECTED.into(),
             Self::Policy => one_of(&Policy::ALL.map(|policy| policy.name)),
         }
     }
+}
+
+/// Two different times of the day, in its minutes.
+pub(super) fn times_of_day(text: &str) -> Option<(u16, u16)> {
+    let minute = |text: &str| {
+        let time = format!("{}:00", text.trim()).parse::<toml::value::Datetime>().ok()?.time?;
+        Some(u16::from(time.hour) * 60 + u16::from(time.minute))
+    };
+    let (from, to) = text.split_once('-')?;
+    Some((minute(from)?, minute(to)?)).filter(|(from, to)| from != to)
 }
 
 fn one_of(choices: &[&str]) -> String {
@@ -601,6 +620,26 @@ mod tests {
         assert_eq!(read.to_string(), "{ \"*\" = \"\", \"acme\" = \"a.example, 10.0.0.0/8\" }");
         for wrong in ["acme", "=a", "acme=a;b"] {
             assert_eq!(text(Kind::TextByName, wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn times_of_the_day_are_read() {
+        assert_eq!(times_of_day("08:00-09:30"), Some((480, 570)));
+        assert_eq!(times_of_day("23:00 - 00:59"), Some((1_380, 59)));
+        for wrong in [
+            "",
+            "8-9",
+            "08:00-9:30",
+            "08:00",
+            "08:00-08:00",
+            "24:00-01:00",
+            "08:60-09:00",
+            "08:00-09:00-10:00",
+            "+8:00-09:30",
+            "008:00-09:30",
+        ] {
+            assert_eq!(text(Kind::TimesOfDay, wrong), None, "{wrong}");
         }
     }
 

@@ -28,8 +28,8 @@ use toml::de::{DeTable, DeValue};
 use broker_url::broker_url;
 use jwt::is_safe_url;
 pub use jwt::{JwtConfig, JwtKeys};
-use keys::Written;
 pub use keys::{KEYS, Key, Kind, Value, environment_names};
+use keys::{Written, times_of_day};
 
 /// The file that is read when no other is named and it exists.
 pub const FILE_NAME: &str = "rivulet.toml";
@@ -213,6 +213,23 @@ pub struct BurstConfig {
     pub answer_max: Duration,
     /// How long before the end of a worker whose time is limited its tasks come back.
     pub margin: Duration,
+    /// Whether the server moves tasks by its load.
+    pub is_automatic: bool,
+    /// Tasks go out if the workers together are busy for more of their time.
+    pub out_above_percent: usize,
+    /// Tasks come back if the workers would be busy for less of their time with them.
+    pub in_below_percent: usize,
+    /// For how long that must be so, and the rest after a move that failed, microseconds.
+    pub slack_us: i64,
+    /// From when to when all tasks that may go are away on each day, in its minutes, UTC.
+    pub schedule: Option<(u16, u16)>,
+}
+
+impl BurstConfig {
+    /// Whether the server moves tasks by itself.
+    pub(crate) fn decides(&self) -> bool {
+        self.is_automatic || self.schedule.is_some()
+    }
 }
 
 /// The record of what callers do.
@@ -719,6 +736,20 @@ impl Values {
                 }
             }
         }
+        let [low, high] = ["burst.in_below_percent", "burst.out_above_percent"].map(|key| self.number(key));
+        if low >= high {
+            let message = format!("burst.in_below_percent is {low}, and burst.out_above_percent is {high}");
+            return Err(contradiction(message, "tasks would go and come for ever: set the first below the second"));
+        }
+        let is_automatic = self.text("burst.policy").as_deref() == Some("auto");
+        let [has_door, is_scheduled] = ["link.address", "burst.schedule"].map(|key| self.values.contains_key(key));
+        if !has_door && (is_automatic || is_scheduled) {
+            let message = "burst.policy or burst.schedule moves tasks, and link.address is not set";
+            return Err(contradiction(
+                message,
+                "set link.address, which burst workers dial, or leave both as they are",
+            ));
+        }
         let is_logged = self.text("durability.default").as_deref() == Some("log");
         if is_logged && !self.switch("checkpoint.enabled") {
             let hint = "without checkpoints the log of events only grows, until nothing more is received: set one of \
@@ -756,6 +787,11 @@ impl Values {
                 lost_after: Duration::from_millis(self.number("burst.lost_after_ms") as u64),
                 answer_max: Duration::from_secs(self.number("burst.answer_s_max") as u64),
                 margin: Duration::from_secs(self.number("burst.margin_s") as u64),
+                is_automatic,
+                out_above_percent: self.number("burst.out_above_percent"),
+                in_below_percent: self.number("burst.in_below_percent"),
+                slack_us: self.number("burst.slack_s") as i64 * 1_000_000,
+                schedule: self.text("burst.schedule").and_then(|text| times_of_day(&text)),
             },
             workers: WorkerSettings {
                 threads: self.number("workers"),

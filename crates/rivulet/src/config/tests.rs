@@ -100,6 +100,36 @@ fn an_external_broker_takes_the_place_of_the_embedded_one() {
 }
 
 #[test]
+fn a_burst_policy_that_cannot_work_is_refused() {
+    for (file, message, hint) in [
+        (
+            "burst.in_below_percent = 80\nburst.out_above_percent = 80",
+            "burst.in_below_percent is 80, and burst.out_above_percent is 80",
+            "tasks would go and come for ever: set the first below the second",
+        ),
+        (
+            "burst.policy = \"auto\"",
+            "burst.policy or burst.schedule moves tasks, and link.address is not set",
+            "set link.address, which burst workers dial, or leave both as they are",
+        ),
+        (
+            "burst.schedule = \"08:00-09:30\"",
+            "burst.policy or burst.schedule moves tasks, and link.address is not set",
+            "set link.address, which burst workers dial, or leave both as they are",
+        ),
+    ] {
+        assert_eq!(Fixture::new(file).error(), (message.to_owned(), hint.to_owned()), "{file}");
+    }
+    let burst = |file: &str| Fixture::new(file).load().expect("a configuration").config.burst;
+    assert!(!burst("").decides());
+    let auto = burst("link.address = \"127.0.0.1:0\"\nburst.policy = \"auto\"\nburst.slack_s = 3");
+    assert!(auto.decides() && auto.is_automatic && auto.schedule.is_none());
+    assert_eq!((auto.out_above_percent, auto.in_below_percent, auto.slack_us), (80, 50, 3_000_000));
+    let scheduled = burst("link.address = \"127.0.0.1:0\"\nburst.schedule = \"08:00-09:30\"");
+    assert!(scheduled.decides() && !scheduled.is_automatic && scheduled.schedule == Some((480, 570)));
+}
+
+#[test]
 fn mistakes_are_named_with_their_place() {
     for (file, message, hint) in [
         ("\nhttp.adress = \"x\"", "rivulet.toml:2:6: there is no key http.adress", "did you mean http.address?"),

@@ -214,10 +214,7 @@ impl Engine {
                 Ok(said(altered.text(&name.text)))
             }
             Statement::RedirectQuery { name, operators, ratio } => {
-                let done = match ratio {
-                    Some(ratio) => self.big_queries.redirect(&full(&name), &operators, ratio),
-                    None => self.big_queries.bring_back(&full(&name), &operators),
-                };
+                let done = self.big_queries.move_tasks(&full(&name), &operators, ratio);
                 let done = done.map_err(|error| at(error, &name))?;
                 tracing::info!(query = full(&name).in_log(), "{done}");
                 Ok(said(format!("query {name}: {done}")))

@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use arrow::array::{ArrayRef, AsArray, BinaryArray, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema};
@@ -146,6 +146,10 @@ fn server_with_bids(folder: &Path, events: u64) -> (Server, SocketAddr) {
 }
 
 fn restart(folder: &Path, link: SocketAddr) -> Server {
+    restart_with(folder, link, &[])
+}
+
+fn restart_with(folder: &Path, link: SocketAddr, more: &[(&'static str, &str)]) -> Server {
     let settings = [
         ("RIVULET_LINK_ADDRESS", link.to_string()),
         ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned()),
@@ -153,7 +157,14 @@ fn restart(folder: &Path, link: SocketAddr) -> Server {
         // There are no fewer instances than these.
         ("RIVULET_WORKERS", "2".to_owned()),
     ];
-    start(folder, &settings)
+    let more = more.iter().map(|&(key, value)| (key, value.to_owned()));
+    start(folder, &settings.into_iter().chain(more).collect::<Vec<_>>())
+}
+
+/// What SHOW BURSTS says of the first stage of a query.
+fn decisions(server: &Server) -> String {
+    let all = rows(server, "SHOW BURSTS");
+    all.first().map(|row| row[9].as_str().unwrap().to_owned()).unwrap_or_default()
 }
 
 /// How many times the server has said that a worker of this name has come.
@@ -291,6 +302,56 @@ fn a_source_and_all_behind_it_go_out_and_go_on_where_they_were() {
     worker.kill_9();
     wait("the query to go on without it", || away(&server, "q").0 == 0);
     check(&server, folder.path());
+}
+
+/// A query whose source does not end within the test, so that the pace of the machine does not matter.
+fn server_that_decides(folder: &Path, link: SocketAddr, settings: &[(&'static str, &str)], rate: &str) -> Server {
+    let server = restart_with(folder, link, settings);
+    let options = "events => 0, seed => 7, event_rate => 10000, partitions => 2";
+    server.sql_ok(&format!("CREATE SOURCE bid FROM 'nexmark:bid' WITH ({options}{rate})"));
+    server.sql_ok("CREATE SINK moved TO 'file:moved/' FORMAT JSON WITH (commit_interval => '300 ms')");
+    let counts = COUNTS.replace("{bid}", "bid");
+    server.sql_ok(&format!("CREATE QUERY q AS {counts} INTO moved WITH (burst => true)"));
+    server
+}
+
+#[test]
+fn a_server_keeps_to_a_schedule_and_a_statement_wins_for_a_while() {
+    let (folder, link) = (TempDir::new().unwrap(), free_port());
+    let minute = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 60 % 1_440;
+    let [from, to] =
+        [1_380, 720].map(|more| (minute + more) % 1_440).map(|at| format!("{:02}:{:02}", at / 60, at % 60));
+    let (times, slack) = (format!("{from}-{to}"), ("RIVULET_BURST_SLACK_S", "1"));
+    let settings = [("RIVULET_BURST_SCHEDULE", times.as_str()), slack];
+    let server = server_that_decides(folder.path(), link, &settings, ", rate => 10000");
+    wait("the server to want a worker", || decisions(&server).contains("no burst worker is connected"));
+    let _worker = Worker::start(folder.path(), "one", link, &[]);
+    wait("the tasks to go out", || decisions(&server).contains("tasks are on burst workers now: one"));
+    let why = decisions(&server);
+    assert!(why.contains(": out, 100 %: the time of the schedule has come; "), "{why}");
+    let back = message(&server, "ALTER QUERY q REDIRECT ALL BACK").unwrap();
+    assert!(back.ends_with(" came back"), "{back}");
+    let why = decisions(&server);
+    assert!(why.contains("a statement has moved tasks, and the policy rests until 2"), "{why}");
+    // Ten times the slack is over.
+    wait("the tasks to go out again", || away(&server, "q").0 > 0);
+    let log = said(folder.path(), "log");
+    for decision in ["out, 100 %: the time of the schedule", "a statement has moved tasks"] {
+        assert!(log.contains(&format!("burst policy: {decision}")), "{log}");
+    }
+}
+
+/// The source gives what the workers can do.
+#[test]
+fn a_busy_server_sends_tasks_out_by_itself() {
+    let (folder, link) = (TempDir::new().unwrap(), free_port());
+    let settings = [("RIVULET_BURST_POLICY", "auto"), ("RIVULET_BURST_IN_BELOW_PERCENT", "0")];
+    let server = server_that_decides(folder.path(), link, &settings, "");
+    let _worker = Worker::start(folder.path(), "one", link, &[]);
+    wait("the tasks to go out", || decisions(&server).contains("tasks are on burst workers now: one"));
+    let why = decisions(&server);
+    assert!(why.contains(": out, ") && why.contains(" rows/s, "), "{why}");
+    assert!(away(&server, "q").0 > 0);
 }
 
 #[test]

@@ -42,6 +42,7 @@ fn example(key: &Key) -> String {
         ("http.hosts", ..) => "rivulet.example",
         ("hosts.allow" | "sink.http_allow", ..) => "hooks.example.org, 10.0.0.0/8",
         ("hosts.listen", ..) => "127.0.0.1",
+        (_, Kind::TimesOfDay, None) => "08:00-09:30",
         ("checkpoint.folder", ..) => "s3://bucket/prefix",
         ("checkpoint.s3.endpoint", ..) => "http://127.0.0.1:9000",
         ("checkpoint.s3.region", ..) => "eu-central-1",

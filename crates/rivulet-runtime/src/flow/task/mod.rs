@@ -164,6 +164,8 @@ struct Core {
     /// Kept to reuse the memory.
     taken: Vec<Sent>,
     turn: Turn,
+    /// When its sources may read again if they are throttled, on the steady clock.
+    again_us: i64,
     /// Of a guest: when it told its figures, on the steady clock, and how far it told that its source is.
     told_at_us: i64,
     told_reached: Option<SourceTime>,
@@ -243,6 +245,7 @@ impl FlowTask {
                 refusals: Refusals::new(refusals_max),
                 taken: Vec::new(),
                 turn: Turn::default(),
+                again_us: 0,
                 told_at_us: 0,
                 told_reached: None,
                 is_held: false,
@@ -324,7 +327,7 @@ impl FlowTask {
     /// Gives the stage what its sources have: rows, a watermark, the barrier behind which they rest, or the end.
     /// Returns the number of rows, or `None` if there is nothing.
     fn give_of_sources(&self, core: &mut Core, now_us: i64, rows_max: usize) -> Result<Option<usize>, String> {
-        let Core { reader: Some(reader), stage, refusals, checkpoints, .. } = core else { return Ok(None) };
+        let Core { reader: Some(reader), stage, refusals, checkpoints, again_us, .. } = core else { return Ok(None) };
         // Resting or paused sources need no timer: the call that lets them go on wakes the task, which polls at once.
         self.sources_at_us.store(SOURCES_READY, Ordering::Release);
         let phase = self.flow.phase();
@@ -343,7 +346,10 @@ impl FlowTask {
             return Ok(None);
         } else {
             let rows_max = self.flow.limits.batch_rows.min(rows_max);
-            reader.poll(rows_max, (now_us, self.pool.clock.steady_us()), refusals)?
+            let times = (now_us, self.pool.clock.steady_us());
+            let mut poll = |most: usize| reader.poll(rows_max.min(most), times, refusals);
+            // The last rows are few, and a checkpoint waits for them.
+            if is_last { poll(rows_max)? } else { self.flow.throttle.pass(again_us, times, poll)? }
         };
         self.note_reached(reader.time_us(), reader.reached());
         let mut rows = Some(0);

@@ -37,6 +37,7 @@ impl FlowTask {
             rows_in: self.counters.rows_in.load(Ordering::Relaxed),
             rows_out: self.counters.rows_out.load(Ordering::Relaxed),
             busy_us: self.times.busy_us.load(Ordering::Relaxed) + figures.away_busy_us,
+            away_us: figures.away_busy_us,
             ready_us: self.times.ready_us.load(Ordering::Relaxed),
             blocked_us: self.times.blocked_us.load(Ordering::Relaxed),
             queued_row_us: self.times.queued_row_us.load(Ordering::Relaxed),

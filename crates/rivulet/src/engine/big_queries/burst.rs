@@ -16,7 +16,7 @@ use rivulet_sql::{Operators, QueryPlan, Table, name_in_sql, type_name};
 
 use super::declared::{names, text_of, told};
 use super::note::ROWS_OF_ONE_PIECE;
-use super::{BigQueries, OneQuery, Remembered, run};
+use super::{BigQueries, OneQuery, Opener, Remembered, run};
 use crate::burst::message::Hold;
 use crate::burst::pipe::LinkPipe;
 use crate::burst::{On, columns, moves};
@@ -54,7 +54,7 @@ pub(in crate::engine) struct Burst {
     pub(in crate::engine) state_bytes: u64,
     /// Rows that were sent and are not answered.
     pub(in crate::engine) in_flight_rows: u64,
-    /// What was last decided about it.
+    /// Why a task of it did not go, and what was decided last.
     pub(in crate::engine) why: String,
 }
 
@@ -80,14 +80,15 @@ impl Meant {
         self.flow().placements().into_iter().filter(is_away).collect()
     }
 
-    /// Waits until this is so of each of the tasks at these places, at most for `timeout`, and returns where they are.
-    fn wait(&self, places: &[(usize, usize)], timeout: Duration, is_so: fn(&Placement) -> bool) -> Vec<Placement> {
+    /// Waits until this is so of each of the tasks at these places, as long as a worker may take to answer, and returns
+    /// where they are.
+    fn wait(&self, places: &[(usize, usize)], opener: &Opener, is_so: fn(&Placement) -> bool) -> Vec<Placement> {
         const LOOK_PERIOD: Duration = Duration::from_millis(2);
-        let deadline = Instant::now() + timeout;
+        let deadline = Instant::now() + opener.burst().answer_max;
         loop {
             let mut placements = self.flow().placements();
             placements.retain(|one| places.contains(&(one.stage, one.instance)));
-            let is_over = self.flow().ended().is_some() || Instant::now() >= deadline;
+            let is_over = opener.is_stopped() || self.flow().ended().is_some() || Instant::now() >= deadline;
             if is_over || placements.iter().all(is_so) {
                 return placements;
             }
@@ -98,7 +99,8 @@ impl Meant {
 
 impl BigQueries {
     /// Sends tasks of a query to burst workers: of each stage that is meant the part `ratio`, above 0 and at most 1,
-    /// rounded up. Returns what it has done, in words.
+    /// rounded up. It calls `begins` before the first of them goes. For a caller that has claimed the name. Returns
+    /// what it has done, in words.
     ///
     /// # Errors
     /// There is no such query or operator; it stays on the server; or there is no worker for it.
@@ -107,8 +109,8 @@ impl BigQueries {
         name: &FullName,
         operators: &Operators,
         ratio: f64,
+        begins: impl FnOnce(),
     ) -> Result<String, ServiceError> {
-        let _claim = self.claim(name)?;
         let meant = self.to_burst(name, operators)?;
         let away = meant.away();
         let mut wanted = Vec::new();
@@ -124,6 +126,7 @@ impl BigQueries {
             return Ok("so much of it is on burst workers already, nothing was done".into());
         }
         let (held, mut why) = self.hold(name, &meant, &wanted)?;
+        begins();
         let mut moved = Vec::new();
         for (place, pipe, on) in held {
             match meant.flow().redirect(place, pipe, ROWS_OF_ONE_PIECE, STATE_BYTES_MAX) {
@@ -134,7 +137,7 @@ impl BigQueries {
                 Err(error) => why.push(error.to_string()),
             }
         }
-        let placements = meant.wait(&moved, self.opener.burst().answer_max, |one| one.step != MoveStep::Beginning);
+        let placements = meant.wait(&moved, &self.opener, |one| one.step != MoveStep::Beginning);
         let begun = placements.iter().filter(|one| one.step == MoveStep::Running).count();
         let stayed = placements.iter().filter(|one| one.step == MoveStep::Home);
         why.extend(stayed.filter_map(|one| one.why.clone()));
@@ -224,7 +227,8 @@ impl BigQueries {
             }
         }
         let tickets: Vec<u64> = asked.iter().map(|(_, ticket, _)| *ticket).collect();
-        roster.wait(&tickets, self.opener.burst().answer_max);
+        let is_over = || self.opener.is_stopped() || meant.flow().ended().is_some();
+        roster.wait(&tickets, self.opener.burst().answer_max, is_over);
         let mut held = Vec::new();
         for (place, ticket, on) in asked {
             let outcome = roster.outcome(ticket);
@@ -265,12 +269,12 @@ impl BigQueries {
         (script, source.filter(|_| have.contains(&true)).map(str::to_owned))
     }
 
-    /// Brings tasks of a query back from burst workers. Returns what it has done, in words.
+    /// Brings tasks of a query back from burst workers, for a caller that has claimed the name. Returns what it has
+    /// done, in words.
     ///
     /// # Errors
     /// There is no such query or operator; or the worker does not give them back in time.
     pub(in crate::engine) fn bring_back(&self, name: &FullName, operators: &Operators) -> Result<String, ServiceError> {
-        let _claim = self.claim(name)?;
         let meant = self.away_of(name, operators)?;
         let places: Vec<_> = meant.away().iter().map(|one| (one.stage, one.instance)).collect();
         if places.is_empty() {
@@ -278,7 +282,7 @@ impl BigQueries {
         }
         let failed = |error: MoveError| ServiceError::new(ErrorKind::Conflict, error.to_string());
         places.iter().try_for_each(|&place| meant.flow().bring_back(place).map_err(failed))?;
-        let left = meant.wait(&places, self.opener.burst().answer_max, |one| one.step == MoveStep::Home);
+        let left = meant.wait(&places, &self.opener, |one| one.step == MoveStep::Home);
         let left = left.iter().filter(|one| one.step != MoveStep::Home).count();
         if left > 0 {
             let message = format!("{} of {} are not back yet", left, counted(places.len() as u64, "task"));
@@ -328,7 +332,7 @@ impl BigQueries {
         let mut bursts = Vec::new();
         for (name, one) in self.bursting().into_iter().filter(|(name, _)| name.tenant == *tenant) {
             let Some(running) = one.life.flow() else { continue };
-            let placements = running.flow().placements();
+            let (placements, decisions) = (running.flow().placements(), one.automatic.lock().told.clone());
             for (index, stage) in running.flow().stages().iter().enumerate() {
                 let moved: Vec<&Placement> = placements.iter().filter(|task| task.stage == index).collect();
                 let away: Vec<&Placement> = moved.iter().copied().filter(|task| task.step != MoveStep::Home).collect();
@@ -340,7 +344,9 @@ impl BigQueries {
                 let before = Vec::from_iter(before.map(|(_, on)| &*on.name).collect::<BTreeSet<_>>()).join(", ");
                 let anew = || format!("its tasks came back from {before} when the query went on from its checkpoint");
                 let anew = (!before.is_empty()).then(anew);
-                let why = moved.iter().filter_map(|task| task.why.clone()).next_back().or(anew).unwrap_or_default();
+                let why = moved.iter().filter_map(|task| task.why.clone()).next_back().or(anew);
+                let told = decisions.iter().filter(|_| index == 0 || !moved.is_empty());
+                let why = why.iter().chain(told).cloned().collect::<Vec<_>>().join("; before: ");
                 if away.is_empty() && why.is_empty() {
                     continue;
                 }
@@ -368,15 +374,19 @@ impl BigQueries {
     }
 
     /// The running queries that may burst.
-    fn bursting(&self) -> Vec<(FullName, OneQuery)> {
+    pub(super) fn bursting(&self) -> Vec<(FullName, OneQuery)> {
         self.that(|one| one.life.flow().is_some() && one.plan.as_ref().is_some_and(|plan| plan.is_burst))
     }
 
-    /// Starts the thread that hears burst workers, if they have a door.
+    /// Starts the thread that hears burst workers, if they have a door, and the one that moves tasks by itself.
     pub(in crate::engine) fn watch_bursts(self: &Arc<Self>, threads: &Arc<Threads>) -> io::Result<()> {
         let (queries, links, of_reopening) = (self.clone(), self.opener.permitted.links(), threads.clone());
         if !links.has_door() {
             return Ok(());
+        }
+        if self.opener.burst().decides() {
+            let queries = self.clone();
+            threads.start("rivulet-policy", Duration::from_secs(1), move || queries.look_at_load())?;
         }
         let look = move || queries.look_at_bursts(&of_reopening);
         threads.start_paced("rivulet-bursts", &links.burst_news, Duration::ZERO, look)

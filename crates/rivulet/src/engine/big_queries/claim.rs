@@ -41,7 +41,7 @@ impl BigQueries {
         self.claim_within(name, CLAIM_MAX).ok_or_else(|| {
             let message = format!("another statement that changes the query '{name}' has not ended");
             ServiceError::new(ErrorKind::Conflict, message).with_hint(
-                "it may wait for a file, a broker or a server that does not answer; try it again in a minute",
+                "it may wait for a file, a broker or a server that does not answer, or move tasks; try again in a minute",
             )
         })
     }

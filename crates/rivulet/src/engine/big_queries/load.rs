@@ -118,7 +118,7 @@ impl BigQueries {
         failure: Option<String>,
     ) -> OneQuery {
         let (query, life) = (query.clone(), Life::stored(is_paused, failure));
-        let mut one = OneQuery { number, query, plan: None, saved: None, life };
+        let mut one = OneQuery { number, query, plan: None, saved: None, life, automatic: Default::default() };
         let scope = self.scope_of(&name.tenant, &one.query);
         let planned = scope.and_then(|scope| Ok(plan_query(&one.query, &scope)?));
         let loaded = planned.and_then(|plan| {

@@ -7,12 +7,14 @@
 //! In reading order: `claim`: which caller may change a query; `readers`: who reads the streams of other servers;
 //! `opener`: calls that wait for the world outside; `declared`: sources, sinks and views; this file: queries, from
 //! their creation to their end; `saved` and `note`: what outlives the process; `ends`: the sources and sinks of a flow;
-//! `life`: the states of a query; `begin`: where a query continues; `burst`: tasks on burst workers; `load`: start and
-//! end of the server; `replace`: another version of a query continues where the query was; `info` and `health`: what is
-//! shown of queries; `select`, `select_rows`, `looked_at` and `whole`: readers that watch rows, how they get them,
-//! which rows they may watch, and tables; `watch`: what is done about queries that fail or do not start; `starts` and
-//! `crash`: about queries with which the process dies; `memory`: about queries that need more memory than allowed.
+//! `life`: the states of a query; `begin`: where a query continues; `burst`: tasks on burst workers; `auto_burst`: the
+//! server moves them by itself; `load`: start and end of the server; `replace`: another version of a query continues
+//! where the query was; `info` and `health`: what is shown of queries; `select`, `select_rows`, `looked_at` and
+//! `whole`: readers that watch rows, how they get them, which rows they may watch, and tables; `watch`: what is done
+//! about queries that fail or do not start; `starts` and `crash`: about queries with which the process dies; `memory`:
+//! about queries that need more memory than allowed.
 
+mod auto_burst;
 mod begin;
 mod burst;
 mod claim;
@@ -152,6 +154,8 @@ struct OneQuery {
     saved: Option<Arc<Mutex<Saved>>>,
     /// Whether it runs, and if it does not, why.
     life: Life,
+    /// What the burst policy remembers of it.
+    automatic: Arc<Mutex<auto_burst::Automatic>>,
 }
 
 impl OneQuery {
@@ -331,7 +335,7 @@ impl BigQueries {
         self.starts.begin(number);
         let (name, query) = (name.clone(), query.clone());
         let (plan, life) = (Some(plan), Life::Running(Arc::new(running)));
-        let one = OneQuery { number, query, plan, saved, life };
+        let one = OneQuery { number, query, plan, saved, life, automatic: Default::default() };
         self.known.lock().queries.insert(name, one);
         self.has_some.iter().for_each(|bell| bell.ring());
         Ok(())

@@ -22,11 +22,11 @@ use crate::service::{ErrorKind, FullName, ServiceError};
 
 /// What is needed to open sources and sinks.
 pub(in crate::engine) struct Opener {
-    config: Arc<Config>,
+    pub(super) config: Arc<Config>,
     /// What statements may reach.
     pub(super) permitted: Arc<Permitted>,
     messaging: Arc<Messaging>,
-    workers: Arc<Workers>,
+    pub(super) workers: Arc<Workers>,
     outside: Arc<Outside>,
     /// Distinguishes this server from others.
     server_id: String,
