@@ -4,8 +4,7 @@
 //! What must hold: one thread measures, decides and moves, one query at a time. A decision is for one flow in one
 //! state, and holds for no other. A statement that moves tasks wins for a while.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use rivulet_connectors::clock::SystemClock;
@@ -13,35 +12,14 @@ use rivulet_dataflow::Clock;
 use rivulet_runtime::{MoveStep, TaskReport};
 use rivulet_sql::Operators;
 
-use super::{BigQueries, OneQuery, run};
+use super::{BigQueries, OneQuery};
 use crate::burst::moves;
-use crate::burst::policy::{DAY, Policy, Reading};
+use crate::burst::policy::{DAY, Reading};
 use crate::service::{FullName, QueryState, ServiceError};
 use crate::times::at;
 
-/// How many decisions about a query SHOW BURSTS tells.
-const TOLD_MAX: usize = 3;
-
 /// For how many times the slack the policy rests after a statement.
 const RESTS: i64 = 10;
-
-/// What is remembered of a query that may burst.
-#[derive(Default)]
-pub(super) struct Automatic {
-    policy: Policy,
-    /// The flow that was measured.
-    flow: Weak<run::Running>,
-    /// The last decisions, the newest first.
-    pub(super) told: VecDeque<String>,
-}
-
-impl Automatic {
-    fn tell(&mut self, name: &FullName, text: &str) {
-        tracing::info!(query = name.in_log(), "burst policy: {text}");
-        self.told.push_front(format!("{}: {text}", at(SystemClock.now_us())));
-        self.told.truncate(TOLD_MAX);
-    }
-}
 
 impl BigQueries {
     /// Measures all queries that may burst, and moves tasks of one of them if the policy says so. Once a second.

@@ -8,17 +8,18 @@
 //! `opener`: calls that wait for the world outside; `declared`: sources, sinks and views; this file: queries, from
 //! their creation to their end; `saved` and `note`: what outlives the process; `ends`: the sources and sinks of a flow;
 //! `life`: the states of a query; `begin`: where a query continues; `burst`: tasks on burst workers; `auto_burst`: the
-//! server moves them by itself; `load`: start and end of the server; `replace`: another version of a query continues
-//! where the query was; `info` and `health`: what is shown of queries; `select`, `select_rows`, `looked_at` and
-//! `whole`: readers that watch rows, how they get them, which rows they may watch, and tables; `watch`: what is done
-//! about queries that fail or do not start; `starts` and `crash`: about queries with which the process dies; `memory`:
-//! about queries that need more memory than allowed.
+//! server moves them by itself, and `decisions`: what it remembers of that; `load`: start and end of the server;
+//! `replace`: another version of a query continues where the query was; `info` and `health`: what is shown of queries;
+//! `select`, `select_rows`, `looked_at` and `whole`: readers that watch rows, how they get them, which rows they may
+//! watch, and tables; `watch`: what is done about queries that fail or do not start; `starts` and `crash`: about
+//! queries with which the process dies; `memory`: about queries that need more memory than allowed.
 
 mod auto_burst;
 mod begin;
 mod burst;
 mod claim;
 mod crash;
+mod decisions;
 mod declared;
 mod ends;
 mod health;
@@ -155,7 +156,7 @@ struct OneQuery {
     /// Whether it runs, and if it does not, why.
     life: Life,
     /// What the burst policy remembers of it.
-    automatic: Arc<Mutex<auto_burst::Automatic>>,
+    automatic: Arc<Mutex<decisions::Automatic>>,
 }
 
 impl OneQuery {
