@@ -31,7 +31,7 @@ fn the_reference_of_the_command_line_is_current() {
 /// What may stand for a key, in TOML.
 fn example(key: &Key) -> String {
     let value = match (key.name, key.kind, key.default) {
-        (_, Kind::Switch | Kind::Count(..), Some(default)) => return default.to_owned(),
+        (_, Kind::Switch | Kind::Count(..) | Kind::Dollars, Some(default)) => return default.to_owned(),
         (_, _, Some(default)) => default,
         (_, Kind::Switch, None) => return "true".to_owned(),
         (_, Kind::Count(least, _), None) => return (least + 1).to_string(),
@@ -44,6 +44,10 @@ fn example(key: &Key) -> String {
         ("hosts.listen", ..) => "127.0.0.1",
         (_, Kind::TimesOfDay, None) => "08:00-09:30",
         ("checkpoint.folder", ..) => "s3://bucket/prefix",
+        ("burst.lambda.function", ..) => "rivulet-burst",
+        ("burst.lambda.connect", ..) => "server.example:7117",
+        ("burst.lambda.endpoint", ..) => "http://127.0.0.1:9001",
+        ("burst.lambda.region", ..) => "eu-central-1",
         ("checkpoint.s3.endpoint", ..) => "http://127.0.0.1:9000",
         ("checkpoint.s3.region", ..) => "eu-central-1",
         ("checkpoint.s3.role_arn", ..) => "arn:aws:iam::123456789012:role/rivulet",
