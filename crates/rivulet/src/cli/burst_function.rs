@@ -67,9 +67,16 @@ fn act(event: &[u8], ends: Duration) -> Result<(), String> {
         return Ok(());
     };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let left = ends.saturating_sub(now).saturating_sub(FAREWELL).as_secs();
+    // Another emulator says how long it takes instead: that is no time of now.
+    let left = ends.checked_sub(now).map_or(u64::MAX, |left| left.saturating_sub(FAREWELL).as_secs()).min(run.limit_s);
+    if left <= run.margin_s {
+        return Err(format!(
+            "its time limit leaves {left} s, and tasks come back burst.margin_s before, {} s: give it more time",
+            run.margin_s
+        ));
+    }
     let failed = |error: CliError| error.message().to_owned();
-    match work(&run, run.limit_s.min(left)).map_err(failed)? {
+    match work(&run, left).map_err(failed)? {
         None => Ok(()),
         Some(problem) => Err(format!("{} cannot be reached from the function: {problem}", run.connect)),
     }

@@ -203,18 +203,11 @@ fn text(status: &Status, wide: bool) -> String {
     if let Some(log) = &status.log {
         text.push_str(&log_text(log));
     }
-    if let Some(functions) = &status.functions {
-        let (spent, max) = (&functions.spent_today, &functions.cost_max);
-        let _ = writeln!(
-            text,
-            "\nfunction {}: {} running, invoked {}, {spent} of {max} dollars spent or reserved today",
-            functions.function,
-            functions.running,
-            counted(functions.invoked, "time")
-        );
-        if let Some(error) = &functions.last_error {
-            let _ = writeln!(text, "function {}: {error}", functions.function);
-        }
+    if let Some(one) = &status.functions {
+        let (name, running, spent, max) = (&one.function, one.running, &one.spent_today, &one.cost_max);
+        let _ =
+            writeln!(text, "\nfunction {name}: {running} running, {spent} of {max} dollars spent or reserved today");
+        one.last_error.iter().for_each(|error| _ = writeln!(text, "function {name}: {error}"));
     }
     for connection in &status.connections {
         // One of before the connection was made again is history, and in the log.

@@ -1135,10 +1135,6 @@ impl Values {
             let message = format!("link.address is {connect}, which functions cannot dial");
             return Err(contradiction(message, "set burst.lambda.connect to a host and a port that lead there"));
         }
-        if seconds("limit_s") <= Duration::from_secs(self.number("burst.margin_s") as u64) {
-            let message = "burst.lambda.limit_s is not more than burst.margin_s: tasks would come back at once";
-            return Err(contradiction(message, "make one of them longer or shorter"));
-        }
         let region = text("region").unwrap_or_default();
         let endpoint = text("endpoint").unwrap_or_else(|| format!("https://lambda.{region}.amazonaws.com"));
         let price = |key: &str| self.text(key).and_then(|text| dollars(&text)).unwrap_or_default();

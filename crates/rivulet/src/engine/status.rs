@@ -237,7 +237,6 @@ impl Engine {
             numbers.extend([
                 ("burst_functions", "Functions that run as burst workers", false, functions.running),
                 ("burst_functions_invoked", "Functions invoked", true, functions.invoked),
-                ("burst_functions_billed_ms", "How long functions took that have ended", true, functions.billed_ms),
                 ("burst_functions_microdollars", "Spent today or reserved, in millionths of a dollar", false, spent),
             ]);
         }

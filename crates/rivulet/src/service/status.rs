@@ -61,8 +61,6 @@ pub struct FunctionStatus {
     pub running: u64,
     /// How often it was invoked since the start.
     pub invoked: u64,
-    /// How long that took in all, as far as it is over.
-    pub billed_ms: u64,
     /// Dollars that are spent today, in UTC, or reserved for those that run.
     pub spent_today: String,
     /// The same in millionths, rounded down.

@@ -141,7 +141,7 @@ fn tasks_go_to_functions_that_the_server_starts_and_come_back() {
     assert_eq!(message(&server, &back), Ok("query q: 4 tasks came back".into()));
     wait("functions without tasks to end", || functions(&server)["running"] == 0);
     let known = functions(&server);
-    assert!(known["billed_ms"].as_u64().unwrap() > 0 && known.get("last_error").is_none(), "{known}");
+    assert!(known.get("last_error").is_none(), "{known}");
     assert!(known["spent_today_microdollars"].as_u64().unwrap() < 2 * 52_000, "{known}");
     let moved = redirect(&server, &out);
     assert!(moved.contains("-3, rivulet-burst-") && moved.ends_with("-4"), "{moved}");
@@ -151,7 +151,10 @@ fn tasks_go_to_functions_that_the_server_starts_and_come_back() {
     assert!(metrics.contains("rivulet_burst_functions_invoked_total 4"), "{metrics}");
     let shown = rivulet().arg("status").env("RIVULET_SERVER", server.url()).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.contains("function rivulet-burst: ") && shown.contains("invoked 4 times"), "{shown}");
+    assert!(
+        shown.contains("function rivulet-burst: ") && shown.contains(" of 1.00 dollars spent or reserved today"),
+        "{shown}"
+    );
 }
 
 #[test]
@@ -218,9 +221,11 @@ fn why_no_function_comes_is_said_and_the_query_stays() {
     let emulator = Emulator::start(folder.path(), &[]);
     let busy = TempDir::new().unwrap();
     let refuses = Emulator::start(busy.path(), &["--throttle-every", "1"]);
+    let short = TempDir::new().unwrap();
+    let ends_soon = Emulator::start(short.path(), &["--time-limit-s", "12"]);
     let nobody = free_port();
     type Case<'a> = (SocketAddr, &'a [(&'static str, &'static str)], &'a [&'a str]);
-    let cases: [Case<'_>; 7] = [
+    let cases: [Case<'_>; 8] = [
         (
             emulator.address,
             &[("AWS_SECRET_ACCESS_KEY", "another")],
@@ -258,6 +263,7 @@ fn why_no_function_comes_is_said_and_the_query_stays() {
                 "burst package",
             ],
         ),
+        (ends_soon.address, &[], &["its time limit leaves ", "burst.margin_s before, 20 s: give it more time"]),
         (nobody, &[], &["does not answer: io: Connection refused"]),
     ];
     for (endpoint, settings, words) in cases {
@@ -270,7 +276,8 @@ fn why_no_function_comes_is_said_and_the_query_stays() {
         assert!(answer.contains(expected) && words.iter().all(|word| answer.contains(word)), "{answer}");
         let known = functions(&server);
         assert!(known["last_error"].as_str().is_some_and(|error| error.contains(words[0])), "{known}");
-        assert_eq!((&known["running"], &known["spent_today_microdollars"]), (&0.into(), &0.into()), "{known}");
+        // Some have run for a moment; nothing is reserved.
+        assert!(known["running"] == 0 && known["spent_today_microdollars"].as_u64() < Some(2_000), "{known}");
         assert!(away(&server, "q").0 == 0 && !has_ended(&server, "q"));
         if settings.contains(&("RIVULET_BURST_POLICY", "auto")) {
             wait("the policy to say it", || decisions(&server).contains(words[0]));
@@ -289,7 +296,7 @@ fn functions_are_kept_warm_while_a_query_may_need_them() {
     create(&server, "slow");
     wait("warm instances", || functions(&server)["invoked"].as_u64().unwrap() >= 6 && !emulator.instances().is_empty());
     let known = functions(&server);
-    assert!(known["billed_ms"].as_u64().unwrap() > 0 && known.get("last_error").is_none(), "{known}");
+    assert!(known["spent_today_microdollars"].as_u64().unwrap() > 0 && known.get("last_error").is_none(), "{known}");
     server.sql_ok("DROP QUERY q");
     wait("idle instances to end", || emulator.instances().is_empty());
 }

@@ -81,11 +81,11 @@ impl Budget {
     }
 }
 
-/// An amount in dollars, with as many decimals as it needs, two at least.
+/// An amount in dollars, rounded up to millionths, with two decimals at least.
 pub(crate) fn in_dollars(amount: u64) -> String {
-    let (whole, part) = (amount / 1_000_000_000_000, amount % 1_000_000_000_000);
-    let part = format!("{part:012}");
-    format!("{whole}.{:0<2}", part.trim_end_matches('0'))
+    let millionths = amount.div_ceil(1_000_000);
+    let part = format!("{:06}", millionths % 1_000_000);
+    format!("{}.{:0<2}", millionths / 1_000_000, part.trim_end_matches('0'))
 }
 
 #[cfg(test)]
@@ -100,10 +100,7 @@ mod tests {
         budget.reserve(40, 5).unwrap();
         budget.reserve(60, 5).unwrap();
         let used_up = budget.reserve(1, 5).unwrap_err();
-        assert!(
-            used_up.starts_with("the budget of today is used up: 0.0000000001 of 0.0000000001 dollars"),
-            "{used_up}"
-        );
+        assert!(used_up.starts_with("the budget of today is used up: 0.000001 of 0.000001 dollars"), "{used_up}");
         budget.settle(40, 10, 6).unwrap();
         assert_eq!(budget.today(6), 70);
         // Nobody knows what has become of the other one.
@@ -122,6 +119,6 @@ mod tests {
     #[test]
     fn amounts_are_written_as_dollars() {
         let amounts = [0, 2_500_000_000_000, 16_666_700, 1_000_000_000_000, 1].map(in_dollars);
-        assert_eq!(amounts, ["0.00", "2.50", "0.0000166667", "1.00", "0.000000000001"]);
+        assert_eq!(amounts, ["0.00", "2.50", "0.000017", "1.00", "0.000001"]);
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -29,31 +30,52 @@ use super::sign::Signed;
 /// How often it looks whether instances have ended, or have been idle for too long.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
-/// What is emulated.
-#[derive(Clone, Debug)]
+/// What is emulated: the arguments of `rivulet burst emulate`.
+#[derive(Clone, Debug, clap::Args)]
 pub(crate) struct Settings {
-    /// The name of the function, and its program.
-    pub(crate) function: String,
-    pub(crate) program: PathBuf,
-    /// The key that requests have to be signed with, its secret, and the region that they are for.
-    pub(crate) key: (String, String),
-    pub(crate) region: String,
-    /// How long an instance takes to start.
-    pub(crate) cold: Duration,
-    /// How many events there may be at a time.
-    pub(crate) concurrency: usize,
-    /// One of so many requests is refused, if any is.
-    pub(crate) throttle_every: Option<u64>,
-    /// How long an event may take.
-    pub(crate) time_limit: Duration,
-    /// Most bytes of an event or an answer.
-    pub(crate) payload_max: usize,
-    /// How long an instance is kept without an event.
-    pub(crate) idle: Duration,
+    /// Where to listen
+    #[arg(long, default_value = "127.0.0.1:9001")]
+    pub(crate) listen: SocketAddr,
+    /// The name of the function
+    #[arg(long, default_value = "rivulet-burst")]
+    function: String,
+    /// The zip of the function [default: this program]
+    #[arg(long)]
+    pub(crate) zip: Option<PathBuf>,
+    /// A program that is the function [default: this program]
+    #[arg(long, conflicts_with = "zip")]
+    pub(crate) program: Option<PathBuf>,
+    /// The key that requests have to be signed with; its secret is AWS_SECRET_ACCESS_KEY, or emulated
+    #[arg(long, env = "AWS_ACCESS_KEY_ID", default_value = "emulated", hide_env_values = true)]
+    access_key_id: String,
+    #[arg(skip = std::env::var("AWS_SECRET_ACCESS_KEY").unwrap_or_else(|_| "emulated".into()))]
+    secret_access_key: String,
+    /// The region that they have to be for
+    #[arg(long, default_value = "us-east-1")]
+    region: String,
+    /// How long an instance takes to start
+    #[arg(long, default_value_t = 0)]
+    cold_ms: u64,
+    /// How many events there may be at a time
+    #[arg(long, default_value_t = 1_000)]
+    concurrency: usize,
+    /// Refuses one of so many requests
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    throttle_every: Option<u64>,
+    /// How long an event may take before its instance is ended
+    #[arg(long, default_value_t = 900)]
+    time_limit_s: u64,
+    /// Most bytes of an event or an answer
+    #[arg(long, default_value_t = 6 << 20)]
+    payload_max: usize,
+    /// After how long without an event an instance is ended
+    #[arg(long, default_value_t = 300)]
+    idle_s: u64,
 }
 
 struct Emulator {
     settings: Settings,
+    program: PathBuf,
     /// Where instances find their interface.
     address: String,
     requests: AtomicU64,
@@ -77,25 +99,26 @@ impl Drop for Instance {
     }
 }
 
-struct Event {
-    number: u64,
-    body: Bytes,
-    ends: Duration,
-}
+/// An event, and when its time is over, since the epoch.
+type Event = (Bytes, Duration);
 
 /// What has come of an event: its kind if it is an error.
 type Answer = (Option<&'static str>, Bytes);
 
 type Body = Result<Bytes, BytesRejection>;
 
-/// Emulates Lambda until `stop` is complete.
+/// Emulates Lambda until `stop` is complete. The function is a program.
 ///
 /// # Errors
 /// The listener is none.
-pub(crate) async fn serve(listener: TcpListener, settings: Settings, stop: impl Future<Output = ()>) -> io::Result<()> {
+pub(crate) async fn serve(
+    listener: TcpListener,
+    (settings, program): (Settings, PathBuf),
+    stop: impl Future<Output = ()>,
+) -> io::Result<()> {
     let (address, payload_max) = (listener.local_addr()?.to_string(), settings.payload_max);
     let (requests, instances) = Default::default();
-    let emulator = Arc::new(Emulator { settings, address, requests, instances });
+    let emulator = Arc::new(Emulator { settings, program, address, requests, instances });
     let of_instance = "/{instance}/2018-06-01/runtime";
     let router = Router::new()
         .route("/2015-03-31/functions/{name}/invocations", post(invoked))
@@ -147,12 +170,12 @@ async fn invoked(
 async fn next(State(emulator): State<Arc<Emulator>>, Path(instance): Path<u64>) -> Response {
     let waits = emulator.instances.lock().get_mut(&instance).map(|one| one.waits.clone());
     let Some(waits) = waits else { return StatusCode::FORBIDDEN.into_response() };
-    let Some(event) = waits.lock().await.recv().await else { return StatusCode::FORBIDDEN.into_response() };
+    let Some((body, ends)) = waits.lock().await.recv().await else { return StatusCode::FORBIDDEN.into_response() };
     let headers = [
-        ("lambda-runtime-aws-request-id", event.number.to_string()),
-        ("lambda-runtime-deadline-ms", event.ends.as_millis().to_string()),
+        ("lambda-runtime-aws-request-id", instance.to_string()),
+        ("lambda-runtime-deadline-ms", ends.as_millis().to_string()),
     ];
-    (headers, event.body).into_response()
+    (headers, body).into_response()
 }
 
 /// The answer of an instance.
@@ -180,7 +203,8 @@ fn failure(kind: &str, message: &str) -> Bytes {
 impl Emulator {
     /// The body of a request that may be, or its refusal.
     fn admit(&self, name: &str, headers: &HeaderMap, body: Body) -> Result<Bytes, Box<Response>> {
-        let Settings { function, key: (id, secret), region, payload_max, throttle_every, .. } = &self.settings;
+        let Settings { function, region, payload_max, throttle_every, .. } = &self.settings;
+        let (id, secret) = (&self.settings.access_key_id, &self.settings.secret_access_key);
         let refuse = |status, kind, message: &str| Err(Box::new(refusal(status, kind, message)));
         let Ok(body) = body else {
             let message = format!("Request must be smaller than {payload_max} bytes for the InvokeFunction operation");
@@ -223,14 +247,13 @@ impl Emulator {
         let (answer, mut answered) = oneshot::channel();
         let (number, is_new) = self.take(answer)?;
         if is_new {
-            tokio::time::sleep(self.settings.cold).await;
+            tokio::time::sleep(Duration::from_millis(self.settings.cold_ms)).await;
         }
-        let limit = self.settings.time_limit;
+        let limit = Duration::from_secs(self.settings.time_limit_s);
         let ends = UNIX_EPOCH.elapsed().unwrap_or_default() + limit;
-        let event = Event { number: self.requests.load(Ordering::Relaxed), body, ends };
         let events = self.instances.lock().get(&number).map(|one| one.events.clone());
         if let Some(events) = events {
-            let _ = events.send(event).await;
+            let _ = events.send((body, ends)).await;
         }
         let deadline = tokio::time::sleep(limit);
         let answer = tokio::select! {
@@ -265,7 +288,7 @@ impl Emulator {
             return Ok((number, false));
         }
         let number = instances.last_key_value().map_or(0, |(number, _)| number + 1);
-        let mut command = Command::new(&self.settings.program);
+        let mut command = Command::new(&self.program);
         command.env("AWS_LAMBDA_RUNTIME_API", format!("{}/{number}", self.address)).stdin(Stdio::null());
         command.env("AWS_LAMBDA_FUNCTION_NAME", &self.settings.function);
         let child = command.spawn().map_err(|error| format!("no instance can be started: {error}"))?;
@@ -279,7 +302,7 @@ impl Emulator {
     /// Ends instances that were idle for long, and forgets those that have ended: who waits for them is told.
     fn sweep(&self) {
         let stays = |one: &mut Instance| {
-            let is_old = one.idle_since.is_some_and(|since| since.elapsed() >= self.settings.idle);
+            let is_old = one.idle_since.is_some_and(|since| since.elapsed().as_secs() >= self.settings.idle_s);
             !is_old && matches!(one.child.try_wait(), Ok(None))
         };
         self.instances.lock().retain(|_, one| stays(one));
@@ -291,9 +314,17 @@ mod tests {
     use std::fs::{self, Permissions};
     use std::os::unix::fs::PermissionsExt;
 
+    use clap::Parser;
+
     use super::super::{Event, Lambda};
     use super::*;
     use crate::config::{Config, LambdaConfig, Sources};
+
+    #[derive(clap::Parser)]
+    struct Given {
+        #[command(flatten)]
+        settings: Settings,
+    }
 
     /// What a function says of an event, if this shell script is the function; `change` changes what is emulated.
     fn invoke(script: &str, change: impl FnOnce(&mut Settings)) -> (Option<Duration>, Result<(), String>) {
@@ -301,25 +332,15 @@ mod tests {
         let program = folder.path().join("bootstrap");
         fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
         fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
-        let day = Duration::from_secs(86_400);
-        let mut settings = Settings {
-            function: "f".into(),
-            program,
-            key: ("id".into(), "secret".into()),
-            region: "us-east-1".into(),
-            cold: Duration::ZERO,
-            concurrency: 1,
-            throttle_every: None,
-            time_limit: day,
-            payload_max: 1_000,
-            idle: day,
-        };
+        let Given { mut settings } = Given::parse_from(["emulate"]);
+        (settings.function, settings.payload_max) = ("f".into(), 1_000);
+        (settings.access_key_id, settings.secret_access_key) = ("id".into(), "secret".into());
         change(&mut settings);
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel::<()>();
-        let served = runtime.spawn(serve(listener, settings, async { _ = stopped.await }));
+        let served = runtime.spawn(serve(listener, (settings, program), async { _ = stopped.await }));
         let config = config(&[("AWS_ENDPOINT_URL_LAMBDA", &endpoint)]);
         let event = Event { version: "1".into(), run: None };
         let answer = Lambda::new(config).unwrap().invoke(&event, Instant::now());
@@ -344,7 +365,7 @@ mod tests {
     #[test]
     fn functions_that_fail_are_told_as_lambda_tells_it() {
         let long = || "exec sleep 600";
-        let (billed, answer) = invoke(long(), |settings| settings.time_limit = Duration::from_secs(1));
+        let (billed, answer) = invoke(long(), |settings| settings.time_limit_s = 1);
         let timed_out = "the function 'f' has failed: Task timed out after 1.00 seconds";
         assert_eq!((billed >= Some(Duration::from_secs(1)), answer.unwrap_err().as_str()), (true, timed_out));
         let (billed, answer) = invoke("exit 1", |_| ());

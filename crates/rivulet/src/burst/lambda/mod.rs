@@ -18,8 +18,8 @@ use rivulet_connectors::tls::ClientTls;
 use rivulet_dataflow::Clock;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use ureq::Agent;
 use ureq::http::StatusCode;
+use ureq::{Agent, Timeout};
 
 use crate::config::LambdaConfig;
 use crate::times::at;
@@ -33,6 +33,9 @@ const CORE_MB: usize = 1_769;
 
 /// How much longer than a function may take is waited for its answer.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+/// How long it may take to find Lambda, and to be connected.
+const CONNECT_MAX: Duration = Duration::from_secs(10);
 
 /// The first pause before a refused invocation is tried again, and the longest; each is twice the one before.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
@@ -62,6 +65,8 @@ pub(crate) struct Run {
     pub(crate) threads: usize,
     pub(crate) idle_s: u64,
     pub(crate) limit_s: u64,
+    /// How long before its end its tasks come back.
+    pub(crate) margin_s: u64,
 }
 
 /// The words about two versions that differ.
@@ -88,6 +93,8 @@ impl Lambda {
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)
+            .timeout_resolve(Some(CONNECT_MAX))
+            .timeout_connect(Some(CONNECT_MAX))
             .timeout_global(Some(config.limit + ANSWER_MAX));
         // A proxy of the environment is for what is elsewhere.
         let agent = if config.endpoint.starts_with("https:") { agent } else { agent.proxy(None) };
@@ -121,7 +128,9 @@ impl Lambda {
                     let is_refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
                     let has_reached = match &error {
                         ureq::Error::Io(error) => !is_refused(error),
-                        error => !matches!(error, ureq::Error::HostNotFound | ureq::Error::ConnectionFailed),
+                        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed => false,
+                        ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect) => false,
+                        _ => true,
                     };
                     let why = format!("{} does not answer: {error}", self.config.endpoint);
                     return (has_reached.then_some(Duration::MAX), Err(why));
@@ -131,9 +140,10 @@ impl Lambda {
             if status == StatusCode::OK {
                 return (Some(begun.elapsed()), self.judged(kind.as_deref(), &answer));
             }
-            let is_busy = status == StatusCode::TOO_MANY_REQUESTS || status.is_server_error();
-            if !is_busy || Instant::now() + pause >= until {
-                return (None, Err(self.refused(status, kind.as_deref().unwrap_or_default(), &answer)));
+            if status != StatusCode::TOO_MANY_REQUESTS || Instant::now() + pause >= until {
+                // A function whose answer was lost may have run, and may still do.
+                let billed = status.is_server_error().then_some(Duration::MAX);
+                return (billed, Err(self.refused(status, kind.as_deref().unwrap_or_default(), &answer)));
             }
             thread::sleep(pause);
             pause = (pause * 2).min(PAUSES.1);

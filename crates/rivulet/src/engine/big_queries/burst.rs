@@ -180,7 +180,7 @@ impl BigQueries {
         let free = workers.iter().filter(|one| may_stay(one)).map(|one| one.threads.saturating_sub(one.tickets));
         let (lacks, mut no_function) = (wanted.len().saturating_sub(free.sum()), Vec::new());
         if let Some(functions) = self.functions.as_ref().filter(|_| lacks > 0) {
-            no_function = functions.fetch(lacks, roster, self.opener.burst().answer_max);
+            no_function = functions.fetch(lacks, roster, self.opener.burst());
             workers = roster.workers();
         }
         let none = match workers.is_empty() {
