@@ -38,7 +38,7 @@ pub(super) enum BurstCommand {
 #[derive(Debug, Args)]
 pub(super) struct PackageArguments {
     /// The file to write
-    #[arg(default_value = "rivulet-burst.zip")]
+    #[arg(default_value = "function.zip")]
     file: PathBuf,
 }
 

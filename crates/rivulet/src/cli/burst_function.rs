@@ -12,12 +12,18 @@ use ureq::http::StatusCode;
 
 use crate::burst::lambda::{Event, Run, WARM, other_version};
 
+use super::burst_worker::{self, BurstWorkerArguments};
 use super::error::CliError;
 use super::signals::say;
-use super::{Arguments, Command, burst_worker};
 
 /// How long before its time limit a function ends, so that it can still say so.
 const FAREWELL: Duration = Duration::from_secs(2);
+
+#[derive(Parser)]
+struct Worker {
+    #[command(flatten)]
+    arguments: BurstWorkerArguments,
+}
 
 /// The address of the interface, if this process is a function: it has no arguments then.
 pub(super) fn runtime() -> Option<String> {
@@ -86,10 +92,9 @@ fn act(event: &[u8], ends: Duration) -> Result<(), String> {
 fn work(run: &Run, limit_s: u64) -> Result<Option<String>, CliError> {
     let numbers = [run.threads.to_string(), run.idle_s.to_string(), limit_s.to_string()];
     let [threads, idle_s, limit_s] = numbers.each_ref().map(String::as_str);
-    let mut words = vec!["rivulet", "burst-worker", "--connect", &run.connect, "--name", &run.name];
+    let mut words = vec!["burst-worker", "--connect", &run.connect, "--name", &run.name];
     words.extend(["--threads", threads, "--idle-s", idle_s, "--limit-s", limit_s]);
     words.extend(run.tls.then_some("--tls"));
-    let arguments = Arguments::try_parse_from(words).map_err(|error| CliError::usage(&error))?;
-    let Command::BurstWorker(arguments) = arguments.command else { return Ok(None) };
-    burst_worker::work(&arguments, &AtomicBool::new(false))
+    let worker = Worker::try_parse_from(words).map_err(|error| CliError::usage(&error))?;
+    burst_worker::work(&worker.arguments, &AtomicBool::new(false))
 }
