@@ -62,8 +62,8 @@ pub use rights::{Grant, LoginProof, LoginToken, Rights};
 pub(crate) use rights::{administers_server, has_expired, is_below};
 pub use session::Session;
 pub use status::{
-    ApplicationStatus, BurstWorker, CheckpointInfo, CheckpointStatus, ConnectionStatus, LogStatus, QueryCheckpoint,
-    RecoveryStatus, Status, WorkerInfo,
+    ApplicationStatus, BurstWorker, CheckpointInfo, CheckpointStatus, ConnectionStatus, FunctionStatus, LogStatus,
+    QueryCheckpoint, RecoveryStatus, Status, WorkerInfo,
 };
 
 /// The most requests in one call of [`Service::submit`].

@@ -3,10 +3,10 @@
 //! A worker is a process that dials the server. The server gets places for tasks there, and moves the state of tasks
 //! into them and back. In reading order: `moves`: what of a query may go, how it gets there, and whether that pays;
 //! `policy`: when the server moves tasks by itself; [`message`]: what both sides say; [`pipe`]: the streams of one
-//! task; [`roster`]: the server's side; [`worker`]: the other one.
+//! task; [`roster`]: the server's side; [`worker`]: the other one; `lambda`: workers that are functions of a cloud.
 //!
 //! What must hold: there is no thread here. Whoever has one calls `turn` of a roster or a worker, so that a simulation
-//! can step them.
+//! can step them; a call that invokes a function waits for its end.
 
 pub(crate) mod moves;
 pub(crate) mod policy;
@@ -14,6 +14,7 @@ pub mod message;
 pub mod pipe;
 pub mod roster;
 pub mod worker;
+pub(crate) mod lambda;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

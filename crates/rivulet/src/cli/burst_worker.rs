@@ -59,6 +59,13 @@ pub(super) struct BurstWorkerArguments {
 }
 
 pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
+    let stop = Arc::<AtomicBool>::default();
+    stop_on_signal(stop.clone())?;
+    work(arguments, &stop).map(drop)
+}
+
+/// Is a burst worker until it has ended or is stopped. Returns why it had no server at its end, if that is so.
+pub(super) fn work(arguments: &BurstWorkerArguments, stop: &AtomicBool) -> Result<Option<String>, CliError> {
     let usage = || {
         CliError::new(format!("'{}' is no address", arguments.connect)).with_hint("write HOST:PORT, without http://")
     };
@@ -84,8 +91,6 @@ pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
         Box::new(move |script: &str, query: &str| plan(script, query, &news))
     };
     let mut worker = Worker::join(me, (machine, target), (workers, clock.clone()), planner, news).map_err(failed)?;
-    let stop = Arc::<AtomicBool>::default();
-    stop_on_signal(stop.clone())?;
     let (mut told, mut stops_us) = (None, None);
     loop {
         let at_us = now_us();
@@ -123,7 +128,7 @@ pub(super) fn run(arguments: &BurstWorkerArguments) -> Result<(), CliError> {
         let tasks = counted(left, "task");
         return Err(CliError::new(format!("{tasks} were not taken back: their queries go on from their checkpoints")));
     }
-    Ok(())
+    Ok(told.and_then(|reaches| reaches.err().map(|(why, _)| why)))
 }
 
 /// Plans the query of this name in a script of a server. Sources and sinks are not checked: their credentials are there

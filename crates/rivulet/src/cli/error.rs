@@ -67,6 +67,11 @@ impl CliError {
         Self { message, position: Some((line, column)), ..self.in_source(text) }
     }
 
+    /// What was wrong.
+    pub(super) fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Whether the server is not there, or not any more.
     pub fn is_unavailable(&self) -> bool {
         self.kind.as_deref() == Some("unavailable")

@@ -9,6 +9,8 @@ mod app_register;
 mod app_test;
 mod backup;
 mod bench;
+mod burst;
+mod burst_function;
 mod burst_worker;
 mod checkpoint;
 mod complete;
@@ -108,12 +110,18 @@ enum Command {
     Bench(bench::BenchCommand),
     /// Run tasks of a server's big queries here for a while
     BurstWorker(burst_worker::BurstWorkerArguments),
+    /// Make burst workers of functions of a cloud, or try that out
+    #[command(subcommand)]
+    Burst(burst::BurstCommand),
     /// Print a script that completes commands in a shell
     Completions(completions::CompletionsArguments),
 }
 
 /// The program: reads the command line, runs the command, prints its error if it fails.
 pub fn main(start: Start) -> ExitCode {
+    if let Some(runtime) = burst_function::runtime() {
+        return burst_function::run(&runtime);
+    }
     let Arguments { global, command } = match Arguments::try_parse().map_err(placed) {
         Ok(arguments) => arguments,
         // The help and the version are no errors. What is wrong is JSON for whoever asked for that, wherever it stands.
@@ -145,6 +153,7 @@ pub fn main(start: Start) -> ExitCode {
         Command::Config(arguments) => config::run(global, &arguments),
         Command::Bench(command) => bench::run(global, command, start),
         Command::BurstWorker(arguments) => burst_worker::run(&arguments),
+        Command::Burst(command) => burst::run(command),
         Command::Completions(arguments) => completions::run(&arguments, &mut definition()),
     };
     match done {

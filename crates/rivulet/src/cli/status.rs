@@ -203,6 +203,12 @@ fn text(status: &Status, wide: bool) -> String {
     if let Some(log) = &status.log {
         text.push_str(&log_text(log));
     }
+    if let Some(one) = &status.functions {
+        let (name, running, spent, max) = (&one.function, one.running, &one.spent_today, &one.cost_max);
+        let _ =
+            writeln!(text, "\nfunction {name}: {running} running, {spent} of {max} dollars spent or reserved today");
+        one.last_error.iter().for_each(|error| _ = writeln!(text, "function {name}: {error}"));
+    }
     for connection in &status.connections {
         // One of before the connection was made again is history, and in the log.
         if let Some(error) = connection.last_error.as_ref().filter(|_| !connection.connected) {

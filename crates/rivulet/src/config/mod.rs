@@ -29,7 +29,7 @@ use broker_url::broker_url;
 use jwt::is_safe_url;
 pub use jwt::{JwtConfig, JwtKeys};
 pub use keys::{KEYS, Key, Kind, Value, environment_names};
-use keys::{Written, times_of_day};
+use keys::{Written, dollars, times_of_day};
 
 /// The file that is read when no other is named and it exists.
 pub const FILE_NAME: &str = "rivulet.toml";
@@ -42,6 +42,9 @@ const AUDIT: &str = "audit";
 
 /// Where checkpoints lie: the key.
 const FOLDER: &str = "checkpoint.folder";
+
+/// The function that is a burst worker: the key.
+const FUNCTION: &str = "burst.lambda.function";
 
 /// What every program that uses a bucket takes from the environment, where it is not said otherwise; the first of a key
 /// that is there counts.
@@ -59,6 +62,17 @@ const AWS_VARIABLES: [(&str, &str); 13] = [
     ("checkpoint.s3.container_credentials", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
     ("checkpoint.s3.container_credentials", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
     ("checkpoint.s3.container_token_file", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+];
+
+/// The same of functions.
+const LAMBDA_VARIABLES: [(&str, &str); 7] = [
+    ("burst.lambda.endpoint", "AWS_ENDPOINT_URL_LAMBDA"),
+    ("burst.lambda.endpoint", "AWS_ENDPOINT_URL"),
+    ("burst.lambda.region", "AWS_REGION"),
+    ("burst.lambda.region", "AWS_DEFAULT_REGION"),
+    ("burst.lambda.access_key_id", "AWS_ACCESS_KEY_ID"),
+    ("burst.lambda.secret_access_key", "AWS_SECRET_ACCESS_KEY"),
+    ("burst.lambda.session_token", "AWS_SESSION_TOKEN"),
 ];
 
 /// What says who asks a bucket. Once one of them is set, none is taken from the environment of other programs.
@@ -203,7 +217,7 @@ pub struct LinkConfig {
 }
 
 /// How tasks of queries go to burst workers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BurstConfig {
     /// The least number of instances of the operators of a query that may burst: so many parts of it may move.
     pub instances: usize,
@@ -223,6 +237,41 @@ pub struct BurstConfig {
     pub slack_us: i64,
     /// From when to when all tasks that may go are away on each day, in its minutes, UTC.
     pub schedule: Option<(u16, u16)>,
+    /// The function of a cloud that is a burst worker, if there is one.
+    pub lambda: Option<LambdaConfig>,
+}
+
+/// A function of AWS Lambda that is a burst worker. Amounts of money are in 10^-12 dollars.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LambdaConfig {
+    /// Its name.
+    pub function: String,
+    /// Its region.
+    pub region: String,
+    /// Where it is invoked: a URL without a path.
+    pub endpoint: String,
+    /// The key, its secret, and the token that belongs to a key for some hours.
+    pub key: (String, Secret, Option<Secret>),
+    /// The door for links, as functions reach it, and whether it speaks TLS.
+    pub connect: (String, bool),
+    /// Most functions at a time.
+    pub workers_max: usize,
+    /// Memory of each, in MB.
+    pub memory_mb: usize,
+    /// How long a function may take.
+    pub limit: Duration,
+    /// After how long without a task it ends.
+    pub idle: Duration,
+    /// How many are kept warm.
+    pub warm: usize,
+    /// How often they are invoked for that.
+    pub warm_period: Duration,
+    /// The price of a second with 1,024 MB.
+    pub price_gb_s: u64,
+    /// The price of an invocation.
+    pub price_request: u64,
+    /// The most that functions may cost on a day.
+    pub cost_max: u64,
 }
 
 impl BurstConfig {
@@ -681,18 +730,26 @@ impl Values {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         self.values.entry("workers").or_insert((Value::Count(cores as u64), Origin::Default));
         if self.text(FOLDER).is_some_and(|place| place.starts_with(BucketName::SCHEME)) {
-            self.complete_bucket(environment)?;
+            self.complete_aws("checkpoint.s3.region", (&AWS_VARIABLES, &S3_CREDENTIALS), environment)?;
+        }
+        if self.values.contains_key(FUNCTION) {
+            let names = (&LAMBDA_VARIABLES[..], &["burst.lambda.access_key_id"][..]);
+            self.complete_aws("burst.lambda.region", names, environment)?;
         }
         Ok(())
     }
 
-    /// Takes what is not set of a bucket from where every program that uses one looks for it.
-    fn complete_bucket(&mut self, environment: &[(OsString, OsString)]) -> Result<(), ConfigError> {
+    /// Takes what is not set of a bucket or a function from where every program that uses one looks for it.
+    fn complete_aws(
+        &mut self,
+        region: &'static str,
+        (variables, credentials): (&[(&'static str, &str)], &[&str]),
+        environment: &[(OsString, OsString)],
+    ) -> Result<(), ConfigError> {
         let is_set = |name: &&str| self.values.get(*name).is_some_and(|(_, origin)| *origin != Origin::Default);
-        let has_credentials = S3_CREDENTIALS.iter().any(is_set);
-        for (name, variable) in AWS_VARIABLES {
-            let is_place =
-                ["checkpoint.s3.endpoint", "checkpoint.s3.region", "checkpoint.s3.sts_endpoint"].contains(&name);
+        let has_credentials = credentials.iter().any(is_set);
+        for &(name, variable) in variables {
+            let is_place = name.ends_with("endpoint") || name.ends_with("region");
             let is_set = self.values.contains_key(name) || self.values.contains_key(format!("{name}_file").as_str());
             // A secret belongs to its key: they come from one place.
             if is_set || (has_credentials && !is_place) {
@@ -704,8 +761,7 @@ impl Values {
                 self.set(key, &Written::Text(&value.to_string_lossy()), Origin::Environment(variable.to_owned()))?;
             }
         }
-        let region = (Value::Text("us-east-1".into()), Origin::Default);
-        self.values.entry("checkpoint.s3.region").or_insert(region);
+        self.values.entry(region).or_insert((Value::Text("us-east-1".into()), Origin::Default));
         Ok(())
     }
 
@@ -773,13 +829,13 @@ impl Values {
             }
         }
         let (reach, reach_of_tenants) = (self.reach()?, self.reach_of_tenants()?);
+        let link = self.link()?;
         let config = Config {
             data_dir: self.text("data_dir").unwrap_or_default().into(),
             http_address: self.address("http.address"),
             http: self.http()?,
             slows_logins: self.switch("logins.slow_down"),
             files_reserved: self.number("connections.files_reserved"),
-            link: self.link()?,
             embedded: if embedded_runs { Some(self.embedded()?) } else { None },
             broker: self.broker()?,
             burst: BurstConfig {
@@ -792,7 +848,9 @@ impl Values {
                 in_below_percent: self.number("burst.in_below_percent"),
                 slack_us: self.number("burst.slack_s") as i64 * 1_000_000,
                 schedule: self.text("burst.schedule").and_then(|text| times_of_day(&text)),
+                lambda: self.lambda(link.as_ref())?,
             },
+            link,
             workers: WorkerSettings {
                 threads: self.number("workers"),
                 policy: self.text("scheduler.policy").unwrap_or_default().parse().unwrap_or_default(),
@@ -1054,6 +1112,48 @@ impl Values {
             _ if tls.is_some() => Err(both("link.tls.certificate_file", "link.address")),
             _ => Ok(None),
         }
+    }
+
+    /// The function that is a burst worker, which dials the door for links.
+    fn lambda(&self, link: Option<&LinkConfig>) -> Result<Option<LambdaConfig>, ConfigError> {
+        let Some(function) = self.text(FUNCTION) else { return Ok(None) };
+        let key = |name: &str| format!("burst.lambda.{name}");
+        let (text, number) = (|name: &str| self.text(&key(name)), |name: &str| self.number(&key(name)));
+        let seconds = |name: &str| Duration::from_secs(number(name) as u64);
+        let Some(link) = link else { return Err(both(FUNCTION, "link.address")) };
+        if !function.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) {
+            let message = format!("{FUNCTION} is {function:?}, which is no name of a function");
+            return Err(contradiction(message, "write its name alone, without account, region and version"));
+        }
+        let (Some(id), Some(secret)) = (text("access_key_id"), self.secret(&key("secret_access_key"))?) else {
+            let hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or burst.lambda.access_key_id and \
+                        burst.lambda.secret_access_key_file";
+            return Err(contradiction(format!("{FUNCTION} is {function}, and there are no credentials for it"), hint));
+        };
+        let connect = text("connect").unwrap_or_else(|| link.address.to_string());
+        if link.address.ip().is_unspecified() && text("connect").is_none() {
+            let message = format!("link.address is {connect}, which functions cannot dial");
+            return Err(contradiction(message, "set burst.lambda.connect to a host and a port that lead there"));
+        }
+        let region = text("region").unwrap_or_default();
+        let endpoint = text("endpoint").unwrap_or_else(|| format!("https://lambda.{region}.amazonaws.com"));
+        let price = |key: &str| self.text(key).and_then(|text| dollars(&text)).unwrap_or_default();
+        Ok(Some(LambdaConfig {
+            function,
+            region,
+            endpoint: endpoint.trim_end_matches('/').to_owned(),
+            key: (id, secret, self.secret(&key("session_token"))?),
+            connect: (connect, link.tls.is_some()),
+            workers_max: number("workers_max"),
+            memory_mb: number("memory_mb"),
+            limit: seconds("limit_s"),
+            idle: seconds("idle_s"),
+            warm: number("warm"),
+            warm_period: seconds("warm_s"),
+            price_gb_s: price("burst.lambda.price_gb_s"),
+            price_request: price("burst.lambda.price_request"),
+            cost_max: price("burst.cost_max"),
+        }))
     }
 
     fn embedded(&self) -> Result<EmbeddedBrokerConfig, ConfigError> {

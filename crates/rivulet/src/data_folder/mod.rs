@@ -9,6 +9,7 @@
 //! starts          big queries that have been started and have yet to show that they can run
 //! crashed         whether the last process has crashed
 //! restored        a text for the identities of results, if the folder was restored
+//! functions       what functions that are burst workers have cost today
 //! links/          what waits to be sent to other servers, in a folder for each query
 //! mqtt/           sessions and retained messages of the embedded broker
 //! backup.partial/ what a backup needs, while one is written of a running server
@@ -37,6 +38,9 @@ pub const SECRETS: &str = "secrets";
 
 /// The folder of the log of events in a data folder.
 pub const LOG: &str = "log";
+
+/// The file of what functions have cost in a data folder.
+pub const FUNCTIONS: &str = "functions";
 
 /// The folder of what waits to be sent to other servers in a data folder.
 pub const SPOOLS: &str = "links";

@@ -110,7 +110,7 @@ use crate::secrets::Secrets;
 use crate::service::{Access, ErrorKind, Limits, ServiceError};
 use applications::Applications;
 use backup::Backups;
-use big_queries::{BigQueries, Opener, Starts};
+use big_queries::{BigQueries, Functions, Opener, Starts};
 use checkpoints::coordinator::Coordinator;
 use checkpoints::{Checkpoints, SavedStates, WayOut};
 pub use companion::Companion;
@@ -415,7 +415,7 @@ impl Engine {
             server_id,
             is_stopped.clone(),
         );
-        let big_queries = Arc::new(BigQueries::new(
+        let mut big_queries = BigQueries::new(
             opener,
             catalog.clone(),
             queries.clone(),
@@ -423,7 +423,9 @@ impl Engine {
             checkpoints.clone(),
             memory,
             starts,
-        ));
+        );
+        big_queries.functions = Functions::open(&config, &is_stopped)?;
+        let big_queries = Arc::new(big_queries);
         let coordinator = Arc::new(Coordinator {
             checkpoints: checkpoints.clone(),
             way_out,

@@ -66,6 +66,7 @@ impl Engine {
             workers: self.workers.status().into_iter().map(worker_info).collect(),
             burst_workers: self.burst_workers(tenant),
             connections: self.messaging.connections(),
+            functions: self.big_queries.functions.as_ref().map(|functions| functions.status()),
             log: Some(self.event_log.status()).filter(|log| log.next > 1 || log.problem.is_some()),
             ..of_tenant
         }
@@ -231,6 +232,14 @@ impl Engine {
                 self.workers.spill().map_or(0, Spill::file_bytes),
             ),
         ];
+        if let Some(functions) = self.big_queries.functions.as_ref().map(|functions| functions.status()) {
+            let spent = functions.spent_today_microdollars;
+            numbers.extend([
+                ("burst_functions", "Functions that run as burst workers", false, functions.running),
+                ("burst_functions_invoked", "Functions invoked", true, functions.invoked),
+                ("burst_functions_microdollars", "Spent today or reserved, in millionths of a dollar", false, spent),
+            ]);
+        }
         let help = "Allocations of memory, in a program that was built with the feature baselines";
         numbers.extend(allocations().map(|count| ("memory_allocations", help, true, count)));
         Snapshot {

@@ -46,6 +46,30 @@ pub struct Status {
     /// How the state of queries is saved; absent if it is not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpoints: Option<CheckpointStatus>,
+    /// Burst workers that the server starts by itself; absent if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub functions: Option<FunctionStatus>,
+}
+
+/// Burst workers that are functions of a cloud.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Functions)]
+pub struct FunctionStatus {
+    /// The name of the function.
+    pub function: String,
+    /// How many run.
+    pub running: u64,
+    /// How often it was invoked since the start.
+    pub invoked: u64,
+    /// Dollars that are spent today, in UTC, or reserved for those that run.
+    pub spent_today: String,
+    /// The same in millionths, rounded down.
+    pub spent_today_microdollars: u64,
+    /// Most dollars a day.
+    pub cost_max: String,
+    /// Why one was not invoked or has failed last.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_error: Option<String>,
 }
 
 /// A checkpoint that was made.

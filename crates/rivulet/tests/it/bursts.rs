@@ -60,17 +60,17 @@ impl Drop for Worker {
 }
 
 /// What a worker has said.
-fn said(folder: &Path, name: &str) -> String {
+pub(super) fn said(folder: &Path, name: &str) -> String {
     std::fs::read_to_string(folder.join(name)).unwrap_or_default()
 }
 
-fn rows(server: &Server, statement: &str) -> Vec<Vec<Value>> {
+pub(super) fn rows(server: &Server, statement: &str) -> Vec<Vec<Value>> {
     let answer = server.sql_ok(statement);
     serde_json::from_value(answer["results"][0]["rows"].clone()).unwrap()
 }
 
 /// The message of a statement, or its error.
-fn message(server: &Server, statement: &str) -> Result<String, String> {
+pub(super) fn message(server: &Server, statement: &str) -> Result<String, String> {
     let answer = server.sql(statement);
     match answer.get("error") {
         Some(error) => Err(error.to_string()),
@@ -79,7 +79,7 @@ fn message(server: &Server, statement: &str) -> Result<String, String> {
 }
 
 /// Runs a statement that needs a worker, which may still be on its way, and a query, which may just begin again.
-fn redirect(server: &Server, statement: &str) -> String {
+pub(super) fn redirect(server: &Server, statement: &str) -> String {
     let mut answer = Err(String::new());
     wait_for(WAIT_MAX, statement, || {
         answer = message(server, statement);
@@ -93,7 +93,7 @@ fn redirect(server: &Server, statement: &str) -> String {
 }
 
 /// The number of the first operator of the stage of a query of which EXPLAIN says this.
-fn operator(server: &Server, query: &str, what: &str) -> String {
+pub(super) fn operator(server: &Server, query: &str, what: &str) -> String {
     let plan = rows(server, &format!("EXPLAIN QUERY {query}"));
     let lines: Vec<&str> = plan.iter().filter_map(|row| row[0].as_str()).collect();
     let line = lines.iter().rfind(|line| line.trim().starts_with("stage ") && line.contains(what));
@@ -103,7 +103,7 @@ fn operator(server: &Server, query: &str, what: &str) -> String {
 }
 
 /// How many tasks of a query are away, and on which workers.
-fn away(server: &Server, query: &str) -> (u64, String) {
+pub(super) fn away(server: &Server, query: &str) -> (u64, String) {
     let of_query = rows(server, "SHOW BURSTS").into_iter().filter(|row| row[0] == query);
     let all: Vec<(u64, String)> =
         of_query.map(|row| (row[4].as_u64().unwrap(), row[5].as_str().unwrap().into())).collect();
@@ -122,19 +122,22 @@ fn results(folder: &Path) -> Vec<String> {
     rows
 }
 
-fn has_ended(server: &Server, query: &str) -> bool {
+pub(super) fn has_ended(server: &Server, query: &str) -> bool {
     let status = server.status();
     let mut queries = status["big_queries"].as_array().unwrap().iter();
     queries.any(|one| one["name"] == query && one["state"] == "ended")
 }
 
-const COUNTS: &str = "SELECT channel, count(*) AS n, sum(price) AS total, window_end FROM {bid}
+pub(super) const COUNTS: &str = "SELECT channel, count(*) AS n, sum(price) AS total, window_end FROM {bid}
                       GROUP BY channel, tumble(date_time, INTERVAL '1 second')";
 
 /// A server with a door for workers, and a stream of bids: `bid` at a rate, `every` at once.
 fn server_with_bids(folder: &Path, events: u64) -> (Server, SocketAddr) {
     let link = free_port();
-    let server = restart(folder, link);
+    (with_bids(restart(folder, link), events), link)
+}
+
+pub(super) fn with_bids(server: Server, events: u64) -> Server {
     let options = format!("events => {events}, seed => 7, event_rate => 10000, partitions => 2");
     server.sql_ok(&format!("CREATE SOURCE bid FROM 'nexmark:bid' WITH ({options}, rate => 10000)"));
     server.sql_ok(&format!("CREATE SOURCE every FROM 'nexmark:bid' WITH ({options})"));
@@ -142,14 +145,14 @@ fn server_with_bids(folder: &Path, events: u64) -> (Server, SocketAddr) {
         let options = "commit_interval => '300 ms'";
         server.sql_ok(&format!("CREATE SINK {sink} TO 'file:{sink}/' FORMAT JSON WITH ({options})"));
     }
-    (server, link)
+    server
 }
 
 fn restart(folder: &Path, link: SocketAddr) -> Server {
     restart_with(folder, link, &[])
 }
 
-fn restart_with(folder: &Path, link: SocketAddr, more: &[(&'static str, &str)]) -> Server {
+pub(super) fn restart_with(folder: &Path, link: SocketAddr, more: &[(&'static str, &str)]) -> Server {
     let settings = [
         ("RIVULET_LINK_ADDRESS", link.to_string()),
         ("RIVULET_CHECKPOINT_INTERVAL_S", "1".to_owned()),
@@ -162,7 +165,7 @@ fn restart_with(folder: &Path, link: SocketAddr, more: &[(&'static str, &str)]) 
 }
 
 /// What SHOW BURSTS says of the first stage of a query.
-fn decisions(server: &Server) -> String {
+pub(super) fn decisions(server: &Server) -> String {
     let all = rows(server, "SHOW BURSTS");
     all.first().map(|row| row[9].as_str().unwrap().to_owned()).unwrap_or_default()
 }
@@ -174,7 +177,7 @@ fn comings(folder: &Path, name: &str) -> usize {
 }
 
 /// Waits until both queries have ended, and compares what they wrote.
-fn check(server: &Server, folder: &Path) {
+pub(super) fn check(server: &Server, folder: &Path) {
     check_of(COUNTS, server, folder);
 }
 

@@ -25,6 +25,7 @@ mod both_ends;
 mod bounds;
 mod broker_backup;
 mod bulk;
+mod burst_lambda;
 mod burst_statements;
 mod bursts;
 mod callers;

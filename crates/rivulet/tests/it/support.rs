@@ -380,6 +380,7 @@ impl Service for MemoryService {
                     .into(),
                 refused_subscriptions: [("secret/#".into(), "NotAuthorized".into())].into(),
             }],
+            functions: None,
             log: None,
             checkpoints: None,
         }

@@ -19,6 +19,7 @@ use super::note::ROWS_OF_ONE_PIECE;
 use super::{BigQueries, OneQuery, Opener, Remembered, run};
 use crate::burst::message::Hold;
 use crate::burst::pipe::LinkPipe;
+use crate::burst::roster::WorkerInfo;
 use crate::burst::{On, columns, moves};
 use crate::counted::counted;
 use crate::engine::threads::Threads;
@@ -175,15 +176,26 @@ impl BigQueries {
     ) -> Result<(Vec<Held>, Vec<String>), ServiceError> {
         let roster = self.opener.permitted.links().roster();
         let mut workers = roster.workers();
+        let may_stay = |one: &WorkerInfo| !self.ends_soon(one.ends_us);
+        let free = workers.iter().filter(|one| may_stay(one)).map(|one| one.threads.saturating_sub(one.tickets));
+        let (lacks, mut no_function) = (wanted.len().saturating_sub(free.sum()), Vec::new());
+        if let Some(functions) = self.functions.as_ref().filter(|_| lacks > 0) {
+            no_function = functions.fetch(lacks, roster, self.opener.burst());
+            workers = roster.workers();
+        }
         let none = match workers.is_empty() {
             true => "no burst worker is connected",
             false => "the burst workers that are connected end too soon",
         };
-        let none = || {
-            ServiceError::new(ErrorKind::Unavailable, none)
-                .with_hint("start one on another machine: rivulet burst-worker --connect HOST:PORT")
+        let none = || match no_function.is_empty() {
+            true => ServiceError::new(ErrorKind::Unavailable, none)
+                .with_hint("start one on another machine: rivulet burst-worker --connect HOST:PORT"),
+            false => {
+                let message = format!("{none}, and none was started: {}", no_function.join("; "));
+                ServiceError::new(ErrorKind::Unavailable, message).with_hint("rivulet status shows what functions cost")
+            }
         };
-        workers.retain(|one| !self.ends_soon(one.ends_us));
+        workers.retain(may_stay);
         let script = |&stage: &usize| (stage, self.script_of(name, meant, stage));
         let (scripts, fingerprint) =
             (meant.stages.iter().map(script).collect::<BTreeMap<_, _>>(), meant.plan.fingerprint());
@@ -398,6 +410,9 @@ impl BigQueries {
         roster.turn(SystemClock.steady_us());
         let (workers, bursting) = (roster.workers(), self.bursting());
         self.on_workers.lock().retain(|(number, ..), _| bursting.iter().any(|(_, one)| one.number == *number));
+        if let Some(functions) = self.functions.as_ref().filter(|_| !bursting.is_empty()) {
+            functions.keep_warm();
+        }
         for (name, one) in bursting {
             let (Some(running), Some(plan)) = (one.life.flow(), &one.plan) else { continue };
             for task in running.flow().placements() {

@@ -22,6 +22,7 @@ mod crash;
 mod decisions;
 mod declared;
 mod ends;
+mod functions;
 mod health;
 mod info;
 mod life;
@@ -67,6 +68,7 @@ use selects::Select;
 
 pub(super) use burst::Burst;
 pub(crate) use crash::note_crashes;
+pub(super) use functions::Functions;
 pub(super) use info::BigQuerySnapshot;
 pub(super) use life::Resumed;
 pub(super) use opener::Opener;
@@ -104,6 +106,8 @@ pub(super) struct BigQueries {
     /// SELECT queries, each for one reader. Some of them have ended.
     selects: Mutex<Vec<Select>>,
     on_workers: OnWorkers,
+    /// Burst workers that the server starts by itself, if it does.
+    pub(super) functions: Option<Arc<Functions>>,
     /// Locked for moments only: queries can be read while another one is started.
     known: Mutex<Known>,
     /// Ring when there is a query, for the threads that watch and that make attempts.
@@ -219,6 +223,7 @@ impl BigQueries {
             changing,
             selects,
             on_workers,
+            functions: None,
             known,
             has_some: Default::default(),
         }
