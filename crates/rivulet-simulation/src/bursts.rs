@@ -22,8 +22,9 @@ use rivulet::burst::roster::Roster;
 use rivulet::burst::worker::{Me, PlannedQuery, ServerClock, Worker};
 use rivulet_connectors::links::{Links, Machine, Target};
 use rivulet_connectors::reach::AllowedHosts;
-use rivulet_dataflow::{Clock, Element};
+use rivulet_dataflow::{Clock, Element, PartitionState};
 use rivulet_runtime::{MoveStep, Pipe, PipeError, Word, Workers};
+use rivulet_sql::PlannedSource;
 use rivulet_wire::Hello;
 
 use crate::flows::{FlowKind, FlowPlan, FlowStep, FlowWorld, LIMITS, planned};
@@ -408,6 +409,10 @@ impl Away {
         let clock = Arc::new(ServerClock::new(flows.clock.clone()));
         let workers = Arc::new(Workers::stepped(clock.clone()));
         let (host, open) = (name(SERVER), flows.opens());
+        // At once: there is no thread here.
+        let open = Arc::new(move |source: PlannedSource, was_at: Vec<PartitionState>| {
+            Arc::new(Mutex::new(Some(open(&source, &was_at))))
+        });
         let reach = AllowedHosts::everything();
         let target = Target { scope: String::new(), host, port: 7117, tls: None, token: None, reach };
         let planner = move |script: &str, _: &str| Ok(PlannedQuery { plan: planned(script)?, open: open.clone() });

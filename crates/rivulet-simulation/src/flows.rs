@@ -16,7 +16,6 @@ use arrow::datatypes::{Int64Type, TimestampMicrosecondType};
 use parking_lot::Mutex;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use rivulet::burst::worker::Opens;
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{
     Batch, Clock, CollectedState, ManualClock, PartitionState, Polled, Refusals, Sink, SinkError, Snapshot, Source,
@@ -516,6 +515,10 @@ impl Running {
 /// What an epoch has of a query, and what was saved beside it.
 pub(crate) type SavedQuery = (Snapshot, Vec<String>);
 
+/// Opens files where they were.
+pub(crate) type OpensFiles =
+    Arc<dyn Fn(&PlannedSource, &[PartitionState]) -> Result<Vec<Partition>, String> + Send + Sync>;
+
 /// Opens the epochs of a query. Returns the state that the newest one has, and what sinks have stated so far.
 pub(crate) fn restore(disk: &SimulatedDisk) -> Result<(Epochs, Option<SavedQuery>), String> {
     let text = |error: rivulet_storage::StorageError| error.to_string();
@@ -676,9 +679,9 @@ impl FlowWorld {
     }
 
     /// Opens files where they were.
-    pub(crate) fn opens(&self) -> Opens {
+    pub(crate) fn opens(&self) -> OpensFiles {
         let (sources, kind) = (self.sources.clone(), self.plan.kind);
-        Arc::new(move |planned: PlannedSource, states: Vec<PartitionState>| {
+        Arc::new(move |planned: &PlannedSource, states: &[PartitionState]| {
             let open = |state: &PartitionState| {
                 let place = place_of(state)?;
                 Ok(Partition {
@@ -689,7 +692,7 @@ impl FlowWorld {
                     ..Partition::from(sources[place.0].reader(place, &planned.columns))
                 })
             };
-            Arc::new(Mutex::new(Some(states.iter().map(open).collect())))
+            states.iter().map(open).collect()
         })
     }
 
