@@ -157,6 +157,7 @@ mod tests {
         in_below_percent: 50,
         slack_us: 10_000_000,
         schedule: None,
+        lambda: None,
     };
 
     /// A query that is played second by second.
@@ -427,7 +428,7 @@ mod tests {
         let at_480 = |played: &mut Played| played.play_at(&config, 480, alone(10, 1_000)).is_some();
         assert_eq!([(); 4].map(|()| at_480(&mut played)), [false, false, true, true]);
         let over_midnight = |minute| {
-            let config = BurstConfig { schedule: Some((1_380, 60)), ..config };
+            let config = BurstConfig { schedule: Some((1_380, 60)), ..config.clone() };
             Played::default().play_at(&config, minute, alone(10, 1_000)).is_some()
         };
         assert_eq!([1_379, 1_380, 0, 59, 60].map(over_midnight), [false, true, true, true, false]);
