@@ -159,6 +159,8 @@ pub(super) fn restart_with(folder: &Path, link: SocketAddr, more: &[(&'static st
         ("RIVULET_BURST_INSTANCES", "4".to_owned()),
         // There are no fewer instances than these.
         ("RIVULET_WORKERS", "2".to_owned()),
+        // On a busy machine a process may stand still for longer than the default.
+        ("RIVULET_BURST_LOST_AFTER_MS", "5000".to_owned()),
     ];
     let more = more.iter().map(|&(key, value)| (key, value.to_owned()));
     start(folder, &settings.into_iter().chain(more).collect::<Vec<_>>())
