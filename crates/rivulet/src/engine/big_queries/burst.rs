@@ -398,7 +398,7 @@ impl BigQueries {
         if !links.has_door() {
             return Ok(());
         }
-        if self.opener.burst().decides() {
+        if self.opener.burst().policy.decides() {
             let queries = self.clone();
             threads.start("rivulet-policy", Duration::from_secs(1), move || queries.look_at_load())?;
         }

@@ -8,8 +8,8 @@
 //! `opener`: calls that wait for the world outside; `declared`: sources, sinks and views; this file: queries, from
 //! their creation to their end; `saved` and `note`: what outlives the process; `ends`: the sources and sinks of a flow;
 //! `life`: the states of a query; `begin`: where a query continues; `burst`: tasks on burst workers; `auto_burst`: the
-//! server moves them by itself, and `decisions`: what it remembers of that; `load`: start and end of the server;
-//! `replace`: another version of a query continues where the query was; `info` and `health`: what is shown of queries;
+//! server moves them by itself; `load`: start and end of the server; `replace`: another version of a query continues
+//! where the query was; `info` and `health`: what is shown of queries;
 //! `select`, `select_rows`, `looked_at` and `whole`: readers that watch rows, how they get them, which rows they may
 //! watch, and tables; `watch`: what is done about queries that fail or do not start; `starts` and `crash`: about
 //! queries with which the process dies; `memory`: about queries that need more memory than allowed.
@@ -19,7 +19,6 @@ mod begin;
 mod burst;
 mod claim;
 mod crash;
-mod decisions;
 mod declared;
 mod ends;
 mod functions;
@@ -160,7 +159,7 @@ struct OneQuery {
     /// Whether it runs, and if it does not, why.
     life: Life,
     /// What the burst policy remembers of it.
-    automatic: Arc<Mutex<decisions::Automatic>>,
+    automatic: Arc<Mutex<auto_burst::Automatic>>,
 }
 
 impl OneQuery {
@@ -468,7 +467,7 @@ impl BigQueries {
         known.change(name, |one| one.plan = Some(plan));
         match started {
             Ok(Started::Runs(resumed, running)) => {
-                known.change(name, |one| one.life = Life::Running(running));
+                known.change(name, |one| (one.life, one.automatic) = (Life::Running(running), Default::default()));
                 Ok(resumed)
             }
             Ok(Started::HasEnded) => {
