@@ -496,10 +496,8 @@ impl BigQueries {
         }
         let hint =
             "set checkpoint.enabled and checkpoint.interval_s, and write to a sink that goes on from checkpoints";
-        stays(
-            "no checkpoints of the query are made by themselves, and a worker that is lost would take its state along",
-        )
-        .map(|error| error.with_hint(hint))
+        stays("the query makes no periodic checkpoints, so a lost worker would lose its state")
+            .map(|error| error.with_hint(hint))
     }
 
     fn meant_stages(
