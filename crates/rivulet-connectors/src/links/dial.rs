@@ -60,7 +60,7 @@ impl std::hash::Hash for Target {
 /// A token, which may have another value with each connection.
 #[derive(Clone)]
 pub struct Token {
-    /// What tells it from others: its text, or that which names a secret.
+    /// Its identity: the text, or the name of the secret.
     pub name: String,
     /// Its present value, or why there is none.
     pub value: Arc<dyn Fn() -> Result<String, String> + Send + Sync>,

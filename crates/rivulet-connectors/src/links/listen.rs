@@ -14,7 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::timeout;
 
-use super::peer::{Common, GREETING_MAX, Peer, greet, say};
+use super::peer::{Common, Failure, GREETING_MAX, Peer, greet, say};
 use super::rights::{LinkAuthorizer, LinkLogin, LinkRights};
 use crate::http_server::{ByAddress, Counted, listen};
 use crate::logins::FailedLogins;
@@ -173,11 +173,11 @@ async fn answer(
     let login = LinkLogin { token: them.token.clone(), certificate, address };
     let admitting = door.clone();
     let admitted = tokio::task::spawn_blocking(move || admitting.listening.authorizer.admit(&login)).await;
-    let admitted = match admitted.unwrap_or_else(|_| Err("a defect of the server".into())) {
+    let admitted = match admitted.map_err(|_| "a defect of the server")? {
         Ok(rights) => peer_of(&door.known, (rights.clone(), is_private), &them).map(|peer| (peer, rights.changed())),
         Err(why) => {
             door.failed_logins.note(address, None, "the door of links");
-            Err(why)
+            Err((why, true))
         }
     };
     match admitted {
@@ -190,11 +190,13 @@ async fn answer(
                 () = changed => Err("what its user may do has changed".into()),
             }
         }
-        Err(why) => {
+        Err((why, true)) => {
             connection.say_bye(&why);
             refuse(door, connection, stream).await;
             Err(why)
         }
+        // The other side tries again if it is told nothing.
+        Err((why, false)) => Err(why),
     }
 }
 
@@ -212,13 +214,14 @@ pub(super) fn peer_of(
     known: &Known,
     (rights, is_private): (Arc<dyn LinkRights>, bool),
     them: &Hello,
-) -> Result<Arc<Peer>, String> {
+) -> Result<Arc<Peer>, Failure> {
     let mut peers = known.0.lock();
     let key = (rights.scope().to_owned(), them.name.clone(), them.run);
     if let Some(peer) = peers.get(&key) {
-        // It may have been trusted with more than may go this way.
+        // It may have credentials, which must not be sent again over an open connection.
         if peer.is_private() && !is_private {
-            return Err("it was linked from this machine before, and now it is elsewhere".into());
+            let why = "this process was linked from this machine before; now it comes over an open connection";
+            return Err((format!("{why}: start it again"), true));
         }
         *peer.rights.lock() = Some(rights);
         return Ok(peer.clone());
@@ -226,7 +229,7 @@ pub(super) fn peer_of(
     if peers.len() >= PEERS_MAX {
         let gone = peers.iter().find(|((scope, ..), peer)| *scope == key.0 && !peer.is_needed());
         let gone = gone.or_else(|| peers.iter().find(|(_, peer)| !peer.is_needed())).map(|(key, _)| key.clone());
-        peers.remove(&gone.ok_or("too many processes are linked: try again later")?);
+        peers.remove(&gone.ok_or_else(|| ("too many processes are linked".to_owned(), false))?);
     }
     let peer = Arc::new(Peer::new(Some(rights), is_private));
     peers.insert(key, peer.clone());

@@ -134,7 +134,7 @@ pub struct Peer {
     state: Mutex<State>,
 }
 
-/// Why there is no connection, and whether that lasts until somebody changes something.
+/// Why there is no connection, and whether a retry is pointless before somebody changes something.
 pub(super) type Failure = (String, bool);
 
 /// What is known of a peer and of streams to it.
@@ -569,11 +569,11 @@ pub(super) fn told(error: &io::Error) -> Failure {
         Some(fault) => {
             format!("{}: {}", fault.problem(), fault.hint("ca_file or --ca", "certificate_file or --cert"))
         }
-        // It was in a hurry, and has not said so as TLS does.
+        // It closed without a close_notify.
         None if error.kind() == io::ErrorKind::UnexpectedEof => "the other side has closed the connection".into(),
         None => error.to_string(),
     };
-    // Those of TLS and of its files. Networks have others.
+    // TLS and its files fail with these kinds, the network with others.
     (problem, matches!(error.kind(), io::ErrorKind::InvalidData | io::ErrorKind::Other))
 }
 

@@ -59,6 +59,9 @@ pub use reader::Partition;
 pub use report::{FlowReport, TaskReport, Usage};
 pub use state::Phase;
 
+/// How long a report waits for a task that runs.
+const REPORT_PATIENCE: Duration = Duration::from_millis(100);
+
 /// The parts of a big query.
 pub struct FlowParts {
     /// Its name, for messages.
@@ -394,8 +397,8 @@ impl Flow {
         self.tasks.iter().for_each(FlowTask::begin);
     }
 
-    /// Bounds what all sources read here together: to so many rows a second now, to 40 % more each second, and no more
-    /// after 5 s. `None` ends that at once.
+    /// Bounds what all sources read here together: first to this many rows a second, 40 % more each second; after 5 s
+    /// the bound ends. `None` ends it at once.
     pub fn throttle(&self, rows_per_s: Option<f64>) {
         self.state.throttle.set(rows_per_s, self.clock.steady_us());
         self.state.wake_sources();
@@ -438,11 +441,17 @@ impl Flow {
 
     /// What the flow has done so far.
     pub fn report(&self) -> FlowReport {
+        self.report_within(REPORT_PATIENCE)
+    }
+
+    /// The same, waiting at most for `patience` for each task that runs: its state and progress are those of its last
+    /// rest if it goes on.
+    pub fn report_within(&self, patience: Duration) -> FlowReport {
         let mut report = FlowReport::default();
         let mut progress = Some((0, 0));
         for task in &self.tasks {
             let source = self.stages[task.place().0].source(&self.dataflow);
-            task.add_to(source, &mut report, &mut progress);
+            task.add_to((source, patience), &mut report, &mut progress);
         }
         report.progress = progress.filter(|&(_, all)| all > 0);
         report.window_us = u64::try_from(self.clock.steady_us() - self.begun_us).unwrap_or(0);

@@ -258,7 +258,7 @@ fn what_a_process_has_read_stays_there() {
     );
     assert_eq!(
         stays("SELECT auction FROM bid WHERE predict('air.json', price, bidder) = 'GOOD'"),
-        "uses a model, whose file a worker has not"
+        "uses a model, whose file is on the server only"
     );
     let small = "CREATE SOURCE device (id BIGINT, room TEXT) FROM 'kafka:devices' FORMAT JSON WITH (size => 'small');
         SELECT bid.auction, device.room FROM bid JOIN device ON bid.bidder = device.id";

@@ -29,7 +29,7 @@ pub(crate) struct On {
     /// Its number in the roster, and its name.
     pub(crate) worker: u64,
     pub(crate) name: String,
-    /// Whether it comes home by itself.
+    /// Whether the log says that it comes home.
     pub(crate) comes_home: bool,
     /// Whether the source of the task is being opened on the server, because it comes home.
     pub(crate) reopens: bool,

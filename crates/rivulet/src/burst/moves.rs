@@ -37,7 +37,7 @@ fn how(plan: &QueryPlan, (index, stage): (usize, &Stage)) -> Result<String, Stri
         return Err(format!("operator {} {why}", node + 1));
     }
     if (0..nodes.len()).any(|node| plan.calls_model(node)) {
-        return Err("a worker cannot plan the query: it uses a model, whose file a worker has not".into());
+        return Err("a worker cannot plan the query: it uses a model, whose file is on the server only".into());
     }
     let declared = plan.sources.iter().map(|source| &source.declaration);
     if let Some(source) = declared.into_iter().find(|source| run::has_columns_of_file(source)) {

@@ -35,6 +35,8 @@ pub struct WorkerInfo {
     pub threads: usize,
     /// The places that it has given, or was asked for.
     pub tickets: usize,
+    /// Those of them that a task has taken.
+    pub tasks: usize,
     /// When its life ends, if that has a limit; microseconds, by the clock of [`Roster::turn`].
     pub ends_us: Option<i64>,
     /// Whether credentials may go to it: its connection is encrypted, or on this machine.
@@ -157,9 +159,11 @@ impl Roster {
         let known = state.workers.iter().filter(|(_, worker)| worker.away_since_us.is_none());
         let info = |(&number, worker): (&u64, &Worker)| {
             let (name, threads, ends_us) = worker.is.clone()?;
-            let tickets = state.tickets.values().filter(|ticket| ticket.worker == number).count();
+            let given = || state.tickets.values().filter(|ticket| ticket.worker == number);
+            let is_taken = |ticket: &&Ticket| ticket.held.is_none() && ticket.pipe.strong_count() > 0;
+            let (tickets, tasks) = (given().count(), given().filter(is_taken).count());
             let (address, is_private) = (worker.peer.address(), worker.peer.is_private());
-            Some(WorkerInfo { number, name, address, threads, tickets, ends_us, is_private })
+            Some(WorkerInfo { number, name, address, threads, tickets, tasks, ends_us, is_private })
         };
         known.filter_map(info).collect()
     }
@@ -192,7 +196,7 @@ impl Roster {
         }
     }
 
-    /// Waits until all of these tickets have an outcome, at most for `timeout`, or until it is over for another reason.
+    /// Waits until all of these tickets have an outcome, at most for `timeout`, or until `is_over`.
     pub(crate) fn wait(&self, tickets: &[u64], timeout: Duration, is_over: impl Fn() -> bool) {
         const LOOK_PERIOD: Duration = Duration::from_millis(20);
         let deadline = Instant::now() + timeout;
@@ -281,7 +285,12 @@ impl Roster {
             false => Some(worker.away_since_us.unwrap_or(now_us)),
         };
         if away_since_us != worker.away_since_us {
-            change(&mut |worker| worker.away_since_us = away_since_us);
+            // While it was away, another one may have come by its name.
+            let name = worker.is.as_ref().filter(|_| away_since_us.is_none()).map(|(name, ..)| self.name_of(name));
+            change(&mut |worker| {
+                worker.away_since_us = away_since_us;
+                worker.is.iter_mut().zip(&name).for_each(|((is, ..), name)| is.clone_from(name));
+            });
         }
         match away_since_us {
             Some(since_us) if now_us - since_us > self.lost_after_us => Err("it has no connection".into()),

@@ -97,7 +97,7 @@ pub(super) fn work(arguments: &BurstWorkerArguments, stop: &AtomicBool) -> Resul
         if stop.load(Ordering::Relaxed) && stops_us.is_none() {
             worker.end(at_us);
             stops_us = Some(at_us.saturating_add(RETURN_MAX_US));
-            say(&format!("gives {} back", counted(worker.tasks() as u64, "task")));
+            say(&format!("stops: gives {} back to the server", counted(worker.tasks() as u64, "task")));
         }
         worker.turn(at_us).map_err(|why| CliError::new(format!("the server does not take this worker: {why}")))?;
         let (reaches, server) = (worker.reaches(), &arguments.connect);
@@ -125,8 +125,8 @@ pub(super) fn work(arguments: &BurstWorkerArguments, stop: &AtomicBool) -> Resul
         thread::sleep(LOOK_PERIOD / 10);
     }
     if left > 0 {
-        let tasks = counted(left, "task");
-        return Err(CliError::new(format!("{tasks} were not taken back: their queries go on from their checkpoints")));
+        let (tasks, why) = (counted(left, "task"), "their queries restart from their last checkpoints");
+        return Err(CliError::new(format!("the server did not take back {tasks}; {why}")));
     }
     Ok(told.and_then(|reaches| reaches.err().map(|(why, _)| why)))
 }

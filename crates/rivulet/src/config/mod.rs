@@ -227,7 +227,16 @@ pub struct BurstConfig {
     pub answer_max: Duration,
     /// How long before the end of a worker whose time is limited its tasks come back.
     pub margin: Duration,
-    /// Whether the server moves tasks by its load.
+    /// When the server moves tasks by itself.
+    pub policy: BurstPolicyConfig,
+    /// The function of a cloud that is a burst worker, if there is one.
+    pub lambda: Option<LambdaConfig>,
+}
+
+/// When the server moves tasks of queries to burst workers and back by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BurstPolicyConfig {
+    /// Whether it moves tasks by its load.
     pub is_automatic: bool,
     /// Tasks go out if the workers together are busy for more of their time.
     pub out_above_percent: usize,
@@ -237,8 +246,6 @@ pub struct BurstConfig {
     pub slack_us: i64,
     /// From when to when all tasks that may go are away on each day, in its minutes, UTC.
     pub schedule: Option<(u16, u16)>,
-    /// The function of a cloud that is a burst worker, if there is one.
-    pub lambda: Option<LambdaConfig>,
 }
 
 /// A function of AWS Lambda that is a burst worker. Amounts of money are in 10^-12 dollars.
@@ -274,7 +281,7 @@ pub struct LambdaConfig {
     pub cost_max: u64,
 }
 
-impl BurstConfig {
+impl BurstPolicyConfig {
     /// Whether the server moves tasks by itself.
     pub(crate) fn decides(&self) -> bool {
         self.is_automatic || self.schedule.is_some()
@@ -843,11 +850,13 @@ impl Values {
                 lost_after: Duration::from_millis(self.number("burst.lost_after_ms") as u64),
                 answer_max: Duration::from_secs(self.number("burst.answer_s_max") as u64),
                 margin: Duration::from_secs(self.number("burst.margin_s") as u64),
-                is_automatic,
-                out_above_percent: self.number("burst.out_above_percent"),
-                in_below_percent: self.number("burst.in_below_percent"),
-                slack_us: self.number("burst.slack_s") as i64 * 1_000_000,
-                schedule: self.text("burst.schedule").and_then(|text| times_of_day(&text)),
+                policy: BurstPolicyConfig {
+                    is_automatic,
+                    out_above_percent: high,
+                    in_below_percent: low,
+                    slack_us: self.number("burst.slack_s") as i64 * 1_000_000,
+                    schedule: self.text("burst.schedule").and_then(|text| times_of_day(&text)),
+                },
                 lambda: self.lambda(link.as_ref())?,
             },
             link,

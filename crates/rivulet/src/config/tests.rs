@@ -120,7 +120,7 @@ fn a_burst_policy_that_cannot_work_is_refused() {
     ] {
         assert_eq!(Fixture::new(file).error(), (message.to_owned(), hint.to_owned()), "{file}");
     }
-    let burst = |file: &str| Fixture::new(file).load().expect("a configuration").config.burst;
+    let burst = |file: &str| Fixture::new(file).load().expect("a configuration").config.burst.policy;
     assert!(!burst("").decides());
     let auto = burst("link.address = \"127.0.0.1:0\"\nburst.policy = \"auto\"\nburst.slack_s = 3");
     assert!(auto.decides() && auto.is_automatic && auto.schedule.is_none());

@@ -201,14 +201,14 @@ impl Preparation {
                 "the input '{name}' has no durability 'log', and the senders of '{address}' forget a row that came"
             );
             return Err(ServiceError::invalid(message)
-                .with_hint("write WITH (durability => 'log') behind the input's FORMAT")
+                .with_hint("write WITH (durability => 'log') after the input's FORMAT")
                 .at_place(address.position));
         }
         let mut logged = application.inputs.iter().filter(|input| self.is_logged(input));
         if let Some(input) = logged.clone().find(|input| input.overflow != application::Overflow::Block) {
             let message = format!("the input '{}' has durability 'log', and its overflow drops events", input.name);
             return Err(ServiceError::invalid(message).with_hint(
-                "nothing acknowledged is dropped: leave out overflow, or write WITH (durability => 'checkpoint') behind the input's FORMAT",
+                "nothing acknowledged is dropped: leave out overflow, or write WITH (durability => 'checkpoint') after the input's FORMAT",
             ));
         }
         let Some(input) = logged.next() else { return Ok(()) };
@@ -220,9 +220,8 @@ impl Preparation {
              grow, until nothing more is received",
             input.name
         );
-        Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(
-            "set checkpoint.enabled to true, or write WITH (durability => 'none') behind the input's FORMAT",
-        ))
+        Err(ServiceError::new(ErrorKind::Conflict, message)
+            .with_hint("set checkpoint.enabled to true, or write WITH (durability => 'none') after the input's FORMAT"))
     }
 
     /// Probable mistakes in an application, in words.

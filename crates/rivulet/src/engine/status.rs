@@ -79,7 +79,7 @@ impl Engine {
             name: one.name,
             address: one.address.map(|address| address.to_string()),
             threads: number(one.threads),
-            tasks: number(one.tickets),
+            tasks: number(one.tasks),
             until: one.ends_us.map(|ends_us| at(ends_us.saturating_add(ahead_us))),
         };
         let workers = if tenant.is_default() { self.permitted.links().roster().workers() } else { Vec::new() };

@@ -308,7 +308,7 @@ impl Access {
             let (kind, message) = match (refused.wait, credentials.secret) {
                 (Some(_), _) => (ErrorKind::LimitReached, "wrong passwords were given for this user too often"),
                 (None, Some(_)) if is_link => {
-                    (ErrorKind::Unauthenticated, "the server does not know the token of the sink, or it has ended")
+                    (ErrorKind::Unauthenticated, "the server does not know the token, or it has ended")
                 }
                 (None, Some(_)) => (ErrorKind::Unauthenticated, "the server does not know these credentials"),
                 (None, None) => (ErrorKind::Unauthenticated, "the server asks for credentials"),
@@ -319,8 +319,8 @@ impl Access {
             }
             let hint = match is_link {
                 true => {
-                    "make one there (`rivulet token create USER`), put it into a secret here (`rivulet secret create \
-                     NAME`), and write `token => SECRET NAME` at the sink"
+                    "make one there (`rivulet token create USER`), and give it to the sink (`token => SECRET NAME`) or \
+                     the command (`--token-file FILE`)"
                 }
                 false => "send `Authorization: Bearer TOKEN`; commands send the token in RIVULET_TOKEN",
             };

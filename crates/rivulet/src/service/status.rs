@@ -218,7 +218,7 @@ pub struct BurstWorker {
     pub address: Option<String>,
     /// How many tasks it runs at a time.
     pub threads: u64,
-    /// Tasks that it has, or is asked to take.
+    /// Tasks that it has.
     pub tasks: u64,
     /// When its life ends, if that has a limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]

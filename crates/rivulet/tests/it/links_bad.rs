@@ -403,7 +403,7 @@ fn a_wrong_token_and_a_missing_right_are_told_and_a_link_ends_with_its_token() {
     let replace_secret = |gateway: &Server, token: &str| {
         gateway.sql_ok(&format!("CREATE OR REPLACE SECRET t_readings AS '{token}'"));
     };
-    let is_unknown = "the server does not know the token of the sink, or it has ended: make one there (`rivulet token";
+    let is_unknown = "the server does not know the token, or it has ended: make one there (`rivulet token";
     publish(&gateway, 0..10);
     wait_told(&gateway, "readings_q", is_unknown);
     wait("each attempt to count", || sink(&gateway, "readings_q")["retries"].as_u64() > Some(2));

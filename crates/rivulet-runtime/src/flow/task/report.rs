@@ -7,20 +7,17 @@ use super::FlowTask;
 use crate::flow::reader::Reader;
 use crate::flow::report::{FlowReport, TaskReport};
 
-/// How long a report waits for a task that runs.
-const REPORT_PATIENCE: Duration = Duration::from_millis(100);
-
 impl FlowTask {
-    /// Adds what the task has done to a report; for a task that runs for long, some figures are those of its last rest.
-    /// The task reads `source`, if any.
+    /// Adds what the task has done to a report; for a task that runs for longer than `patience`, some figures are those
+    /// of its last rest. The task reads `source`, if any.
     pub(in crate::flow) fn add_to(
         &self,
-        source: Option<usize>,
+        (source, patience): (Option<usize>, Duration),
         report: &mut FlowReport,
         progress: &mut Option<(u64, u64)>,
     ) {
         // Figures that need the lock are those of the last time it was free.
-        let core = self.core.try_lock_for(REPORT_PATIENCE);
+        let core = self.core.try_lock_for(patience);
         let mut figures = self.figures.lock();
         if let Some(core) = core.as_ref().filter(|core| !core.has_ended) {
             figures.state_bytes = core.stage.memory_bytes();

@@ -71,7 +71,7 @@ impl QueryPlan {
             let table = self.tables.iter().map(|table| table.name()).find(|name| is_of(name)).unwrap_or_default();
             return Some(format!("looks rows up in the table '{table}', which a worker has not"));
         }
-        self.calls_model(node).then(|| "uses a model, whose file a worker has not".into())
+        self.calls_model(node).then(|| "uses a model, whose file is on the server only".into())
     }
 
     /// Whether an operator calls a model.

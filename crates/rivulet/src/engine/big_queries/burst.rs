@@ -130,9 +130,11 @@ impl BigQueries {
         begins();
         let mut moved = Vec::new();
         for (place, pipe, on) in held {
+            // Who looks at tasks sees the move and its worker, or neither.
+            let mut all = self.on_workers.lock();
             match meant.flow().redirect(place, pipe, ROWS_OF_ONE_PIECE, STATE_BYTES_MAX) {
                 Ok(()) => {
-                    self.on_workers.lock().insert((meant.number, place.0, place.1), on);
+                    all.insert((meant.number, place.0, place.1), on);
                     moved.push(place);
                 }
                 Err(error) => why.push(error.to_string()),
@@ -396,7 +398,7 @@ impl BigQueries {
         if !links.has_door() {
             return Ok(());
         }
-        if self.opener.burst().decides() {
+        if self.opener.burst().policy.decides() {
             let queries = self.clone();
             threads.start("rivulet-policy", Duration::from_secs(1), move || queries.look_at_load())?;
         }
@@ -415,9 +417,9 @@ impl BigQueries {
         }
         for (name, one) in bursting {
             let (Some(running), Some(plan)) = (one.life.flow(), &one.plan) else { continue };
+            let (mut all, mut reopens) = (self.on_workers.lock(), Vec::new());
             for task in running.flow().placements() {
                 let place = (task.stage, task.instance);
-                let mut all = self.on_workers.lock();
                 let key = (one.number, place.0, place.1);
                 // Of a flow that has ended it says where its tasks were.
                 if task.step == MoveStep::Home && running.flow().ended().is_none() {
@@ -439,9 +441,12 @@ impl BigQueries {
                     let _ = running.flow().bring_back(place);
                 }
                 if let Some(was_at) = task.reopens.filter(|_| !std::mem::replace(&mut on.reopens, true)) {
-                    drop(all);
-                    self.reopen(threads, &name, (plan, running), place, was_at);
+                    reopens.push((place, was_at));
                 }
+            }
+            drop(all);
+            for (place, was_at) in reopens {
+                self.reopen(threads, &name, (plan, running), place, was_at);
             }
         }
         // Without workers, a bell rings when one comes.
@@ -491,10 +496,8 @@ impl BigQueries {
         }
         let hint =
             "set checkpoint.enabled and checkpoint.interval_s, and write to a sink that goes on from checkpoints";
-        stays(
-            "no checkpoints of the query are made by themselves, and a worker that is lost would take its state along",
-        )
-        .map(|error| error.with_hint(hint))
+        stays("the query makes no periodic checkpoints, so a lost worker would lose its state")
+            .map(|error| error.with_hint(hint))
     }
 
     fn meant_stages(

@@ -39,10 +39,9 @@ impl BigQueries {
     /// The same for a statement.
     pub(super) fn claim(&self, name: &FullName) -> Result<Claim<'_>, ServiceError> {
         self.claim_within(name, CLAIM_MAX).ok_or_else(|| {
-            let message = format!("another statement that changes the query '{name}' has not ended");
-            ServiceError::new(ErrorKind::Conflict, message).with_hint(
-                "it may wait for a file, a broker or a server that does not answer, or move tasks; try again in a minute",
-            )
+            let message = format!("the query '{name}' is being changed: by another statement, or its tasks move");
+            ServiceError::new(ErrorKind::Conflict, message)
+                .with_hint("that may wait for a file, a broker or a server that does not answer; try again in a minute")
         })
     }
 

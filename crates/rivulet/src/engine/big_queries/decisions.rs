@@ -32,4 +32,10 @@ impl Automatic {
         self.told.push_front(format!("{}: {text}", at(SystemClock.now_us())));
         self.told.truncate(TOLD_MAX);
     }
+
+    /// Notes why the policy rests.
+    pub(super) fn tell_rest(&mut self, name: &FullName, why: &str) {
+        let until = at(SystemClock.now_us() + self.policy.rests_to_us - SystemClock.steady_us());
+        self.tell(name, &format!("{why}, and the policy rests until {until}"));
+    }
 }

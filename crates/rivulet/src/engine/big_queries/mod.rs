@@ -468,7 +468,7 @@ impl BigQueries {
         known.change(name, |one| one.plan = Some(plan));
         match started {
             Ok(Started::Runs(resumed, running)) => {
-                known.change(name, |one| one.life = Life::Running(running));
+                known.change(name, |one| (one.life, one.automatic) = (Life::Running(running), Default::default()));
                 Ok(resumed)
             }
             Ok(Started::HasEnded) => {

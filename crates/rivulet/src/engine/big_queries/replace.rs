@@ -393,7 +393,7 @@ impl Upgrade for Version<'_> {
         }
         self.change(|one| {
             one.query = self.create.query.clone();
-            (one.plan, one.life) = (Some(self.plan.clone()), life);
+            (one.plan, one.life, one.automatic) = (Some(self.plan.clone()), life, Default::default());
         });
         told
     }
