@@ -107,7 +107,7 @@ impl Policy {
         self.low_since_us = self.low_since_us.or(Some(at_us)).filter(|_| is_low);
         let ([rate, workers, here, away, full], [before, ..]) = loads?;
         let slope = (rate - before) * 1e6 / (at_us - self.readings[BEFORE].at_us) as f64;
-        let rates = format!("{rate:.0} rows/s, {slope:+.0} each second");
+        let rates = format!("it reads {rate:.0} rows/s, {slope:+.0} each second");
         // Rows that burst workers have read come in lumps.
         let ahead_s = if self.is_away { 0.0 } else { AHEAD_S };
         let expected = workers + here * ahead_s * slope.max(0.0) / rate.max(1.0);
@@ -115,7 +115,7 @@ impl Policy {
         if workers > target && expected > out_above && here >= workers * PART_MIN && share < 1.0 {
             let part = if workers > FULL { 1.0 } else { ((expected - target) / here).min(1.0) };
             let [now, soon] = [workers, expected].map(|part| format!("{:.0} %", part.min(100.0)));
-            let why = format!("the workers are {now} busy, soon {soon}, above {out_above} %; {rates}");
+            let why = format!("the server's workers are {now} busy, soon {soon}, above {out_above} %; {rates}");
             return Some((share + (1.0 - share) * part, why));
         }
         if full > FULL && here + away >= workers * PART_MIN && share < 1.0 {
@@ -123,7 +123,7 @@ impl Policy {
         }
         let low_us = self.low_since_us.filter(|_| self.is_away).map_or(0, |since_us| at_us - since_us);
         let (low_s, all, both) =
-            (low_us / 1_000_000, workers + away, "the workers and the burst workers together were");
+            (low_us / 1_000_000, workers + away, "the server's workers and the burst workers together were");
         let why = format!("{both} less than {in_below} % busy for {low_s} s, now {all:.0} %");
         (low_us >= config.slack_us).then_some((0.0, why))
     }
@@ -251,14 +251,20 @@ mod tests {
         let table: [Row; 11] = [
             (steady(70), None),
             (steady(80), None),
-            (steady(85), Some((0.294, "the workers are 85 % busy, soon 85 %, above 80 %; 1000 rows/s, +0 each"))),
-            (steady(99), Some((1.0, "are 99 % busy, soon 99 %, above 80 %; 1000 rows/s, +0 each second"))),
-            (rising(70, 200), Some((0.365, "are 70 % busy, soon 86 %, above 80 %; 1800 rows/s, +200 each"))),
+            (
+                steady(85),
+                Some((
+                    0.294,
+                    "the server's workers are 85 % busy, soon 85 %, above 80 %; it reads 1000 rows/s, +0 each",
+                )),
+            ),
+            (steady(99), Some((1.0, "are 99 % busy, soon 99 %, above 80 %; it reads 1000 rows/s, +0 each second"))),
+            (rising(70, 200), Some((0.365, "are 70 % busy, soon 86 %, above 80 %; it reads 1800 rows/s, +200 each"))),
             (rising(65, 20), None),
             // It rises, but there is much room.
             (rising(30, 1_000), None),
             (full(94), None),
-            (full(97), Some((1.0, "one of its tasks had work 97 % of the time; 1000 rows/s, +0 each second"))),
+            (full(97), Some((1.0, "one of its tasks had work 97 % of the time; it reads 1000 rows/s, +0 each second"))),
             // Other queries keep the workers busy.
             (vec![Second { here: 8, ..alone(99, 1_000) }; 9], None),
             // Its tasks wait for a worker.

@@ -130,11 +130,16 @@ impl BigQueries {
         // Tasks that are not back in time come back all the same.
         let is_late = |error: &ServiceError| ratio.is_none() && error.kind == ErrorKind::Unavailable;
         let has_moved = done.as_ref().err().is_none_or(is_late);
-        if let Some(one) = one.filter(|_| has_moved && policy.decides()) {
+        if let Some(one) = one.filter(|_| has_moved) {
             self.moved(name, ratio.unwrap_or(0.0));
             let mut known = one.automatic.lock();
-            known.policy.rest(SystemClock.steady_us() + policy.slack_us * RESTS);
-            known.tell_rest(name, "a statement has moved tasks");
+            if policy.decides() {
+                known.policy.rest(SystemClock.steady_us() + policy.slack_us * RESTS);
+                known.tell_rest(name, "a statement has moved tasks");
+            } else {
+                let message = done.as_ref().unwrap_or_else(|error| &error.message);
+                known.tell(name, &format!("a statement: {message}"));
+            }
         }
         done
     }

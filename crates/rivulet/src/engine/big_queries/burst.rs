@@ -160,7 +160,7 @@ impl BigQueries {
         let (on, away_count) = (self.on_workers.lock(), away.len());
         let names = away.iter().filter_map(|one| on.get(&(meant.number, one.stage, one.instance)));
         let workers = Vec::from_iter(names.map(|on| &*on.name).collect::<BTreeSet<_>>()).join(", ");
-        let moved = if begun < away_count { format!(" ({begun} moved)") } else { String::new() };
+        let moved = if (1..away_count).contains(&begun) { format!(" ({begun} moved)") } else { String::new() };
         let mut rest = if waiting > 0 { format!("; {waiting} more go as soon as they can") } else { String::new() };
         if !why.is_empty() {
             rest.push_str(&format!("; not the others: {}", why.join("; ")));
@@ -411,7 +411,11 @@ impl BigQueries {
         let (roster, answer_max) = (self.opener.permitted.links().roster(), self.opener.burst().answer_max);
         roster.turn(SystemClock.steady_us());
         let (workers, bursting) = (roster.workers(), self.bursting());
-        self.on_workers.lock().retain(|(number, ..), _| bursting.iter().any(|(_, one)| one.number == *number));
+        // Those of a query that starts again say where its tasks were.
+        if !self.on_workers.lock().is_empty() {
+            let all = self.that(|_| true);
+            self.on_workers.lock().retain(|(number, ..), _| all.iter().any(|(_, one)| one.number == *number));
+        }
         if let Some(functions) = self.functions.as_ref().filter(|_| !bursting.is_empty()) {
             functions.keep_warm();
         }
