@@ -1,6 +1,7 @@
 //! Queries are altered while they run: nothing is lost or doubled, also after a crash.
 
 use std::io::Cursor;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -191,8 +192,10 @@ fn change_marks_while_events_come(marks: i64, alter: impl Fn(&Engine, i64)) {
             publisher.publish("in/all", &format!("{{\"n\": {sent}}}"));
             sent
         });
-        (1..=marks).for_each(|mark| alter(&engine, mark));
+        // Set also if an alteration fails: the scope waits for the sender.
+        let altered = std::panic::catch_unwind(AssertUnwindSafe(|| (1..=marks).for_each(|mark| alter(&engine, mark))));
         is_done.store(true, Ordering::Relaxed);
+        altered.unwrap_or_else(|failure| std::panic::resume_unwind(failure));
         sender.join().expect("it sends")
     });
     let mut last = 0;
