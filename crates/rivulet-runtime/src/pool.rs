@@ -1,7 +1,7 @@
 //! The pool of workers, with what a process has once for all groups: the clock, the scheduler, and the deadlines of
 //! tasks.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, OnceLock, Weak};
 use std::thread::Thread;
 use std::time::Duration;
@@ -24,8 +24,9 @@ pub(crate) struct Pool {
     pub(crate) closing: Arc<Closing>,
     /// The number of tasks that wait for a worker, run, or wait for room in their sink.
     pub(crate) scheduled: AtomicUsize,
-    /// For how long workers have run tasks, in all, nanoseconds.
+    /// For how long workers have run tasks, in all, nanoseconds, since somebody asked; and whether somebody has.
     pub(crate) busy_ns: AtomicU64,
+    pub(crate) counts_busy: AtomicBool,
     /// Tasks whose sink had no room, or whose group was suspended: at most all tasks.
     pub(crate) blocked: Mutex<Vec<Arc<dyn Runnable>>>,
     pub(crate) deadlines: Deadlines,
@@ -107,6 +108,7 @@ impl Pool {
             closing: Arc::default(),
             scheduled: AtomicUsize::new(0),
             busy_ns: AtomicU64::new(0),
+            counts_busy: AtomicBool::new(false),
             blocked: Mutex::default(),
             deadlines: Deadlines::default(),
             flow_deadlines: Deadlines::default(),

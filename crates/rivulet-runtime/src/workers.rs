@@ -276,8 +276,9 @@ impl Workers {
         !threads.is_empty() && !threads.iter().any(JoinHandle::is_finished)
     }
 
-    /// For how long workers have run tasks so far, in all, microseconds.
+    /// For how long workers have run tasks, in all, since the first call, microseconds.
     pub fn busy_us(&self) -> u64 {
+        self.shared.pool.counts_busy.store(true, Ordering::Relaxed);
         self.shared.pool.busy_ns.load(Ordering::Relaxed) / 1_000
     }
 
@@ -377,12 +378,14 @@ impl Shared {
 
     /// Runs a task that the scheduler has handed out.
     fn run(&self, task: Arc<dyn Runnable>, budget: Budget) {
-        let begun = Instant::now();
+        let begun = self.pool.counts_busy.load(Ordering::Relaxed).then(Instant::now);
         let outcome = catch_unwind(AssertUnwindSafe(|| task.run(budget))).unwrap_or_else(|_| {
             tracing::error!(application = task.name(), "an activation was cut short by a defect in the engine");
             Activation::Ran(0)
         });
-        self.pool.busy_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        if let Some(begun) = begun {
+            self.pool.busy_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
         self.goes_on(task, outcome);
     }
 
