@@ -12,7 +12,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::bursts::{
-    COUNTS, away, check, decisions, has_ended, message, operator, redirect, restart_with, said, with_bids,
+    COUNTS, away, check, decisions, has_ended, message, operator, redirect, restart_with, said, schedule_of_now,
+    with_bids,
 };
 use super::server::{Server, free_port, rivulet, wait, wait_for};
 
@@ -224,7 +225,8 @@ fn why_no_function_comes_is_said_and_the_query_stays() {
     let short = TempDir::new().unwrap();
     let ends_soon = Emulator::start(short.path(), &["--time-limit-s", "12"]);
     let nobody = free_port();
-    type Case<'a> = (SocketAddr, &'a [(&'static str, &'static str)], &'a [&'a str]);
+    let now = schedule_of_now();
+    type Case<'a> = (SocketAddr, &'a [(&'static str, &'a str)], &'a [&'a str]);
     let cases: [Case<'_>; 8] = [
         (
             emulator.address,
@@ -248,11 +250,7 @@ fn why_no_function_comes_is_said_and_the_query_stays() {
         ),
         (
             emulator.address,
-            &[
-                ("RIVULET_BURST_COST_MAX", "0.05"),
-                ("RIVULET_BURST_POLICY", "auto"),
-                ("RIVULET_BURST_OUT_ABOVE_PERCENT", "0"),
-            ],
+            &[("RIVULET_BURST_COST_MAX", "0.05"), ("RIVULET_BURST_SCHEDULE", &now)],
             &["the budget of today is used up: 0.00 of 0.05 dollars are spent or reserved"],
         ),
         (
@@ -279,7 +277,7 @@ fn why_no_function_comes_is_said_and_the_query_stays() {
         // Some have run for a moment; nothing is reserved.
         assert!(known["running"] == 0 && known["spent_today_microdollars"].as_u64() < Some(2_000), "{known}");
         assert!(away(&server, "q").0 == 0 && !has_ended(&server, "q"));
-        if settings.contains(&("RIVULET_BURST_POLICY", "auto")) {
+        if settings.contains(&("RIVULET_BURST_SCHEDULE", &now)) {
             wait("the policy to say it", || decisions(&server).contains(words[0]));
         }
     }

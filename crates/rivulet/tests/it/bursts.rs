@@ -320,13 +320,18 @@ fn server_that_decides(folder: &Path, link: SocketAddr, settings: &[(&'static st
     server
 }
 
-#[test]
-fn a_server_keeps_to_a_schedule_and_a_statement_wins_for_a_while() {
-    let (folder, link) = (TempDir::new().unwrap(), free_port());
+/// A schedule whose time has come, and lasts.
+pub(super) fn schedule_of_now() -> String {
     let minute = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs() / 60 % 1_440;
     let [from, to] =
         [1_380, 720].map(|more| (minute + more) % 1_440).map(|at| format!("{:02}:{:02}", at / 60, at % 60));
-    let (times, slack) = (format!("{from}-{to}"), ("RIVULET_BURST_SLACK_S", "1"));
+    format!("{from}-{to}")
+}
+
+#[test]
+fn a_server_keeps_to_a_schedule_and_a_statement_wins_for_a_while() {
+    let (folder, link) = (TempDir::new().unwrap(), free_port());
+    let (times, slack) = (schedule_of_now(), ("RIVULET_BURST_SLACK_S", "1"));
     let settings = [("RIVULET_BURST_SCHEDULE", times.as_str()), slack];
     let server = server_that_decides(folder.path(), link, &settings, ", rate => 10000");
     wait("the server to want a worker", || decisions(&server).contains("no burst worker is connected"));
