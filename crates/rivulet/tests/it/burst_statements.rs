@@ -183,7 +183,9 @@ fn a_query_without_checkpoints_stays() {
         declare(&engine, folder.path());
         said(&engine, &format!("CREATE QUERY q AS {COUNTS} INTO a WITH (burst => true)"));
         let error = refused(&engine, "ALTER QUERY q REDIRECT ALL TO BURST");
-        assert!(error.kind == ErrorKind::Conflict && error.message.starts_with("the query makes no periodic checkpoints"));
+        assert!(
+            error.kind == ErrorKind::Conflict && error.message.starts_with("the query makes no periodic checkpoints")
+        );
         for explained in ["EXPLAIN QUERY q".into(), format!("EXPLAIN {COUNTS} WITH (burst => true)")] {
             assert_eq!(bursts(&plan(&engine, &explained)), [format!("nothing goes: {}", error.message)]);
         }
