@@ -196,7 +196,7 @@ fn read(bytes: &[u8]) -> Result<BTreeMap<FullName, Secret>, String> {
 }
 
 /// Gives a file another content: after a crash it has either the one or the other.
-fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let partial = path.with_extension("partial");
     let _ = fs::remove_file(&partial);
     let mut file = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&partial)?;

@@ -34,7 +34,7 @@ const RETURN_MAX_US: i64 = 20_000_000;
 const FAREWELL_MAX: Duration = Duration::from_secs(1);
 
 /// Arguments of `rivulet burst-worker`.
-#[derive(Debug, clap::Args)]
+#[derive(Debug, clap::Parser)]
 pub(super) struct BurstWorkerArguments {
     /// The door of the server for links: its link.address
     #[arg(long, value_name = "HOST:PORT")]
@@ -128,7 +128,11 @@ pub(super) fn work(arguments: &BurstWorkerArguments, stop: &AtomicBool) -> Resul
         let (tasks, why) = (counted(left, "task"), "their queries restart from their last checkpoints");
         return Err(CliError::new(format!("the server did not take back {tasks}; {why}")));
     }
-    Ok(told.and_then(|reaches| reaches.err().map(|(why, _)| why)))
+    Ok(match told {
+        Some(Ok(())) => None,
+        Some(Err((why, _))) => Some(why),
+        None => Some("it does not answer".into()),
+    })
 }
 
 /// Plans the query of this name in a script of a server. Sources and sinks are not checked: their credentials are there

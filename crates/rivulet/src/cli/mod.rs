@@ -110,7 +110,7 @@ enum Command {
     Bench(bench::BenchCommand),
     /// Run tasks of a server's big queries here for a while
     BurstWorker(burst_worker::BurstWorkerArguments),
-    /// Make burst workers of functions of a cloud, or try that out
+    /// Package burst workers for AWS Lambda, or emulate Lambda
     #[command(subcommand)]
     Burst(burst::BurstCommand),
     /// Print a script that completes commands in a shell
@@ -119,8 +119,8 @@ enum Command {
 
 /// The program: reads the command line, runs the command, prints its error if it fails.
 pub fn main(start: Start) -> ExitCode {
-    if let Some(runtime) = burst_function::runtime() {
-        return burst_function::run(&runtime);
+    if let Some(code) = burst_function::run() {
+        return code;
     }
     let Arguments { global, command } = match Arguments::try_parse().map_err(placed) {
         Ok(arguments) => arguments,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use rivulet_connectors::connector::Condition;
 
 use crate::api::types::{ApplicationStatus, BigQuery, Checkpoints, Log, Recovery, Status, Worker};
+use crate::burst::lambda::budget::in_dollars;
 use crate::counted::{counted, noun};
 use crate::service::QueryState;
 
@@ -204,7 +205,8 @@ fn text(status: &Status, wide: bool) -> String {
         text.push_str(&log_text(log));
     }
     if let Some(one) = &status.functions {
-        let (name, running, spent, max) = (&one.function, one.running, &one.spent_today, &one.cost_max);
+        let (name, running) = (&one.function, one.running);
+        let [spent, max] = [one.spent_today_microdollars, one.cost_max_microdollars].map(in_dollars);
         let _ =
             writeln!(text, "\nfunction {name}: {running} running, {spent} of {max} dollars spent or reserved today");
         one.last_error.iter().for_each(|error| _ = writeln!(text, "function {name}: {error}"));

@@ -118,24 +118,21 @@ pub const KEYS: &[Key] = &[
     Key { name: "burst.in_below_percent", kind: Kind::Count(0, 99), default: Some("50"), help: "tasks come back if the workers would be busy for less of their time with them; less than burst.out_above_percent" },
     Key { name: "burst.slack_s", kind: Kind::Count(1, 3_600), default: Some("10"), help: "how long the load must be low before tasks come back; also the rest after a failed move, and a tenth of the rest after a statement that moves tasks" },
     Key { name: "burst.schedule", kind: Kind::TimesOfDay, default: None, help: "from when to when on each day, in UTC, all tasks that may go are on burst workers, whatever the policy" },
-    Key { name: "burst.cost_max", kind: Kind::Dollars, default: Some("1"), help: "most dollars a day, in UTC, for functions of burst.lambda; a function is invoked only if the longest time that it may take is paid for with that" },
-    Key { name: "burst.lambda.function", kind: Kind::Text, default: None, help: "name of the function of AWS Lambda that has the zip of `rivulet burst package`; with it the server has burst workers started where none has room" },
+    Key { name: "burst.cost_max", kind: Kind::Dollars, default: Some("1"), help: "most dollars a day, in UTC, for functions of burst.lambda; a function is invoked only if the rest of the budget covers its longest run" },
+    Key { name: "burst.lambda.function", kind: Kind::Text, default: None, help: "name of the function of AWS Lambda that has the zip of `rivulet burst package`; if set, the server starts burst workers when the connected ones have no room" },
     Key { name: "burst.lambda.region", kind: Kind::Text, default: None, help: "its region; AWS_REGION, AWS_DEFAULT_REGION or us-east-1 by default" },
     Key { name: "burst.lambda.endpoint", kind: Kind::Text, default: None, help: "where functions are invoked: that of `rivulet burst emulate`, or a private one; AWS_ENDPOINT_URL_LAMBDA, AWS_ENDPOINT_URL or that of Amazon's region by default" },
-    Key { name: "burst.lambda.access_key_id", kind: Kind::Text, default: None, help: "who asks; AWS_ACCESS_KEY_ID, with what belongs to it, by default" },
+    Key { name: "burst.lambda.access_key_id", kind: Kind::Text, default: None, help: "access key ID; default: AWS_ACCESS_KEY_ID with its secret and session token" },
     Key { name: "burst.lambda.secret_access_key", kind: Kind::Secret, default: None, help: "the secret of this key" },
     Key { name: "burst.lambda.secret_access_key_file", kind: Kind::Path, default: None, help: "file that holds this secret" },
-    Key { name: "burst.lambda.session_token", kind: Kind::Secret, default: None, help: "what belongs to a key that is given for some hours only; it is not renewed" },
-    Key { name: "burst.lambda.session_token_file", kind: Kind::Path, default: None, help: "file that holds this token" },
+    Key { name: "burst.lambda.session_token", kind: Kind::Secret, default: None, help: "session token of temporary credentials; the server does not renew them" },
     Key { name: "burst.lambda.connect", kind: Kind::Text, default: None, help: "host:port at which functions reach the door for links; link.address by default" },
     Key { name: "burst.lambda.workers_max", kind: Kind::Count(1, 1_000), default: Some("8"), help: "most functions at a time" },
-    Key { name: "burst.lambda.memory_mb", kind: Kind::Count(128, 10_240), default: Some("1769"), help: "memory of the function: by this it is paid for, and runs a task at a time for each 1,769 MB, which come with a core" },
-    Key { name: "burst.lambda.limit_s", kind: Kind::Count(1, 900), default: Some("900"), help: "how long a function may take; it ends sooner if its own time limit is shorter" },
-    Key { name: "burst.lambda.idle_s", kind: Kind::Count(1, 900), default: Some("10"), help: "after how long without a task a function ends" },
+    Key { name: "burst.lambda.memory_mb", kind: Kind::Count(128, 10_240), default: Some("1769"), help: "memory of the function; sets its price, and one task at a time per 1,769 MB (one core)" },
+    Key { name: "burst.lambda.limit_s", kind: Kind::Count(1, 900), default: Some("300"), help: "longest run of a function, more than burst.margin_s; a shorter timeout of the function itself wins" },
     Key { name: "burst.lambda.warm", kind: Kind::Count(0, 1_000), default: Some("0"), help: "how many functions are kept warm, which is paid for, while queries run WITH (burst => true)" },
-    Key { name: "burst.lambda.warm_s", kind: Kind::Count(1, 3_600), default: Some("60"), help: "how often these are invoked for that" },
-    Key { name: "burst.lambda.price_gb_s", kind: Kind::Dollars, default: Some("0.0000166667"), help: "dollars for a second with 1,024 MB, as Amazon publishes them for the region" },
-    Key { name: "burst.lambda.price_request", kind: Kind::Dollars, default: Some("0.0000002"), help: "dollars for an invocation" },
+    Key { name: "burst.lambda.warm_s", kind: Kind::Count(1, 3_600), default: Some("240"), help: "how often these are invoked for that" },
+    Key { name: "burst.lambda.price_gb_s", kind: Kind::Dollars, default: Some("0.0000166667"), help: "dollars for a second with 1,024 MB, as Amazon publishes them for the region; each invocation is 0.0000002 more" },
     Key { name: "connections.files_reserved", kind: Kind::Count(0, 1_000_000), default: Some("256"), help: "how many of the files that the process may have open, at most half, are for checkpoints, the log and queries; of the others, MQTT clients may take half, and clients of the REST API and of HTTP sources a quarter each" },
     Key { name: "logins.slow_down", kind: Kind::Switch, default: Some("true"), help: "whether a user whose logins fail at an address waits there, longer and longer up to a minute; right tokens are let in at once in any case" },
     Key { name: "mqtt.embedded.enabled", kind: Kind::Switch, default: None, help: "whether the embedded broker runs; by default when mqtt.broker.url is not set" },
@@ -531,7 +528,7 @@ impl Kind {
                 Value::Bytes(most).to_string().replace('"', "")
             ),
             Self::TimesOfDay => "two times of the day such as \"08:00-09:30\"".into(),
-            Self::Dollars => "dollars such as 2.50, up to 1000000 and in steps of 0.000000000001".into(),
+            Self::Dollars => "dollars such as 2.50, up to 1000000".into(),
             Self::Choice(choices) => one_of(choices),
             Self::Consume => Consume::EXPECTED.into(),
             Self::Policy => one_of(&Policy::ALL.map(|policy| policy.name)),
@@ -549,12 +546,10 @@ pub(super) fn times_of_day(text: &str) -> Option<(u16, u16)> {
     Some((minute(from)?, minute(to)?)).filter(|(from, to)| from != to)
 }
 
-/// An amount in dollars with at most 12 decimals and up to a million, in 10^-12 dollars.
+/// An amount in dollars up to a million, in 10^-12 dollars.
 pub(super) fn dollars(text: &str) -> Option<u64> {
-    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
-    let is_number = !whole.is_empty() && [whole, part].iter().all(|text| text.bytes().all(|b| b.is_ascii_digit()));
-    let digits = Some(format!("{whole}{part:0<12}")).filter(|_| is_number && whole.len() <= 7 && part.len() <= 12)?;
-    digits.parse().ok().filter(|&amount| amount <= 1_000_000_000_000_000_000)
+    let amount = text.parse::<f64>().ok().filter(|amount| (0.0..=1e6).contains(amount))?;
+    Some((amount * 1e12).round() as u64)
 }
 
 fn one_of(choices: &[&str]) -> String {
@@ -658,7 +653,7 @@ mod tests {
     fn dollars_are_read_exactly() {
         let read = ["0", "2.5", "0.0000166667", "1000000", "0.000000000001"].map(dollars);
         assert_eq!(read, [0, 2_500_000_000_000, 16_666_700, 1_000_000_000_000_000_000, 1].map(Some));
-        for wrong in ["", ".", ".5", "-1", "1e3", "1000000.1", "0.0000000000001", "99999999", "$1", "1,5"] {
+        for wrong in ["", ".", "-1", "1000000.1", "99999999", "NaN", "$1", "1,5"] {
             assert_eq!(dollars(wrong), None, "{wrong}");
         }
     }

@@ -46,43 +46,27 @@ const FOLDER: &str = "checkpoint.folder";
 /// The function that is a burst worker: the key.
 const FUNCTION: &str = "burst.lambda.function";
 
-/// What every program that uses a bucket takes from the environment, where it is not said otherwise; the first of a key
-/// that is there counts.
+/// What every program that uses a bucket or a function takes from the environment, where it is not said otherwise, by
+/// the end of the key; `{}` is the service. The first of a key that is there counts.
 const AWS_VARIABLES: [(&str, &str); 13] = [
-    ("checkpoint.s3.endpoint", "AWS_ENDPOINT_URL_S3"),
-    ("checkpoint.s3.endpoint", "AWS_ENDPOINT_URL"),
-    ("checkpoint.s3.region", "AWS_REGION"),
-    ("checkpoint.s3.region", "AWS_DEFAULT_REGION"),
-    ("checkpoint.s3.access_key_id", "AWS_ACCESS_KEY_ID"),
-    ("checkpoint.s3.secret_access_key", "AWS_SECRET_ACCESS_KEY"),
-    ("checkpoint.s3.session_token", "AWS_SESSION_TOKEN"),
-    ("checkpoint.s3.role_arn", "AWS_ROLE_ARN"),
-    ("checkpoint.s3.web_identity_token_file", "AWS_WEB_IDENTITY_TOKEN_FILE"),
-    ("checkpoint.s3.sts_endpoint", "AWS_ENDPOINT_URL_STS"),
-    ("checkpoint.s3.container_credentials", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
-    ("checkpoint.s3.container_credentials", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
-    ("checkpoint.s3.container_token_file", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
+    ("endpoint", "AWS_ENDPOINT_URL_{}"),
+    ("endpoint", "AWS_ENDPOINT_URL"),
+    ("region", "AWS_REGION"),
+    ("region", "AWS_DEFAULT_REGION"),
+    ("access_key_id", "AWS_ACCESS_KEY_ID"),
+    ("secret_access_key", "AWS_SECRET_ACCESS_KEY"),
+    ("session_token", "AWS_SESSION_TOKEN"),
+    ("role_arn", "AWS_ROLE_ARN"),
+    ("web_identity_token_file", "AWS_WEB_IDENTITY_TOKEN_FILE"),
+    ("sts_endpoint", "AWS_ENDPOINT_URL_STS"),
+    ("container_credentials", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"),
+    ("container_credentials", "AWS_CONTAINER_CREDENTIALS_FULL_URI"),
+    ("container_token_file", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"),
 ];
 
-/// The same of functions.
-const LAMBDA_VARIABLES: [(&str, &str); 7] = [
-    ("burst.lambda.endpoint", "AWS_ENDPOINT_URL_LAMBDA"),
-    ("burst.lambda.endpoint", "AWS_ENDPOINT_URL"),
-    ("burst.lambda.region", "AWS_REGION"),
-    ("burst.lambda.region", "AWS_DEFAULT_REGION"),
-    ("burst.lambda.access_key_id", "AWS_ACCESS_KEY_ID"),
-    ("burst.lambda.secret_access_key", "AWS_SECRET_ACCESS_KEY"),
-    ("burst.lambda.session_token", "AWS_SESSION_TOKEN"),
-];
-
-/// What says who asks a bucket. Once one of them is set, none is taken from the environment of other programs.
-const S3_CREDENTIALS: [&str; 5] = [
-    "checkpoint.s3.access_key_id",
-    "checkpoint.s3.role_arn",
-    "checkpoint.s3.web_identity_token_file",
-    "checkpoint.s3.container_credentials",
-    "checkpoint.s3.instance_role",
-];
+/// What says who asks. Once one of them is set, none is taken from the environment of other programs.
+const AWS_CREDENTIALS: [&str; 5] =
+    ["access_key_id", "role_arn", "web_identity_token_file", "container_credentials", "instance_role"];
 
 /// Variables of this prefix that are no keys: they belong to commands.
 const OTHER_VARIABLES: [&str; 8] = [
@@ -267,16 +251,10 @@ pub struct LambdaConfig {
     pub memory_mb: usize,
     /// How long a function may take.
     pub limit: Duration,
-    /// After how long without a task it ends.
-    pub idle: Duration,
-    /// How many are kept warm.
-    pub warm: usize,
-    /// How often they are invoked for that.
-    pub warm_period: Duration,
+    /// How many are kept warm, and how often they are invoked for that.
+    pub warm: (usize, Duration),
     /// The price of a second with 1,024 MB.
     pub price_gb_s: u64,
-    /// The price of an invocation.
-    pub price_request: u64,
     /// The most that functions may cost on a day.
     pub cost_max: u64,
 }
@@ -737,11 +715,10 @@ impl Values {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         self.values.entry("workers").or_insert((Value::Count(cores as u64), Origin::Default));
         if self.text(FOLDER).is_some_and(|place| place.starts_with(BucketName::SCHEME)) {
-            self.complete_aws("checkpoint.s3.region", (&AWS_VARIABLES, &S3_CREDENTIALS), environment)?;
+            self.complete_aws("checkpoint.s3.region", "S3", environment)?;
         }
         if self.values.contains_key(FUNCTION) {
-            let names = (&LAMBDA_VARIABLES[..], &["burst.lambda.access_key_id"][..]);
-            self.complete_aws("burst.lambda.region", names, environment)?;
+            self.complete_aws("burst.lambda.region", "LAMBDA", environment)?;
         }
         Ok(())
     }
@@ -750,22 +727,24 @@ impl Values {
     fn complete_aws(
         &mut self,
         region: &'static str,
-        (variables, credentials): (&[(&'static str, &str)], &[&str]),
+        service: &str,
         environment: &[(OsString, OsString)],
     ) -> Result<(), ConfigError> {
-        let is_set = |name: &&str| self.values.get(*name).is_some_and(|(_, origin)| *origin != Origin::Default);
-        let has_credentials = credentials.iter().any(is_set);
-        for &(name, variable) in variables {
-            let is_place = name.ends_with("endpoint") || name.ends_with("region");
-            let is_set = self.values.contains_key(name) || self.values.contains_key(format!("{name}_file").as_str());
+        let name_of = |end: &str| region.replace("region", end);
+        let is_set = |name: String| self.values.get(&*name).is_some_and(|(_, origin)| *origin != Origin::Default);
+        let has_credentials = AWS_CREDENTIALS.iter().any(|end| is_set(name_of(end)));
+        for (end, variable) in AWS_VARIABLES {
+            let (name, variable) = (name_of(end), variable.replace("{}", service));
+            let is_place = end.ends_with("endpoint") || end == "region";
+            let is_set = self.values.contains_key(&*name) || self.values.contains_key(format!("{name}_file").as_str());
             // A secret belongs to its key: they come from one place.
             if is_set || (has_credentials && !is_place) {
                 continue;
             }
-            let given = environment.iter().find(|(known, value)| known == variable && !value.is_empty());
+            let given = environment.iter().find(|(known, value)| *known == *variable && !value.is_empty());
             let Some(key) = KEYS.iter().find(|key| key.name == name) else { continue };
             if let Some((_, value)) = given {
-                self.set(key, &Written::Text(&value.to_string_lossy()), Origin::Environment(variable.to_owned()))?;
+                self.set(key, &Written::Text(&value.to_string_lossy()), Origin::Environment(variable))?;
             }
         }
         self.values.entry(region).or_insert((Value::Text("us-east-1".into()), Origin::Default));
@@ -1128,39 +1107,46 @@ impl Values {
         let Some(function) = self.text(FUNCTION) else { return Ok(None) };
         let key = |name: &str| format!("burst.lambda.{name}");
         let (text, number) = (|name: &str| self.text(&key(name)), |name: &str| self.number(&key(name)));
-        let seconds = |name: &str| Duration::from_secs(number(name) as u64);
         let Some(link) = link else { return Err(both(FUNCTION, "link.address")) };
-        if !function.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte)) {
-            let message = format!("{FUNCTION} is {function:?}, which is no name of a function");
-            return Err(contradiction(message, "write its name alone, without account, region and version"));
-        }
         let (Some(id), Some(secret)) = (text("access_key_id"), self.secret(&key("secret_access_key"))?) else {
-            let hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or burst.lambda.access_key_id and \
-                        burst.lambda.secret_access_key_file";
+            let hint = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or these keys of burst.lambda";
             return Err(contradiction(format!("{FUNCTION} is {function}, and there are no credentials for it"), hint));
         };
-        let connect = text("connect").unwrap_or_else(|| link.address.to_string());
-        if link.address.ip().is_unspecified() && text("connect").is_none() {
-            let message = format!("link.address is {connect}, which functions cannot dial");
-            return Err(contradiction(message, "set burst.lambda.connect to a host and a port that lead there"));
-        }
         let region = text("region").unwrap_or_default();
         let endpoint = text("endpoint").unwrap_or_else(|| format!("https://lambda.{region}.amazonaws.com"));
+        let endpoint = endpoint.trim_end_matches('/').to_owned();
+        let connect = text("connect").unwrap_or_else(|| link.address.to_string());
+        let (door, limit_s) = (link.address.ip(), number("limit_s"));
+        // An endpoint without TLS is on this machine, and so are its functions.
+        let is_here = endpoint.starts_with("http:");
+        let is_url = is_safe_url(&endpoint) && endpoint.matches('/').count() == 2 && !endpoint.contains(['?', '@']);
+        let place =
+            connect.rsplit_once(':').filter(|(host, port)| !host.contains(['/', ' ']) && port.parse::<u16>().is_ok());
+        let is_name = function.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+        let reaches = text("connect").is_some() || !(door.is_unspecified() || (door.is_loopback() && !is_here));
+        let is_long = limit_s > self.number("burst.margin_s");
+        let checks = [
+            (is_name, FUNCTION, &function, "write its name alone, without account, region and version"),
+            (is_url, "burst.lambda.endpoint", &endpoint, "write https:// and a host; http:// is for this machine only"),
+            (reaches, "link.address", &connect, "set burst.lambda.connect to a host and a port that lead there"),
+            (place.is_some(), "burst.lambda.connect", &connect, "write HOST:PORT, without http://"),
+            (is_long, "burst.lambda.limit_s", &limit_s.to_string(), "write more than burst.margin_s, or no task goes"),
+        ];
+        if let Some((_, name, value, hint)) = checks.into_iter().find(|(fits, ..)| !*fits) {
+            return Err(contradiction(format!("{name} is {value}, which functions cannot use"), hint));
+        }
         let price = |key: &str| self.text(key).and_then(|text| dollars(&text)).unwrap_or_default();
         Ok(Some(LambdaConfig {
             function,
             region,
-            endpoint: endpoint.trim_end_matches('/').to_owned(),
+            endpoint,
             key: (id, secret, self.secret(&key("session_token"))?),
             connect: (connect, link.tls.is_some()),
             workers_max: number("workers_max"),
             memory_mb: number("memory_mb"),
-            limit: seconds("limit_s"),
-            idle: seconds("idle_s"),
-            warm: number("warm"),
-            warm_period: seconds("warm_s"),
+            limit: Duration::from_secs(limit_s as u64),
+            warm: (number("warm"), Duration::from_secs(number("warm_s") as u64)),
             price_gb_s: price("burst.lambda.price_gb_s"),
-            price_request: price("burst.lambda.price_request"),
             cost_max: price("burst.cost_max"),
         }))
     }

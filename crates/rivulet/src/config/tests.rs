@@ -442,30 +442,47 @@ fn a_bucket_that_cannot_be_used_is_said() {
 #[test]
 fn a_function_is_configured_with_the_usual_variables_and_what_does_not_fit_is_said() {
     let function = |file: &str| {
-        Fixture::new(&format!("[link]\naddress = \"127.0.0.1:7117\"\n[burst]\ncost_max = 2.5\n{file}"))
+        Fixture::new(&format!("[link]\naddress = \"192.0.2.1:7117\"\n[burst]\ncost_max = 2.5\n{file}"))
             .environment("AWS_REGION", "eu-central-1")
             .environment("AWS_ACCESS_KEY_ID", "kim")
             .environment("AWS_SECRET_ACCESS_KEY", "rose")
     };
     let named = "[burst.lambda]\nfunction = \"f\"\n";
+    let here = function(&format!("{named}endpoint = \"http://127.0.0.1:9001\"")).flag("link.address", "127.0.0.1:1");
+    assert!(here.load().is_ok());
     let loaded = function(named).load().expect("a configuration");
     let lambda = loaded.config.burst.lambda.expect("a function");
     assert_eq!(
         (lambda.endpoint.as_str(), lambda.connect.0.as_str()),
-        ("https://lambda.eu-central-1.amazonaws.com", "127.0.0.1:7117")
+        ("https://lambda.eu-central-1.amazonaws.com", "192.0.2.1:7117")
     );
     assert_eq!((lambda.key.0.as_str(), lambda.key.1.reveal(), lambda.cost_max), ("kim", "rose", 2_500_000_000_000));
     assert_eq!(function("").load().expect("a configuration").config.burst.lambda, None);
     for (fixture, message, hint) in [
-        (function("[burst.lambda]\nfunction = \"a:b\""), "which is no name of a function", "its name alone"),
+        (function("[burst.lambda]\nfunction = \"a:b\""), "burst.lambda.function is a:b, which", "its name alone"),
+        (
+            function(&format!("{named}endpoint = \"127.0.0.1:9001\"")),
+            "burst.lambda.endpoint is 127.0.0.1:9001",
+            "https://",
+        ),
+        (function(&format!("{named}endpoint = \"http://192.0.2.1:9001\"")), "endpoint is http://192.0.2.1", "https://"),
+        (
+            function(&format!("{named}endpoint = \"https://server.example/x\"")),
+            "endpoint is https://server",
+            "https://",
+        ),
+        (function(&format!("{named}connect = \"server.example\"")), "connect is server.example, which", "HOST:PORT"),
+        (function(&format!("{named}connect = \"http://server.example:1\"")), "connect is http://server.", "HOST:PORT"),
+        (function(&format!("{named}limit_s = 20")), "burst.lambda.limit_s is 20, which", "burst.margin_s"),
+        (function(named).flag("link.address", "127.0.0.1:1"), "link.address is 127.0.0.1:1", "burst.lambda.connect"),
         (
             function(named).flag("link.address", "0.0.0.0:1"),
-            "0.0.0.0:1, which functions cannot dial",
+            "0.0.0.0:1, which functions cannot use",
             "burst.lambda.connect",
         ),
         (function(&format!("{named}access_key_id = \"lee\"")), "there are no credentials for it", "AWS_ACCESS_KEY_ID"),
         (Fixture::new(named), "only one of burst.lambda.function and link.address is set", "set both"),
-        (function(&format!("{named}price_request = \"free\"")), "expected dollars such as 2.50", "--keys"),
+        (function(&format!("{named}price_gb_s = \"free\"")), "expected dollars such as 2.50", "--keys"),
     ] {
         let (said, told) = fixture.error();
         assert!(said.contains(message) && told.contains(hint), "{said}: {told}");

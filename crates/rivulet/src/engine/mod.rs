@@ -415,17 +415,15 @@ impl Engine {
             server_id,
             is_stopped.clone(),
         );
-        let mut big_queries = BigQueries::new(
+        let big_queries = Arc::new(BigQueries::new(
             opener,
             catalog.clone(),
             queries.clone(),
             tables.clone(),
             checkpoints.clone(),
             memory,
-            starts,
-        );
-        big_queries.functions = Functions::open(&config, &is_stopped)?;
-        let big_queries = Arc::new(big_queries);
+            (starts, Functions::open(&config, &is_stopped)?),
+        ));
         let coordinator = Arc::new(Coordinator {
             checkpoints: checkpoints.clone(),
             way_out,

@@ -61,13 +61,11 @@ pub struct FunctionStatus {
     pub running: u64,
     /// How often it was invoked since the start.
     pub invoked: u64,
-    /// Dollars that are spent today, in UTC, or reserved for those that run.
-    pub spent_today: String,
-    /// The same in millionths, rounded down.
+    /// What is spent today, in UTC, or reserved for those that run, in millionths of a dollar.
     pub spent_today_microdollars: u64,
-    /// Most dollars a day.
-    pub cost_max: String,
-    /// Why one was not invoked or has failed last.
+    /// The most that may be spent on a day.
+    pub cost_max_microdollars: u64,
+    /// What went wrong since functions were invoked last, or why they were not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
 }

@@ -147,6 +147,7 @@ fn the_reference_of_the_metrics_is_current() {
         ("RIVULET_MQTT_EMBEDDED_ADDRESS", mqtt.to_string()),
         ("RIVULET_LINK_ADDRESS", free_port().to_string()),
         ("RIVULET_BURST_LAMBDA_FUNCTION", "f".to_owned()),
+        ("RIVULET_BURST_LAMBDA_CONNECT", "server.example:7117".to_owned()),
         ("RIVULET_BURST_LAMBDA_ACCESS_KEY_ID", "id".to_owned()),
         ("RIVULET_BURST_LAMBDA_SECRET_ACCESS_KEY", "secret".to_owned()),
     ];

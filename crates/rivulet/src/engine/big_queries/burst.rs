@@ -180,41 +180,47 @@ impl BigQueries {
         let mut workers = roster.workers();
         let may_stay = |one: &WorkerInfo| !self.ends_soon(one.ends_us);
         let free = workers.iter().filter(|one| may_stay(one)).map(|one| one.threads.saturating_sub(one.tickets));
-        let (lacks, mut no_function) = (wanted.len().saturating_sub(free.sum()), Vec::new());
-        if let Some(functions) = self.functions.as_ref().filter(|_| lacks > 0) {
-            no_function = functions.fetch(lacks, roster, self.opener.burst());
-            workers = roster.workers();
+        let script = |&stage: &usize| (stage, self.script_of(name, meant, stage));
+        let (scripts, fingerprint) =
+            (meant.stages.iter().map(script).collect::<BTreeMap<_, _>>(), meant.plan.fingerprint());
+        let is_over = || self.opener.is_stopped() || meant.flow().ended().is_some();
+        let (mut asked, mut why) = (Vec::new(), Vec::new());
+        if let Some(functions) = &self.functions {
+            let may_go = |(stage, _): &&(usize, usize)| scripts[stage].1.is_none() || functions.are_private();
+            let lacks = wanted.iter().filter(may_go).count().saturating_sub(free.sum());
+            if lacks > 0 {
+                why.extend(functions.fetch(lacks, roster, is_over));
+                workers = roster.workers();
+            }
         }
         let none = match workers.is_empty() {
             true => "no burst worker is connected",
             false => "the burst workers that are connected end too soon",
         };
-        let none = || match no_function.is_empty() {
-            true => ServiceError::new(ErrorKind::Unavailable, none)
-                .with_hint("start one on another machine: rivulet burst-worker --connect HOST:PORT"),
-            false => {
-                let message = format!("{none}, and none was started: {}", no_function.join("; "));
-                ServiceError::new(ErrorKind::Unavailable, message).with_hint("rivulet status shows what functions cost")
-            }
-        };
         workers.retain(may_stay);
-        let script = |&stage: &usize| (stage, self.script_of(name, meant, stage));
-        let (scripts, fingerprint) =
-            (meant.stages.iter().map(script).collect::<BTreeMap<_, _>>(), meant.plan.fingerprint());
-        let (mut asked, mut why) = (Vec::new(), Vec::new());
+        if workers.is_empty() {
+            why.insert(0, none.into());
+            return Err(ServiceError::new(ErrorKind::Unavailable, why.join("; "))
+                .with_hint("start one on another machine: rivulet burst-worker --connect HOST:PORT"));
+        }
+        // More tasks than threads may be what somebody wants who starts workers. Functions are started by the thread.
+        let has_room = |one: &WorkerInfo| self.functions.is_none() || one.tickets < one.threads;
         for &place in wanted {
-            if workers.is_empty() {
-                return Err(none());
-            }
             let (script, with_credentials) = &scripts[&place.0];
             // The one that has the least to do.
+            let is_private = workers.iter().any(|one| one.is_private);
             let may_know = workers.iter_mut().filter(|one| with_credentials.is_none() || one.is_private);
-            let worker = may_know.min_by_key(|one| (one.tickets + 1) * 1_000 / one.threads.max(1));
+            let worker =
+                may_know.filter(|one| has_room(one)).min_by_key(|one| (one.tickets + 1) * 1_000 / one.threads.max(1));
             let Some(worker) = worker else {
-                let source = with_credentials.as_deref().unwrap_or_default();
-                why.push(format!(
-                    "the source '{source}' has credentials, and no burst worker has an encrypted connection"
-                ));
+                why.push(match with_credentials.as_ref().filter(|_| !is_private) {
+                    Some(source) => {
+                        format!(
+                            "the source '{source}' has credentials, and no burst worker has an encrypted connection"
+                        )
+                    }
+                    None => "the burst workers have no thread free".into(),
+                });
                 continue;
             };
             worker.tickets += 1;
@@ -241,7 +247,6 @@ impl BigQueries {
             }
         }
         let tickets: Vec<u64> = asked.iter().map(|(_, ticket, _)| *ticket).collect();
-        let is_over = || self.opener.is_stopped() || meant.flow().ended().is_some();
         roster.wait(&tickets, self.opener.burst().answer_max, is_over);
         let mut held = Vec::new();
         for (place, ticket, on) in asked {

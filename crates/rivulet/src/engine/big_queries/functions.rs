@@ -1,10 +1,11 @@
 //! Burst workers that the server has started by itself, as functions of a cloud: when, how many, and what they cost.
 //!
 //! What must hold: a function is invoked only if the budget has all that it may cost, and there are never more than are
-//! configured.
+//! configured. After a failure none is invoked for a while, whichever query asks.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,16 +13,26 @@ use parking_lot::Mutex;
 use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::Clock;
 
-use crate::burst::lambda::budget::{Budget, in_dollars};
-use crate::burst::lambda::{Event, Lambda, Run, START_MAX, WARM};
-use crate::burst::roster::Roster;
+use crate::burst::lambda::budget::Budget;
+use crate::burst::lambda::{Event, Lambda, START_MAX, WARM, threads};
+use crate::burst::roster::{Roster, WorkerInfo};
 use crate::config::{BurstConfig, Config};
+use crate::counted::counted;
 use crate::data_folder::FUNCTIONS;
 use crate::service::{ErrorKind, FunctionStatus, ServiceError};
 
+/// For how long no function is invoked after a failure, and at most; twice as long after each further one.
+const RESTS: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
+
+/// How long others are waited for once a function has come. Much less than [`IDLE_S`](crate::burst::lambda::IDLE_S), or
+/// that one is gone before it has a task.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// The functions of a server.
 pub(in crate::engine) struct Functions {
+    burst: BurstConfig,
     lambda: Lambda,
+    /// Locked before the state, and while the disk is written.
     budget: Mutex<Budget>,
     state: Mutex<State>,
     /// Whether the server stops: what a function costs that ends later stays reserved.
@@ -30,134 +41,168 @@ pub(in crate::engine) struct Functions {
 
 #[derive(Default)]
 struct State {
-    running: usize,
-    invoked: u64,
-    last_error: Option<String>,
+    /// The names of functions that run, and since when; `None` if one is only kept warm.
+    running: BTreeMap<String, Option<Instant>>,
     warmed: Option<Instant>,
+    invoked: u64,
+    /// How long the rest after the last failure is, nothing if a function has come as a worker since, and its end.
+    rest: Duration,
+    rests_until: Option<Instant>,
+    last_error: Option<String>,
 }
 
-/// Hears that functions have ended, by their names, and why if they have failed.
-type Ended = mpsc::Sender<(String, Option<String>)>;
+impl State {
+    fn rests(&self) -> bool {
+        self.rests_until.is_some_and(|until| Instant::now() < until)
+    }
+}
+
+/// A function that is invoked. However its thread ends, what it cost is settled.
+struct Call {
+    functions: Arc<Functions>,
+    event: Event,
+    reserved: u64,
+    /// What [`Lambda::invoke`] returns.
+    ended: (Option<Duration>, Result<(), String>),
+}
+
+impl Call {
+    fn act(mut self, until: Instant) {
+        self.ended = (Some(Duration::MAX), Err("the server has failed to invoke it".into()));
+        self.ended = self.functions.lambda.invoke(&self.event, until);
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        let (functions, (billed, done)) = (&*self.functions, &self.ended);
+        let cost = billed.map_or(0, |billed| functions.lambda.cost(billed).min(self.reserved));
+        if !functions.is_stopped.load(Ordering::Acquire)
+            && let Err(problem) = functions.budget.lock().settle(self.reserved, cost, SystemClock.now_us())
+        {
+            tracing::warn!("{problem}");
+        }
+        let mut state = functions.state.lock();
+        state.running.remove(&self.event.name);
+        let Err(problem) = done else { return };
+        // The first one of an attempt speaks for all.
+        if self.event.margin_s.is_some() && !state.rests() {
+            state.rest = (state.rest * 2).clamp(RESTS.0, RESTS.1);
+            state.rests_until = Some(Instant::now() + state.rest);
+            let why = format!("{problem}; no other one is invoked for {} s", state.rest.as_secs());
+            tracing::warn!("{why}");
+            state.last_error = Some(why);
+        }
+        state.last_error.get_or_insert_with(|| problem.clone());
+    }
+}
 
 impl Functions {
-    /// Those that are configured, if any are.
+    /// Opens the configured function, if there is one.
     ///
     /// # Errors
-    /// It is not known what they have cost, or this machine cannot speak TLS.
+    /// This machine cannot speak TLS.
     pub(in crate::engine) fn open(
         config: &Config,
-        is_stopped: &Arc<AtomicBool>,
+        stopped: &Arc<AtomicBool>,
     ) -> Result<Option<Arc<Self>>, ServiceError> {
         let Some(lambda) = config.burst.lambda.clone() else { return Ok(None) };
-        let budget = Budget::open(config.data_dir.join(FUNCTIONS), lambda.cost_max);
-        let opened = budget.and_then(|budget| Ok((Mutex::new(budget), Lambda::new(lambda)?)));
-        let (budget, lambda) =
-            opened.map_err(|problem| ServiceError::new(ErrorKind::Unavailable, format!("burst.lambda: {problem}")))?;
-        Ok(Some(Arc::new(Self { lambda, budget, state: Mutex::default(), is_stopped: is_stopped.clone() })))
+        let budget = Budget::open(config.data_dir.join(FUNCTIONS), lambda.cost_max, SystemClock.now_us());
+        let failed = |problem| ServiceError::new(ErrorKind::Unavailable, format!("burst.lambda: {problem}"));
+        let (lambda, budget, state) = (Lambda::new(lambda).map_err(failed)?, Mutex::new(budget), Mutex::default());
+        Ok(Some(Arc::new(Self { burst: config.burst.clone(), lambda, budget, state, is_stopped: stopped.clone() })))
     }
 
-    /// Has functions started that have room for so many tasks, and waits until they have come as workers, as long as a
-    /// worker may take to answer. Returns why some have not come, in words.
-    pub(super) fn fetch(self: &Arc<Self>, tasks: usize, roster: &Roster, burst: &BurstConfig) -> Vec<String> {
-        const LOOK_PERIOD: Duration = Duration::from_millis(10);
-        let (config, deadline) = (&self.lambda.config, Instant::now() + burst.answer_max);
-        let run = Run {
-            connect: config.connect.0.clone(),
-            tls: config.connect.1,
-            name: String::new(),
-            threads: self.lambda.threads(),
-            idle_s: config.idle.as_secs(),
-            limit_s: config.limit.as_secs(),
-            margin_s: burst.margin.as_secs(),
+    /// Whether credentials may go to a function: its connection is encrypted, or on this machine.
+    pub(super) fn are_private(&self) -> bool {
+        let (connect, is_encrypted) = &self.lambda.config.connect;
+        *is_encrypted || connect.parse().is_ok_and(|address: std::net::SocketAddr| address.ip().is_loopback())
+    }
+
+    /// Invokes functions that have room for so many tasks, and waits until they have come as workers: for the first one
+    /// as long as a worker may take to answer, for the others a moment longer. Returns why some have not come.
+    pub(super) fn fetch(self: &Arc<Self>, tasks: usize, roster: &Roster, is_over: impl Fn() -> bool) -> Option<String> {
+        let (config, answer_max) = (&self.lambda.config, self.burst.answer_max);
+        let mut deadline = Instant::now() + answer_max;
+        let coming = |workers: &[WorkerInfo]| {
+            let is_coming = |(name, since): &(&String, &Option<Instant>)| {
+                since.is_some_and(|since| since.elapsed() < answer_max) && !workers.iter().any(|one| one.name == **name)
+            };
+            Vec::from_iter(self.state.lock().running.iter().filter(is_coming).map(|(name, _)| name.clone()))
         };
-        let (ended, ends) = mpsc::channel();
-        let room = config.workers_max.saturating_sub(self.state.lock().running);
-        let count = tasks.div_ceil(run.threads).min(room.max(1));
-        let started = (0..count).map(|_| self.start(Some(&run), config.limit, deadline, &ended));
-        let (mut waited, mut why) = (Vec::new(), Vec::new());
-        started.for_each(|started| started.map_or_else(|problem| why.push(problem), |name| waited.push(name)));
-        while !waited.is_empty() && Instant::now() < deadline && !self.is_stopped.load(Ordering::Acquire) {
-            let come = roster.workers();
-            waited.retain(|name| !come.iter().any(|one| one.name == *name));
-            for (name, problem) in ends.try_iter() {
-                waited.retain(|one| *one != name);
-                why.extend(problem);
+        let state = self.state.lock();
+        if state.rests() {
+            return state.last_error.clone();
+        }
+        drop(state);
+        let count = tasks.div_ceil(threads(config.memory_mb)).saturating_sub(coming(&roster.workers()).len());
+        self.start(count, Some(self.burst.margin), deadline);
+        let mut waited = coming(&roster.workers());
+        while !waited.is_empty() && Instant::now() < deadline && !is_over() {
+            thread::sleep(Duration::from_millis(10));
+            let workers = roster.workers();
+            if waited.iter().any(|name| workers.iter().any(|one| one.name == *name)) {
+                deadline = deadline.min(Instant::now() + GRACE);
+                self.state.lock().rest = Duration::ZERO;
             }
-            thread::sleep(LOOK_PERIOD);
+            waited = coming(&workers);
         }
-        if !waited.is_empty() {
-            why.push(format!("{} of the function '{}' did not come in time", waited.len(), config.function));
+        let mut state = self.state.lock();
+        if state.last_error.is_none() && !waited.is_empty() {
+            let functions = counted(waited.len() as u64, "function");
+            state.last_error = Some(format!("{functions} '{}' did not connect in time", config.function));
         }
-        self.state.lock().last_error = why.last().cloned();
-        why.dedup();
-        why
+        state.last_error.clone()
     }
 
     /// Invokes functions so that some stay warm, if it is time to.
     pub(super) fn keep_warm(self: &Arc<Self>) {
-        let config = &self.lambda.config;
-        let lacks = {
-            let mut state = self.state.lock();
-            if state.warmed.is_some_and(|since| since.elapsed() < config.warm_period) {
-                return;
-            }
-            state.warmed = Some(Instant::now());
-            config.warm.saturating_sub(state.running)
-        };
-        let (ended, _) = mpsc::channel();
-        let problem = (0..lacks).find_map(|_| self.start(None, WARM, Instant::now(), &ended).err());
-        problem.into_iter().for_each(|problem| self.state.lock().last_error = Some(problem));
-    }
-
-    /// Invokes a function in a thread of its own, which may take up to `limit`. Returns its name.
-    fn start(
-        self: &Arc<Self>,
-        run: Option<&Run>,
-        limit: Duration,
-        until: Instant,
-        ended: &Ended,
-    ) -> Result<String, String> {
-        let (reserved, config, mut state) =
-            (self.lambda.cost(limit + START_MAX), &self.lambda.config, self.state.lock());
-        if state.running >= config.workers_max {
-            return Err(format!("burst.lambda.workers_max is {}, and as many functions run", config.workers_max));
+        let ((warm, period), mut state) = (self.lambda.config.warm, self.state.lock());
+        let count = warm.saturating_sub(state.running.len());
+        if count == 0 || state.rests() || state.warmed.is_some_and(|since| since.elapsed() < period) {
+            return;
         }
-        self.budget.lock().reserve(reserved, SystemClock.now_us())?;
-        state.running += 1;
-        state.invoked += 1;
-        // Another server may have had as many.
-        let name = format!("{}-{:x}-{}", config.function, SystemClock.now_us() / 1_000, state.invoked);
-        drop(state);
-        let run = run.map(|run| Run { name: name.clone(), ..run.clone() });
-        let event = Event { version: env!("CARGO_PKG_VERSION").into(), run };
-        let (functions, ended, of_thread) = (self.clone(), ended.clone(), name.clone());
-        let act = move || {
-            let (billed, done) = functions.lambda.invoke(&event, until);
-            functions.end(reserved, billed, done.as_ref().err());
-            // Nobody may wait for it any more.
-            let _ = ended.send((of_thread, done.err()));
-        };
-        let started = thread::Builder::new().name("rivulet-function".into()).spawn(act);
-        started.map(|_| name).map_err(|error| {
-            let problem = format!("no thread can be started: {error}");
-            self.end(reserved, None, Some(&problem));
-            problem
-        })
+        state.warmed = Some(Instant::now());
+        let functions = self.clone();
+        // The caller hears workers, and does not wait for the disk.
+        let start = move || functions.start(count, None, Instant::now());
+        let _ = thread::Builder::new().name("rivulet-warm".into()).spawn(start);
     }
 
-    /// A function has ended, took so long if it was invoked, and failed if there is a reason.
-    fn end(&self, reserved: u64, billed: Option<Duration>, problem: Option<&String>) {
-        let cost = billed.map_or(0, |billed| self.lambda.cost(billed).min(reserved));
-        if !self.is_stopped.load(Ordering::Acquire)
-            && let Err(problem) = self.budget.lock().settle(reserved, cost, SystemClock.now_us())
-        {
-            tracing::warn!("{problem}");
+    /// Invokes so many functions, each in a thread of its own, as far as there is room: as workers that end their tasks
+    /// this long before their own end, or only to be kept warm.
+    fn start(self: &Arc<Self>, count: usize, margin: Option<Duration>, until: Instant) {
+        let config = &self.lambda.config;
+        let reserved = self.lambda.cost(margin.map_or(WARM, |_| config.limit) + START_MAX);
+        // Locked until all are counted: two that start functions do not find the same room.
+        let (mut budget, state) = (self.budget.lock(), self.state.lock());
+        // After a failure one shows whether it is over.
+        let count = if state.rest.is_zero() { count } else { count.min(1) };
+        let room =
+            margin.map_or(count, |_| config.workers_max.saturating_sub(state.running.values().flatten().count()));
+        drop(state);
+        let (granted, mut why) = budget.reserve(reserved, count.min(room), SystemClock.now_us());
+        if count > room {
+            why = Some(format!("burst.lambda.workers_max is {}, and as many functions run", config.workers_max));
         }
         let mut state = self.state.lock();
-        state.running -= 1;
-        if let Some(problem) = problem {
-            tracing::warn!("a function has failed: {problem}");
-            state.last_error = Some(problem.clone());
+        state.last_error = why;
+        let mut call = || {
+            state.invoked += 1;
+            // Another server may have had as many.
+            let name = format!("{}-{:x}-{}", config.function, SystemClock.now_us() / 1_000, state.invoked);
+            state.running.insert(name.clone(), margin.map(|_| Instant::now()));
+            let (version, connect) = (env!("CARGO_PKG_VERSION").into(), config.connect.clone());
+            let (memory_mb, limit_s, margin_s) =
+                (config.memory_mb, config.limit.as_secs(), margin.map(|one| one.as_secs()));
+            let event = Event { version, connect, name, memory_mb, limit_s, margin_s };
+            Call { functions: self.clone(), event, reserved, ended: (None, Err("no thread can be started".into())) }
+        };
+        let calls = Vec::from_iter((0..granted).map(|_| call()));
+        drop((state, budget));
+        for call in calls {
+            // Without a thread the call is dropped, and says so.
+            let _ = thread::Builder::new().name("rivulet-function".into()).spawn(move || call.act(until));
         }
     }
 
@@ -167,11 +212,10 @@ impl Functions {
         let state = self.state.lock();
         FunctionStatus {
             function: self.lambda.config.function.clone(),
-            running: state.running as u64,
+            running: state.running.len() as u64,
             invoked: state.invoked,
-            spent_today: in_dollars(spent),
             spent_today_microdollars: spent / 1_000_000,
-            cost_max: in_dollars(self.lambda.config.cost_max),
+            cost_max_microdollars: self.lambda.config.cost_max / 1_000_000,
             last_error: state.last_error.clone(),
         }
     }

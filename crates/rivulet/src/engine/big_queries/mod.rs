@@ -207,7 +207,7 @@ impl BigQueries {
         tables: Arc<ReferenceTables>,
         checkpoints: Option<Arc<Checkpoints>>,
         memory: MemoryBound,
-        starts: Starts,
+        (starts, functions): (Starts, Option<Arc<Functions>>),
     ) -> Self {
         let (claimed, released, changing, selects, on_workers, known) = Default::default();
         Self {
@@ -223,7 +223,7 @@ impl BigQueries {
             changing,
             selects,
             on_workers,
-            functions: None,
+            functions,
             known,
             has_some: Default::default(),
         }
