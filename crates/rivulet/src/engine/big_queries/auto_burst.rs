@@ -16,7 +16,6 @@ use super::{BigQueries, OneQuery};
 use crate::burst::moves;
 use crate::burst::policy::{DAY, Reading};
 use crate::service::{ErrorKind, FullName, QueryState, ServiceError};
-use crate::times::at;
 
 /// For how many times the slack the policy rests after a statement.
 const RESTS: i64 = 10;
