@@ -447,7 +447,7 @@ fn one_without_the_right_is_refused() {
     assert_eq!((nobody.end(), other.end()), (Some(1), Some(1)));
     let hint = "make one there (`rivulet token create USER`), and give it to the sink (`token => SECRET NAME`) or the \
                 command (`--token-file FILE`)";
-    told("nobody", &format!("not connected to {link}: the server asks for credentials: {hint}"));
+    told("nobody", &format!("the other side has refused the connection: the server asks for credentials: {hint}"));
     told("other", "the user of the token may not administer the server, which a burst worker needs");
     told("log", "a burst worker has come");
     let log = said(folder.path(), "log");
