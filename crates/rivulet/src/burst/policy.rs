@@ -331,7 +331,10 @@ mod tests {
         let found = (1..30).find_map(|second| Some((second, played.play(low)?)));
         let (second, (share, why)) = found.unwrap();
         assert!((11..=13).contains(&second) && share == 0.0, "{second}: {share}");
-        assert_eq!(why, "the workers and the burst workers together were less than 50 % busy for 10 s, now 30 %");
+        assert_eq!(
+            why,
+            "the server's workers and the burst workers together were less than 50 % busy for 10 s, now 30 %"
+        );
         // A task that is full there would be full at home.
         played.moves(1.0, 1.0);
         assert_eq!(played.until(30, Second { fullest: 99, ..low }), None);
