@@ -211,7 +211,7 @@ fn a_function_has_as_many_tasks_as_threads_and_the_answer_says_why_others_stay()
     let server = with_bids(server, 150_000);
     let window = create(&server, "bid");
     let moved = redirect(&server, &format!("ALTER QUERY q REDIRECT {window} TO BURST"));
-    let why = "; not the others: burst.lambda.workers_max is 1, and as many functions run; the burst workers have no \
+    let why = "; not the others: burst.lambda.workers_max is 1, and more are needed; the burst workers have no \
                thread free";
     assert!(moved.starts_with("query q: 2 of 4 tasks are on burst workers now: ") && moved.ends_with(why), "{moved}");
     check(&server, folder.path());

@@ -181,12 +181,10 @@ impl Functions {
         let room =
             margin.map_or(count, |_| config.workers_max.saturating_sub(state.running.values().flatten().count()));
         drop(state);
-        let (granted, mut why) = budget.reserve(reserved, count.min(room), SystemClock.now_us());
-        if count > room {
-            why = Some(format!("burst.lambda.workers_max is {}, and as many functions run", config.workers_max));
-        }
+        let (granted, why) = budget.reserve(reserved, count.min(room), SystemClock.now_us());
+        let is_full = || format!("burst.lambda.workers_max is {}, and more are needed", config.workers_max);
         let mut state = self.state.lock();
-        state.last_error = why;
+        state.last_error = why.or_else(|| (count > room).then(is_full));
         let mut call = || {
             state.invoked += 1;
             // Another server may have had as many.
