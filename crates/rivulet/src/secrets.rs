@@ -4,16 +4,14 @@
 //! copy of a catalog, log, error and answer. When a change is answered, it is on disk.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 
-use crate::catalog::OWNER_ONLY;
-use crate::data_folder::SECRETS;
+use crate::data_folder::{SECRETS, replace};
 use crate::service::{ErrorKind, FullName, SecretInfo, ServiceError, Tenant};
 
 /// The form of the file.
@@ -195,16 +193,6 @@ fn read(bytes: &[u8]) -> Result<BTreeMap<FullName, Secret>, String> {
     Ok(saved.secrets.into_iter().map(entry).collect())
 }
 
-/// Gives a file another content: after a crash it has either the one or the other.
-pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let partial = path.with_extension("partial");
-    let _ = fs::remove_file(&partial);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&partial)?;
-    file.write_all(content).and_then(|()| file.sync_all())?;
-    fs::rename(&partial, path)?;
-    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
-}
-
 /// Reads bytes as the file of secrets, for tests with any bytes. Returns what is wrong with them.
 pub fn try_read(bytes: &[u8]) -> Option<String> {
     read(bytes).err()
@@ -215,6 +203,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::catalog::OWNER_ONLY;
 
     #[test]
     fn secrets_outlive_the_process_in_a_file_of_their_owner() {

@@ -22,6 +22,12 @@ pub(crate) mod home;
 pub(crate) mod restored;
 pub mod archive;
 
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+use crate::catalog::OWNER_ONLY;
 pub use crate::config::CHECKPOINTS;
 
 /// The folder in a data folder for the data that a backup of a running server needs while it is written.
@@ -47,3 +53,13 @@ pub const SPOOLS: &str = "links";
 
 /// The folder of the embedded broker's data in a data folder.
 pub const MQTT: &str = "mqtt";
+
+/// Gives a file another content: after a crash it has either the one or the other.
+pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
+    let partial = path.with_extension("partial");
+    let _ = fs::remove_file(&partial);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&partial)?;
+    file.write_all(content).and_then(|()| file.sync_all())?;
+    fs::rename(&partial, path)?;
+    path.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+}

@@ -8,7 +8,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-use crate::secrets::replace;
+use crate::data_folder::replace;
 
 /// Microseconds of a day.
 const DAY_US: i64 = 86_400_000_000;
