@@ -16,7 +16,7 @@ use rivulet_dataflow::Clock;
 use crate::burst::lambda::budget::Budget;
 use crate::burst::lambda::{Event, Lambda, START_MAX, WARM, threads};
 use crate::burst::roster::{Roster, WorkerInfo};
-use crate::config::{BurstConfig, Config};
+use crate::config::Config;
 use crate::counted::counted;
 use crate::data_folder::FUNCTIONS;
 use crate::service::{ErrorKind, FunctionStatus, ServiceError};
@@ -30,7 +30,9 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// The functions of a server.
 pub(in crate::engine) struct Functions {
-    burst: BurstConfig,
+    /// How long a worker may take to answer, and how long before its end its tasks come back.
+    answer_max: Duration,
+    margin: Duration,
     lambda: Lambda,
     /// Locked before the state, and while the disk is written.
     budget: Mutex<Budget>,
@@ -109,8 +111,14 @@ impl Functions {
         let Some(lambda) = config.burst.lambda.clone() else { return Ok(None) };
         let budget = Budget::open(config.data_dir.join(FUNCTIONS), lambda.cost_max, SystemClock.now_us());
         let failed = |problem| ServiceError::new(ErrorKind::Unavailable, format!("burst.lambda: {problem}"));
-        let (lambda, budget, state) = (Lambda::new(lambda).map_err(failed)?, Mutex::new(budget), Mutex::default());
-        Ok(Some(Arc::new(Self { burst: config.burst.clone(), lambda, budget, state, is_stopped: stopped.clone() })))
+        Ok(Some(Arc::new(Self {
+            answer_max: config.burst.answer_max,
+            margin: config.burst.margin,
+            lambda: Lambda::new(lambda).map_err(failed)?,
+            budget: Mutex::new(budget),
+            state: Mutex::default(),
+            is_stopped: stopped.clone(),
+        })))
     }
 
     /// Whether credentials may go to a function: its connection is encrypted, or on this machine.
@@ -122,7 +130,7 @@ impl Functions {
     /// Invokes functions that have room for so many tasks, and waits until they have come as workers: for the first one
     /// as long as a worker may take to answer, for the others a moment longer. Returns why some have not come.
     pub(super) fn fetch(self: &Arc<Self>, tasks: usize, roster: &Roster, is_over: impl Fn() -> bool) -> Option<String> {
-        let (config, answer_max) = (&self.lambda.config, self.burst.answer_max);
+        let (config, answer_max) = (&self.lambda.config, self.answer_max);
         let mut deadline = Instant::now() + answer_max;
         let coming = |workers: &[WorkerInfo]| {
             let is_coming = |(name, since): &(&String, &Option<Instant>)| {
@@ -136,7 +144,7 @@ impl Functions {
         }
         drop(state);
         let count = tasks.div_ceil(threads(config.memory_mb)).saturating_sub(coming(&roster.workers()).len());
-        self.start(count, Some(self.burst.margin), deadline);
+        self.start(count, Some(self.margin), deadline);
         let mut waited = coming(&roster.workers());
         while !waited.is_empty() && Instant::now() < deadline && !is_over() {
             thread::sleep(Duration::from_millis(10));
