@@ -60,11 +60,11 @@ fn how(plan: &QueryPlan, (index, stage): (usize, &Stage)) -> Result<String, Stri
 /// What a row of the stage at an index costs here and on the wire, as measured so far: whether it pays to send it, and
 /// the figures in words. `None` before they say something.
 fn price(plan: &QueryPlan, (index, stage): (usize, &Stage), tasks: &[TaskReport]) -> Option<(bool, String)> {
-    let sum = |one: fn(&TaskReport) -> u64| tasks.iter().filter(|task| task.stage == index).map(one).sum::<u64>();
+    let tasks = || tasks.iter().filter(|task| task.stage == index);
+    let sum = |of: fn(&TaskReport) -> u64| tasks().map(of).sum::<u64>();
+    let of_first =
+        |of: fn(&OperatorReport) -> u64| tasks().filter_map(|task| task.operators.first()).map(of).sum::<u64>();
     let rows = sum(|task| task.rows_in);
-    let of_first = |of: fn(&OperatorReport) -> u64| {
-        tasks.iter().filter(|task| task.stage == index).filter_map(|task| task.operators.first()).map(of).sum::<u64>()
-    };
     let is_measured =
         rows >= MEASURED_ROWS_MIN && of_first(|one| one.rows_in) >= MEASURED_BATCH_MIN * of_first(|one| one.batches);
     let (here_ns, back) =

@@ -205,10 +205,10 @@ impl BigQueries {
         }
         // More tasks than threads may be what somebody wants who starts workers. Functions are started by the thread.
         let has_room = |one: &WorkerInfo| self.functions.is_none() || one.tickets < one.threads;
+        let is_private = workers.iter().any(|one| one.is_private);
         for &place in wanted {
             let (script, with_credentials) = &scripts[&place.0];
             // The one that has the least to do.
-            let is_private = workers.iter().any(|one| one.is_private);
             let may_know = workers.iter_mut().filter(|one| with_credentials.is_none() || one.is_private);
             let worker =
                 may_know.filter(|one| has_room(one)).min_by_key(|one| (one.tickets + 1) * 1_000 / one.threads.max(1));
@@ -417,10 +417,12 @@ impl BigQueries {
         roster.turn(SystemClock.steady_us());
         let (workers, bursting) = (roster.workers(), self.bursting());
         // Those of a query that starts again say where its tasks were.
-        if !self.on_workers.lock().is_empty() {
-            let all = self.that(|_| true);
-            self.on_workers.lock().retain(|(number, ..), _| all.iter().any(|(_, one)| one.number == *number));
+        let mut on = self.on_workers.lock();
+        if !on.is_empty() {
+            let known: BTreeSet<u64> = self.known.lock().queries.values().map(|one| one.number).collect();
+            on.retain(|(number, ..), _| known.contains(number));
         }
+        drop(on);
         if let Some(functions) = self.functions.as_ref().filter(|_| !bursting.is_empty()) {
             functions.keep_warm();
         }
