@@ -215,9 +215,7 @@ impl Engine {
             }
             Statement::RedirectQuery { name, operators, ratio } => {
                 let done = self.big_queries.move_tasks(&full(&name), &operators, ratio);
-                let done = done.map_err(|error| at(error, &name))?;
-                tracing::info!(query = full(&name).in_log(), "{done}");
-                Ok(said(format!("query {name}: {done}")))
+                Ok(said(format!("query {name}: {}", done.map_err(|error| at(error, &name))?)))
             }
             Statement::ShowBursts { of_workers: true, like, limit } => {
                 Ok(answers::burst_workers(self.burst_workers(tenant), like.as_deref(), rows_max(limit)))

@@ -36,8 +36,13 @@ impl BigQueries {
             // A paused query comes back only.
             (share == 0.0 || one.life.state() == QueryState::Running).then_some((name, one, share, why))
         };
+        // All are measured before one of them moves.
         let decided: Vec<_> = self.bursting().into_iter().filter_map(decide).collect();
-        let _ = decided.iter().any(|(name, one, share, why)| self.carry_out(name, one, *share, why));
+        for (name, one, share, why) in decided {
+            if self.carry_out(&name, &one, share, &why) {
+                break;
+            }
+        }
     }
 
     /// What a query has done so far; `None` if its tasks cannot move.
@@ -131,12 +136,12 @@ impl BigQueries {
         let has_moved = done.as_ref().err().is_none_or(is_late);
         if let Some(one) = one.filter(|_| has_moved) {
             self.moved(name, ratio.unwrap_or(0.0));
-            let mut known = one.automatic.lock();
+            let (mut known, message) = (one.automatic.lock(), done.as_ref().unwrap_or_else(|error| &error.message));
             if policy.decides() {
+                tracing::info!(query = name.in_log(), "{message}");
                 known.policy.rest(SystemClock.steady_us() + policy.slack_us * RESTS);
                 known.tell_rest(name, "a statement has moved tasks");
             } else {
-                let message = done.as_ref().unwrap_or_else(|error| &error.message);
                 known.tell(name, &format!("a statement: {message}"));
             }
         }
