@@ -28,7 +28,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use parking_lot::{Mutex, RwLock};
-use rivulet_dataflow::slot_host::renumber;
+use rivulet_dataflow::slot_host::{Absences, renumber};
 use rivulet_dataflow::{
     Clock, Cut, Event, Inbox, InputIndex, LogPosition, LoggedEvent, Push, QueryId, Reason, Slot, SlotTable, StateError,
     StateFrame, StateSelection,
@@ -107,6 +107,8 @@ pub struct Group {
     strays: AtomicU64,
     /// The number of moves of queries, to another task or another slot.
     moves: AtomicU64,
+    /// The ranges of the log that are not for some of the queries; each task has them too. Locked before `free`.
+    absences: Mutex<Absences>,
 }
 
 impl Group {
@@ -145,6 +147,7 @@ impl Group {
             label: Mutex::default(),
             strays: AtomicU64::new(0),
             moves: AtomicU64::new(0),
+            absences: Mutex::default(),
         })
     }
 

@@ -46,6 +46,20 @@ impl Absences {
         self.by_query.values_mut().flatten().for_each(|away| away.end = away.end.min(position));
     }
 
+    /// Forgets the absences that end at this position or before; whether there was any.
+    pub fn forget_before(&mut self, position: LogPosition) -> bool {
+        let mut is_any = false;
+        self.by_query.retain(|_, ranges| {
+            ranges.retain(|away| {
+                let stays = away.end > position;
+                is_any |= !stays;
+                stays
+            });
+            !ranges.is_empty()
+        });
+        is_any
+    }
+
     fn has(&self, query: QueryId, position: LogPosition) -> bool {
         self.by_query.get(&query).is_some_and(|ranges| ranges.iter().any(|away| away.contains(&position)))
     }
@@ -301,8 +315,9 @@ mod tests {
         assert_eq!(away(&progress, Some(7)), (10..20).chain(30..50).collect::<Vec<_>>());
         assert!(away(&progress, Some(8)).is_empty() && away(&progress, None).is_empty());
         absences.end_at(40);
-        progress.set_absences(Some(Arc::new(absences)));
+        progress.set_absences(Some(Arc::new(absences.clone())));
         assert_eq!(away(&progress, Some(7)), (10..20).chain(30..40).collect::<Vec<_>>());
+        assert!(!absences.forget_before(19) && absences.forget_before(20) && !absences.forget_before(20));
         assert!(!progress.may_repeat(stamp(40, 0)) && !progress.may_repeat(0));
     }
 

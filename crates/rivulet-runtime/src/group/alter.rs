@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use arrow::array::RecordBatch;
-use rivulet_dataflow::{QueryId, Slot, SlotHost, StateError, StateMap};
+use rivulet_dataflow::{LogPosition, QueryId, Slot, SlotHost, StateError, StateMap};
 
 use super::Group;
 use super::place::{Place, SPILLED};
@@ -45,6 +45,14 @@ impl Group {
         places.sort_unstable();
         let is_meant = |task: usize, slot| places.binary_search(&Place { task: task as u32, slot }.pack()).is_ok();
         self.all_tasks().any(|(index, task)| task.inbox().lock().slots().any(|slot| is_meant(index, slot)))
+    }
+
+    /// The lowest and the highest log position of the events that wait for the query in a slot; `None` if none of the
+    /// log does.
+    pub fn waiting_positions(&self, slot: Slot) -> Option<(LogPosition, LogPosition)> {
+        let _still = self.free.lock();
+        let place = self.place(slot)?;
+        self.task(place.task as usize)?.inbox().lock().positions_of(place.slot)
     }
 
     /// Changes the parameters of queries to rows of `parameters`. The group is [suspended](Group::suspend), and no

@@ -104,6 +104,7 @@ impl Group {
     pub fn migrate_from(&self, before: &Self, migration: &StateMigration<'_>) -> Result<(), StateError> {
         let quiesce = before.settings.rest.is_quiesced() && self.settings.rest.is_quiesced();
         assert!(quiesce, "who is taken over stands still, and who takes over too");
+        *self.absences.lock() = before.absences.lock().clone();
         let (mut free, _still) = (self.free.lock(), before.free.lock());
         assert_eq!(self.tasks.count(), 0, "who takes over has no queries yet");
         let places = boxcar::Vec::new();

@@ -105,12 +105,41 @@ impl Group {
         }
     }
 
+    /// A query that was paused goes on behind this position of the log. It gets the events that wait for it, which came
+    /// before the pause, and of the others none up to the position. It is alone in its slot, and the group is
+    /// suspended.
+    pub fn go_on_behind(&self, slot: Slot, query: QueryId, position: LogPosition) {
+        let Some((_, newest)) = self.waiting_positions(slot).filter(|(_, newest)| *newest < position) else {
+            return self.begin_behind(&[slot], position);
+        };
+        let mut absences = self.absences.lock();
+        absences.add(query, newest + 1..position + 1);
+        self.spread(&absences);
+    }
+
     /// Sets the absences of queries: ranges of the log that are not for them. Replaces those set before.
-    pub fn set_absences(&self, absences: &Arc<Absences>) {
-        let _still = self.free.lock();
-        for (_, task) in self.all_tasks() {
-            task.lock().host.set_absences(absences);
+    pub fn set_absences(&self, absences: Absences) {
+        let mut of_group = self.absences.lock();
+        *of_group = absences;
+        self.spread(&of_group);
+    }
+
+    /// Forgets the absences of before this position of the log; whether there was any. The group has had all events
+    /// before it.
+    pub fn forget_absences(&self, position: LogPosition) -> bool {
+        let mut absences = self.absences.lock();
+        let is_any = absences.forget_before(position);
+        if is_any {
+            self.spread(&absences);
         }
+        is_any
+    }
+
+    /// Gives each task the absences of the group.
+    fn spread(&self, absences: &Absences) {
+        let shared = Arc::new(absences.clone());
+        let _still = self.free.lock();
+        self.all_tasks().for_each(|(_, task)| task.lock().host.set_absences(&shared));
     }
 
     /// Restores the saved state of queries. `slot_of` gives the slot of a query that still exists; the group has had no

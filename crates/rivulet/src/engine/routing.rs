@@ -340,8 +340,10 @@ impl Routing {
     /// [quiesced](Routing::quiesced).
     pub(super) fn passed_to(&self, running: &Running, slot: Slot) -> LogPosition {
         let end = self.event_log.end();
-        let shared = self.shared_group_of(running).filter(|_| self.shares(running, slot));
-        shared.and_then(|shared| shared.oldest_position()).map_or(end, |oldest| oldest.min(end))
+        let topics = topics_of(running, &[slot]);
+        let shared = self.shared.lock();
+        let oldest = topics.iter().flatten().filter_map(|topic| shared.oldest_for(running, slot, topic)).min();
+        oldest.map_or(end, |oldest| oldest.min(end))
     }
 
     /// Whether the query in a slot reads a topic that many queries read.

@@ -188,6 +188,9 @@ impl Coordinator {
             let altered_to = has_all.then(|| self.catalog.alteration_next()).and_then(Result::ok);
             (running, all, altered_to)
         };
+        for running in &running {
+            running.group.forget_absences(position);
+        }
         let all: BTreeSet<ApplicationNumber> = all.into_iter().collect();
         let numbers: BTreeSet<ApplicationNumber> = running.iter().map(|running| running.number).collect();
         let mut incomplete: BTreeSet<ApplicationNumber> = all.difference(&numbers).copied().collect();

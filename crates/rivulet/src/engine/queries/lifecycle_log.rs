@@ -262,7 +262,7 @@ impl Queries {
         }
         for (number, absences) in absences {
             if let Some(running) = self.applications.numbered(number) {
-                running.group.set_absences(&Arc::new(absences.clone()));
+                running.group.set_absences(absences.clone());
                 state.absences.push((running, absences));
             }
         }
@@ -302,7 +302,7 @@ impl Queries {
         let end = self.event_log.end();
         for (running, mut absences) in ended {
             absences.end_at(end);
-            running.group.set_absences(&Arc::new(absences));
+            running.group.set_absences(absences);
         }
     }
 

@@ -154,7 +154,8 @@ impl Queries {
             for (piece, inputs) in joined.chunks(at_once).zip(inputs.chunks(at_once)) {
                 let new: Vec<Slot> = piece.iter().filter(|one| one.is_new).map(|one| one.slot).collect();
                 let add_routes = || self.routing.add_routes_of_new(running, piece, inputs);
-                let from = self.route_since(running, &new, since, add_routes);
+                let begin_behind = |position| running.group.begin_behind(&new, position);
+                let from = self.route_since(running, since, add_routes, begin_behind);
                 if running.reads_log() && from != since {
                     later.extend(ranges_in(&queries, &joined, &new).map(|(first, last)| (first, last, from)));
                 }
@@ -175,13 +176,13 @@ impl Queries {
     }
 
     /// Routes events to slots that got none so far, by `add_routes`. Returns the position of the log from which on they
-    /// get events: `since`, or a higher one.
+    /// get events: `since`, or a higher one. `begin_behind` makes them skip events up to a position.
     fn route_since(
         &self,
         running: &Running,
-        slots: &[Slot],
         since: LogPosition,
         add_routes: impl FnOnce() -> LogPosition,
+        begin_behind: impl FnOnce(LogPosition),
     ) -> LogPosition {
         let may_be_earlier = running.group.is_behind() || self.routing.shared_group_of(running).is_some();
         if !running.reads_log() || !may_be_earlier {
@@ -190,7 +191,7 @@ impl Queries {
         // Rows of shared topics may be of earlier events. None is processed until it is known which these are.
         let _suspended = running.group.suspended();
         let from = add_routes().max(since);
-        running.group.begin_behind(slots, from.saturating_sub(1));
+        begin_behind(from.saturating_sub(1));
         from
     }
 
@@ -312,7 +313,8 @@ impl Queries {
             let topics = topics_of(&running, &[slot]);
             self.companion_begins(&[id], &topics);
             let add_routes = || self.routing.add_routes(&running, &[slot], &topics);
-            let from = self.route_since(&running, &[slot], at.unwrap_or_default(), add_routes);
+            let go_on_behind = |position| running.group.go_on_behind(slot, id, position);
+            let from = self.route_since(&running, at.unwrap_or_default(), add_routes, go_on_behind);
             // The query has none of the events that came while the catalog was written.
             if at.is_some_and(|at| at != from)
                 && let Err(error) = self.catalog.set_paused(&[id], false, Some(from))

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::Schema;
 use rivulet_connectors::mqtt::{InboxId, Route, Router};
-use rivulet_dataflow::{Chain, Cut, QueryId, Slot};
+use rivulet_dataflow::{Chain, Cut, LogPosition, QueryId, Slot};
 use rivulet_runtime::{Group, GroupParts, InboxLimits, Overflow, TaskParts, Workers};
 
 use super::running::{InputShape, Running};
@@ -147,6 +147,17 @@ impl SharedInputs {
     pub(super) fn topic_of(&self, running: &Running, topic: &str) -> Option<(Arc<Group>, Slot)> {
         let input = self.inputs.get(&running.shape.as_ref()?.signature)?;
         Some((input.group.clone(), input.topic(topic)?))
+    }
+
+    /// The lowest position of the log of the events of a topic that a query in a slot is yet to get from there; `None`
+    /// if there are none, or it is not shared.
+    pub(super) fn oldest_for(&self, running: &Running, slot: Slot, topic: &str) -> Option<LogPosition> {
+        let input = self.inputs.get(&running.shape.as_ref()?.signature)?;
+        let of_topic = input.topic(topic)?;
+        // Nothing is in the hands of a worker: it waits to be decoded, or to be handed on.
+        let _suspended = input.group.suspended();
+        let to_decode = input.group.waiting_positions(of_topic).map(|(oldest, _)| oldest);
+        to_decode.into_iter().chain(input.readers.oldest_for(&running.group, slot, of_topic)).min()
     }
 
     /// Calls `each` with every slot of an application that reads the topic in this slot of the inbox of a shared input.

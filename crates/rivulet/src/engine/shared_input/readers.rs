@@ -147,6 +147,25 @@ impl Readers {
         self.waiting.lock().succeed(&before.group, &after.group);
     }
 
+    /// The lowest position of the log of what is yet to be handed on to a query in a slot, which reads this topic.
+    pub(super) fn oldest_for(&self, group: &Arc<Group>, slot: Slot, topic: Slot) -> Option<LogPosition> {
+        let waiting = self.waiting.lock();
+        let of_batch = |(batch, from): &(Batch, usize)| {
+            let rows = (*from..batch.rows()).filter(|&row| batch.slots[row] == topic);
+            rows.map(|row| batch.position(row)).collect::<Vec<_>>()
+        };
+        let of_rows = |(_, rows): &(Arc<Group>, Picked)| {
+            let meant = rows.slots().iter().enumerate().filter(|(_, of)| **of == slot);
+            meant.map(|(row, _)| rows.position(row)).collect::<Vec<_>>()
+        };
+        let is_target = || waiting.targets.iter().any(|(of, target)| Arc::ptr_eq(of, group) && *target == slot);
+        let undecoded = waiting.undecoded.iter().filter(|one| one.topic == topic);
+        let undecoded = undecoded.filter(|one| !one.has_targets || is_target()).map(|one| one.position);
+        let picked = waiting.rows.iter().filter(|(of, _)| Arc::ptr_eq(of, group)).flat_map(of_rows);
+        let all = waiting.batches.iter().flat_map(of_batch).chain(picked).chain(undecoded);
+        all.filter(|&position| position > 0).min()
+    }
+
     /// Waits until no rows are being handed on.
     pub(super) fn await_rows(&self) {
         drop(self.known.write());

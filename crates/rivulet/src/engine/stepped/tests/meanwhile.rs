@@ -9,12 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::thread::JoinHandle;
 
 use rivulet_connectors::mqtt::{Pending, Received};
-use rivulet_dataflow::Push;
+use rivulet_dataflow::{LogPosition, Push};
+use rivulet_runtime::Group;
 use tempfile::TempDir;
 
 use super::{copy, replay, run, run_tasks, start};
 use crate::engine::Engine;
-use crate::service::{Caller, ErrorKind, Parameter, ParameterValue, QueryChange, QueryRequest, SUBMIT_BATCH_MAX};
+use crate::service::{
+    Caller, ErrorKind, Parameter, ParameterValue, QueryChange, QueryRequest, SUBMIT_BATCH_MAX, Tenant,
+};
 use crate::trial::network::Results;
 
 const APPLICATION: &str = "CREATE APPLICATION echoes (device TEXT, low BIGINT, name TEXT)
@@ -222,7 +225,8 @@ fn each_of_many_queries_created_at_once_has_its_events() {
 #[test]
 fn queries_that_are_created_paused_and_resumed_have_their_events() {
     let mut busy = Busy::new();
-    // The topic of the first device is shared.
+    // The crowd is equal, so it has one slot. A topic is shared once enough of the queries below have slots of their
+    // own.
     let crowd: Vec<Query> = (0..CROWD).map(|query| (0, 0, format!("crowd{query}"))).collect();
     create(&busy.engine, &crowd);
     busy.begin(3);
@@ -333,4 +337,69 @@ fn a_query_shares_no_slot_that_has_yet_to_get_earlier_events() {
     let all = by_query(results.take());
     assert_eq!(all.get("equal").map(Vec::as_slice), Some(&["{\"n\":200}".to_owned()][..]), "it came behind the first");
     assert_eq!(all["crowd0"], ["{\"n\":100}", "{\"n\":200}"]);
+}
+
+/// An engine whose queries read shared topics: `one`, with all events of device 0, and others with few of them. A
+/// second application, `others`, reads device 1.
+fn start_shared(folder: &Path) -> (Arc<Engine>, Arc<Results>) {
+    std::fs::create_dir(folder.join("before")).expect("a folder");
+    let (engine, results) = start(&folder.join("before"), folder);
+    replay(&engine);
+    run(&engine, APPLICATION);
+    run(&engine, &APPLICATION.replace("echoes", "others"));
+    let crowd = (0..CROWD).map(|query| (0, 1_000 + query as i64, format!("crowd{query}")));
+    create(&engine, &crowd.chain([(0, 0, "one".into())]).collect::<Vec<_>>());
+    for low in 0..CROWD {
+        let values = format!("device => '1', low => {low}, name => 'other{low}'");
+        run(&engine, &format!("CREATE QUERY other{low} FROM APPLICATION others WITH ({values})"));
+    }
+    assert_eq!(engine.queries.routing.shared_counts().0, 2);
+    (engine, results)
+}
+
+fn group(engine: &Engine, application: &str) -> Arc<Group> {
+    let found = engine.queries.applications.find(&Tenant::default().named(application));
+    found.expect("an application").group.clone()
+}
+
+#[test]
+fn who_is_paused_keeps_what_it_had_while_an_earlier_event_of_another_topic_waits() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (engine, results) = start_shared(folder.path());
+    let others = group(&engine, "others");
+    others.close_intake();
+    for (device, n) in [(1, 50), (0, 60)] {
+        assert!(send(&engine, &mut Pending::default(), device, n));
+    }
+    run_tasks(&engine);
+    let mut given = results.take();
+    assert_eq!(by_query(given.clone())["one"], ["{\"n\":60}"], "the others have yet to get the event before");
+    run(&engine, "PAUSE QUERY one");
+    others.go_on();
+    run_until_idle(&engine);
+    given.extend(results.take());
+    compare(given, &BTreeMap::new(), folder.path());
+}
+
+#[test]
+fn who_is_resumed_has_what_waited_when_it_was_paused_and_nothing_that_came_meanwhile() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (engine, results) = start_shared(folder.path());
+    let send = |n| assert!(send(&engine, &mut Pending::default(), 0, n));
+    send(1);
+    // It is decoded, and waits for the query.
+    assert!(engine.run_one(|_| 0, std::time::Duration::MAX));
+    run(&engine, "PAUSE QUERY one");
+    // It waits to be decoded, for the others.
+    send(2);
+    run(&engine, "RESUME QUERY one");
+    send(3);
+    assert!(results.take().is_empty());
+    run_until_idle(&engine);
+    let given = results.take();
+    assert_eq!(by_query(given.clone())["one"], ["{\"n\":1}", "{\"n\":3}"]);
+    compare(given, &BTreeMap::new(), folder.path());
+    run(&engine, "CHECKPOINT");
+    let has_absences = group(&engine, "echoes").forget_absences(LogPosition::MAX);
+    assert!(!has_absences, "a checkpoint forgets what it has no use for");
 }
