@@ -31,6 +31,10 @@ const MOVED_RATE: u64 = 100_000;
 /// So long after a burst begins or ends, something is done about it.
 const DECISION: Duration = Duration::from_secs(1);
 
+/// Tasks come back once results are at most so much later than before the burst, or after a part in any case.
+const BEHIND: Duration = Duration::from_millis(500);
+const BEHIND_LOOK_PERIOD: Duration = Duration::from_millis(250);
+
 /// How long the server's processor time is looked at for one rate, at most; and as long is not looked before.
 const LOOK_S_MAX: u64 = 5;
 
@@ -149,6 +153,7 @@ fn measure(query: &Query, feed: Feed, baseline: Baseline, unscaled: &Seen) -> Re
     }
     sleep_until(part / 2);
     let cpu_share = cell.cores((begun + part).saturating_duration_since(Instant::now())) / baseline.cores();
+    let (calm, mut burst_cores) = (cell.behind()?, None);
     if baseline.bursts() {
         let operators = cell.redirected(baseline)?;
         sleep_until(part + DECISION);
@@ -159,7 +164,15 @@ fn measure(query: &Query, feed: Feed, baseline: Baseline, unscaled: &Seen) -> Re
         }
         let (time, said) = cell.send(baseline.migrates(), &operators);
         (move_ms, moves) = (Some(time.as_secs_f64() * 1e3), said);
+        let (used_s, since) = (cell.used_s(), Instant::now());
+        sleep_until(2 * part);
+        let (now_s, seconds) = (cell.used_s(), since.elapsed().as_secs_f64());
+        burst_cores = Some([0, 1].map(|place| (now_s[place] - used_s[place]) / seconds));
         sleep_until(2 * part + DECISION);
+        // What waits would wait for the server alone.
+        while cell.behind()? > calm + BEHIND && begun.elapsed() < 3 * part {
+            std::thread::sleep(BEHIND_LOOK_PERIOD);
+        }
         match cell.bring_back(baseline.migrates()) {
             Ok(_) => cell.workers.clear(),
             // They stay to the end.
@@ -176,6 +189,7 @@ fn measure(query: &Query, feed: Feed, baseline: Baseline, unscaled: &Seen) -> Re
         baseline,
         rate: feed.rate,
         cpu_share,
+        burst_cores,
         latency_peak_ms: latency_ms[begin..].iter().copied().fold(0.0, f64::max),
         latency_ms_p99: seen.latencies.percentile_us(99.0) as f64 / 1e3,
         recovered_s: recovered_s(&latency_ms, begin, 2 * begin),

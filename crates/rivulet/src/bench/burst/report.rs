@@ -33,7 +33,7 @@ pub enum Baseline {
     R1,
     /// All tasks are redirected, with their state, to workers that wait
     R2,
-    /// Tasks are redirected to workers that wait; what merges partial results stays
+    /// Tasks are redirected to workers that wait: those without state first, then those with state that pay
     All,
     /// Nothing; the server always has four times as many cores
     Static,
@@ -91,6 +91,8 @@ pub struct BurstRun {
     pub rate: u64,
     /// Processor time of the server before the burst, as a part of what it may use.
     pub cpu_share: f64,
+    /// Processor time of the server and of the workers within the burst, after tasks have moved, in cores.
+    pub burst_cores: Option<[f64; 2]>,
     /// The longest latency of what was due from the beginning of the burst on.
     pub latency_peak_ms: f64,
     /// The 99th percentile of all rows.
