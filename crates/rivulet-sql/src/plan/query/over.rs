@@ -8,6 +8,7 @@ use datafusion_expr::expr::{NullTreatment, Sort, WindowFunction, WindowFunctionP
 use datafusion_expr::{
     BinaryExpr, Expr, Operator, Window, WindowFrame, WindowFrameBound, WindowFrameUnits, WindowFunctionDefinition,
 };
+use rivulet_dataflow::EdgeKind;
 use rivulet_operators::AggregateFunction;
 use rivulet_operators::parallel::{KeyedOver, KeyedOverSpec, Lag, OverFrame, Ranking, SortKey, TopN, TopNSpec};
 use rivulet_relational::functions::{LAG, LEAD};
@@ -81,10 +82,18 @@ impl Lowering {
             input_retracts: stream.changes,
             state_ttl_us: self.state_ttl_us(&stream, &partition),
         };
-        let top = TopN::new(spec).map_err(|error| crate::plan::defect(error, position))?;
+        let planned = |spec| TopN::new(spec).map_err(|error| crate::plan::defect(error, position));
+        let top = planned(spec.clone())?;
         let (rows, is_final) = (top.output_schema().clone(), top.is_final());
         let (edge, divided) = self.builder.edge(&stream, &partition);
-        let node = self.builder.operator("top-n", &what, top, rows.clone(), &[(stream.node, 0, edge)]);
+        let mut from = stream.node;
+        // Of the many rows of a window each instance sends those on that are among its own first ones.
+        if is_final && edge != EdgeKind::Forward && partition.iter().all(|&column| stream.is_window_bound(column)) {
+            let first = planned(TopNSpec { with_rank: false, ..spec })?;
+            let inputs = [(from, 0, EdgeKind::Forward)];
+            from = self.builder.operator("top-n", &format!("partial {what}"), first, stream.schema.clone(), &inputs);
+        }
+        let node = self.builder.operator("top-n", &what, top, rows.clone(), &[(from, 0, edge)]);
         self.builder.changes.insert(node, !is_final);
         self.builder.divide(node, &partition, &divided);
         let rank_place = stream.schema.fields().len();
@@ -232,7 +241,7 @@ impl Lowering {
             let over = KeyedOver::new(spec).map_err(|error| crate::plan::defect(error, position))?;
             let over = over.with_rows_ahead(ahead_us);
             let (rows, waits) = (over.output_schema().clone(), over.waits());
-            let edge = edge.take().unwrap_or(rivulet_dataflow::EdgeKind::Forward);
+            let edge = edge.take().unwrap_or(EdgeKind::Forward);
             let node = self.builder.operator("over", &what, over, rows.clone(), &[(stream.node, 0, edge)]);
             self.builder.changes.insert(node, stream.changes || !waits);
             self.builder.divide(node, &partition, &divided);
@@ -266,7 +275,7 @@ impl Lowering {
             let over = KeyedOver::new(spec).and_then(|over| over.with_leads(leads));
             let over = over.map_err(|error| crate::plan::defect(error, position))?.with_rows_ahead(ahead_us);
             let rows = over.output_schema().clone();
-            let edge = edge.take().unwrap_or(rivulet_dataflow::EdgeKind::Forward);
+            let edge = edge.take().unwrap_or(EdgeKind::Forward);
             let node = self.builder.operator("over", &what, over, rows.clone(), &[(stream.node, 0, edge)]);
             self.builder.changes.insert(node, false);
             self.builder.divide(node, &partition, &divided);
