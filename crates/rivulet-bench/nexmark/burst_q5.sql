@@ -5,10 +5,9 @@ FROM TABLE(HOP(TABLE bid, DESCRIPTOR(date_time), INTERVAL '1' SECOND, INTERVAL '
 GROUP BY auction, window_start, window_end;
 
 INSERT INTO results
-SELECT c.auction, c.num, c.window_end
-FROM counts AS c
-JOIN (
-  SELECT max(num) AS most, window_start, window_end
+SELECT auction, num, window_end
+FROM (
+  SELECT auction, num, window_end, rank() OVER (PARTITION BY window_start, window_end ORDER BY num DESC) AS place
   FROM counts
-  GROUP BY window_start, window_end
-) AS m ON c.window_start = m.window_start AND c.window_end = m.window_end AND c.num = m.most;
+)
+WHERE place = 1;
