@@ -29,6 +29,7 @@ fn how(plan: &QueryPlan, (index, stage): (usize, &Stage)) -> Result<String, Stri
     if stage.nodes.iter().all(|&node| matches!(nodes[node].work, Work::Sink(_))) {
         return Err(format!("stage {} is a sink, and sinks stay on the server", index + 1));
     }
+    let has_sink = stage.nodes.iter().any(|&node| matches!(nodes[node].work, Work::Sink(_)));
     let source = stage.source(&plan.dataflow).map(|source| &*plan.sources[source].declaration);
     if let Some((name, why)) = source.and_then(|source| Some((&source.name, run::bound(source)?))) {
         return Err(format!("the source '{name}' {why}"));
@@ -49,12 +50,13 @@ fn how(plan: &QueryPlan, (index, stage): (usize, &Stage)) -> Result<String, Stri
     let mut states = stage.nodes.iter().filter_map(|&node| plan.dataflow.address(node)).peekable();
     let is_stateless = states.peek().is_none();
     let state = if states.all(|address| address.is_transient) { "by merging" } else { "with its state" };
-    Ok(match source {
+    let how = match source {
         Some(_) if is_stateless => "with its source".into(),
         Some(_) => format!("with its source, {state}"),
         None if is_stateless => "as it is".into(),
-        None => state.into(),
-    })
+        None => state.to_owned(),
+    };
+    Ok(if has_sink { format!("{how}, but its sink stays") } else { how })
 }
 
 /// What a row of the stage at an index costs here and on the wire, as measured so far: whether it pays to send it, and
@@ -247,13 +249,17 @@ mod tests {
         assert_eq!(error.message, format!("stage {} does not pay elsewhere: {price}", join + 1));
         assert_eq!((error.line, error.column), (Some(1), Some(24)));
         let explained = |tasks: &[TaskReport]| explain(&plan, &stages, tasks, None);
-        assert!(explained(&cheap).contains(&format!("could go with its state; {price}: does not pay")));
+        assert!(
+            explained(&cheap).contains(&format!("could go with its state, but its sink stays; {price}: does not pay"))
+        );
         // Of all stages those go that may.
         let (go, stay) = redirected(&cheap, &Operators::All).expect("others");
         assert!(!go.contains(&join) && stay.contains(&error.message), "{stay:?}");
         let dear = [task(join, 20_000, 20_000, 2_000)];
         assert_eq!(redirected(&dear, number).expect("100 ns").0, [join]);
-        assert!(explained(&dear).contains("goes with its state; 100 ns a row here, 86 ns on the wire"));
+        assert!(
+            explained(&dear).contains("goes with its state, but its sink stays; 100 ns a row here, 86 ns on the wire")
+        );
         let few = [task(join, 9_999, 9_999, 1)];
         assert_eq!(redirected(&few, number).expect("not known yet").0, [join]);
         // Its batches are so small that the time is that of waking.
@@ -282,8 +288,8 @@ mod tests {
         let tasks = [task(0, 100_000, 50_000, 3_000)];
         assert_eq!(stages.len(), 1, "the sink, which stays, is a part of it");
         let found = explain(&plan, &stages, &tasks, None);
-        let line = "stage 1 (1-5: source bid > filter > project > project > sink) in 1 task goes with its source; \
-                    30 ns a row here, 21 ns on the wire for 0.50 rows back: pays";
+        let line = "stage 1 (1-5: source bid > filter > project > project > sink) in 1 task goes with its source, but its \
+                    sink stays; 30 ns a row here, 21 ns on the wire for 0.50 rows back: pays";
         assert!(found.contains(line), "{found}");
     }
 }

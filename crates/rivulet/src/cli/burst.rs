@@ -38,10 +38,15 @@ pub(super) fn run(command: BurstCommand) -> Result<(), CliError> {
 
 fn package(path: &Path) -> io::Result<()> {
     let options = SimpleFileOptions::default().compression_method(CompressionMethod::Deflated).unix_permissions(0o755);
-    let mut zip = ZipWriter::new(File::create(path)?);
+    let program = std::env::current_exe()?;
+    say(&format!("packs {} ...", program.display()));
+    // A zip that is not whole has another name.
+    let partial = path.with_added_extension("partial");
+    let mut zip = ZipWriter::new(File::create(&partial)?);
     zip.start_file("bootstrap", options)?;
-    io::copy(&mut File::open(std::env::current_exe()?)?, &mut zip)?;
-    zip.finish()?;
+    io::copy(&mut File::open(program)?, &mut zip)?;
+    zip.finish()?.sync_all()?;
+    std::fs::rename(partial, path)?;
     let (version, machine) = (env!("CARGO_PKG_VERSION"), std::env::consts::ARCH);
     say(&format!("{}: version {version}, for the runtime provided.al2023 on {machine}", path.display()));
     Ok(())

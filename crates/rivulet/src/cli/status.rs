@@ -206,9 +206,12 @@ fn text(status: &Status, wide: bool) -> String {
     }
     if let Some(one) = &status.functions {
         let (name, running) = (&one.function, one.running);
-        let [spent, max] = [one.spent_today_microdollars, one.cost_max_microdollars].map(in_dollars);
-        let _ =
-            writeln!(text, "\nfunction {name}: {running} running, {spent} of {max} dollars spent or reserved today");
+        let [spent, reserved, max] =
+            [one.spent_today_microdollars, one.reserved_microdollars, one.cost_max_microdollars].map(in_dollars);
+        let _ = writeln!(
+            text,
+            "\nfunction {name}: {running} running, {spent} of {max} dollars spent today, {reserved} reserved"
+        );
         one.last_error.iter().for_each(|error| _ = writeln!(text, "function {name}: {error}"));
     }
     for connection in &status.connections {

@@ -233,11 +233,17 @@ impl Engine {
             ),
         ];
         if let Some(functions) = self.big_queries.functions.as_ref().map(|functions| functions.status()) {
-            let spent = functions.spent_today_microdollars;
+            let (spent, reserved) = (functions.spent_today_microdollars, functions.reserved_microdollars);
             numbers.extend([
                 ("burst_functions", "Functions that run as burst workers", false, functions.running),
                 ("burst_functions_invoked", "Functions invoked", true, functions.invoked),
-                ("burst_functions_microdollars", "Spent today or reserved, in millionths of a dollar", false, spent),
+                ("burst_functions_microdollars", "Spent on functions today, in millionths of a dollar", false, spent),
+                (
+                    "burst_functions_reserved_microdollars",
+                    "The most that functions that run can cost, in millionths of a dollar",
+                    false,
+                    reserved,
+                ),
             ]);
         }
         let help = "Allocations of memory, in a program that was built with the feature baselines";

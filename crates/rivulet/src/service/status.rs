@@ -61,8 +61,10 @@ pub struct FunctionStatus {
     pub running: u64,
     /// How often it was invoked since the start.
     pub invoked: u64,
-    /// What is spent today, in UTC, or reserved for those that run, in millionths of a dollar.
+    /// What is spent today, in UTC, in millionths of a dollar.
     pub spent_today_microdollars: u64,
+    /// The most that those that run can cost besides.
+    pub reserved_microdollars: u64,
     /// The most that may be spent on a day.
     pub cost_max_microdollars: u64,
     /// What went wrong since functions were invoked last, or why they were not.

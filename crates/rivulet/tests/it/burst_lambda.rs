@@ -140,7 +140,7 @@ fn tasks_go_to_functions_that_the_server_starts_and_come_back() {
     let (instances, known) = (emulator.instances(), functions(&server));
     assert_eq!((instances.len(), &known["running"], &known["invoked"]), (2, &2.into(), &2.into()), "{known}");
     // Reserved: 310 s with 3,538 MB each.
-    assert!(known["spent_today_microdollars"].as_u64().unwrap() >= 2 * 17_000, "{known}");
+    assert!(known["reserved_microdollars"].as_u64().unwrap() >= 2 * 17_000, "{known}");
     assert!(instances.iter().all(|&process| !listens(process)), "a worker has no other peer than the server");
     server.sql_ok("CHECKPOINT");
     let back = format!("ALTER QUERY q REDIRECT {window} BACK");
@@ -149,6 +149,7 @@ fn tasks_go_to_functions_that_the_server_starts_and_come_back() {
     let known = functions(&server);
     assert!(known.get("last_error").is_none(), "{known}");
     assert!(known["spent_today_microdollars"].as_u64().unwrap() < 2 * 17_000, "{known}");
+    assert_eq!(known["reserved_microdollars"], 0, "{known}");
     let moved = redirect(&server, &out);
     assert!(moved.contains("-3, rivulet-burst-") && moved.ends_with("-4"), "{moved}");
     assert_eq!(emulator.instances(), instances, "they were warm");
@@ -158,7 +159,7 @@ fn tasks_go_to_functions_that_the_server_starts_and_come_back() {
     let shown = rivulet().arg("status").env("RIVULET_SERVER", server.url()).output().unwrap();
     let shown = String::from_utf8(shown.stdout).unwrap();
     assert!(
-        shown.contains("function rivulet-burst: ") && shown.contains(" of 1.000000 dollars spent or reserved today"),
+        shown.contains("function rivulet-burst: ") && shown.contains(" of 1.000000 dollars spent today, "),
         "{shown}"
     );
 }
@@ -266,7 +267,12 @@ fn why_no_function_comes_is_said_and_the_query_stays() {
         let rests = known["last_error"].as_str().unwrap().ends_with("; no other one is invoked for 10 s");
         assert_eq!(rests, known["invoked"] != 0, "{known}");
         // Some have run for a moment; nothing is reserved.
-        assert!(known["running"] == 0 && known["spent_today_microdollars"].as_u64() < Some(2_000), "{known}");
+        assert!(
+            known["running"] == 0
+                && known["reserved_microdollars"] == 0
+                && known["spent_today_microdollars"].as_u64() < Some(2_000),
+            "{known}"
+        );
         assert!(away(&server, "q").0 == 0 && !has_ended(&server, "q"));
         if settings.contains(&("RIVULET_BURST_SCHEDULE", &now)) {
             wait("the policy to say it", || decisions(&server).contains(words[0]));

@@ -83,6 +83,11 @@ impl Budget {
         self.spent + self.reserved
     }
 
+    /// What functions that run can cost.
+    pub(crate) fn reserved(&self) -> u64 {
+        self.reserved
+    }
+
     fn write(&self) -> Result<(), String> {
         replace(&self.file, format!("{} {}\n", self.day, self.spent + self.reserved).as_bytes())
             .map_err(|error| format!("what functions cost cannot be noted in {}: {error}", self.file.display()))

@@ -214,13 +214,17 @@ impl Functions {
 
     /// What is shown of them.
     pub(in crate::engine) fn status(&self) -> FunctionStatus {
-        let spent = self.budget.lock().today(SystemClock.now_us());
+        let (today, reserved) = {
+            let mut budget = self.budget.lock();
+            (budget.today(SystemClock.now_us()), budget.reserved())
+        };
         let state = self.state.lock();
         FunctionStatus {
             function: self.lambda.config.function.clone(),
             running: state.running.len() as u64,
             invoked: state.invoked,
-            spent_today_microdollars: spent / 1_000_000,
+            spent_today_microdollars: (today - reserved) / 1_000_000,
+            reserved_microdollars: reserved / 1_000_000,
             cost_max_microdollars: self.lambda.config.cost_max / 1_000_000,
             last_error: state.last_error.clone(),
         }
