@@ -15,7 +15,7 @@ use super::source::{GeneratedSource, Maker, Pace};
 use super::walk::{Part, Pattern, Walk, is_disorder};
 
 /// The options of every generator.
-pub(super) const COMMON_OPTIONS: [OptionDescription; 12] = [
+pub(super) const COMMON_OPTIONS: [OptionDescription; 13] = [
     OptionDescription {
         name: "events",
         kind: OptionKind::Integer { min: 0, max: i64::MAX },
@@ -57,7 +57,7 @@ pub(super) const COMMON_OPTIONS: [OptionDescription; 12] = [
         kind: OptionKind::Choice(&["constant", "square", "sine", "bursty", "burst"]),
         default: Some("constant"),
         help: "How the rate changes: not at all; every half period; along a cosine in ten steps; in the last fifth of every period; once, \
-               after `shape_period` for a minute.",
+               after `shape_period`.",
     },
     OptionDescription {
         name: "shape_factor",
@@ -70,6 +70,12 @@ pub(super) const COMMON_OPTIONS: [OptionDescription; 12] = [
         kind: OptionKind::Duration,
         default: Some("10 minutes"),
         help: "When the change of the rate begins again; for `burst`, when it begins.",
+    },
+    OptionDescription {
+        name: "shape_length",
+        kind: OptionKind::Duration,
+        default: Some("1 minute"),
+        help: "For `burst`, how long it lasts.",
     },
     OptionDescription {
         name: "burst",
@@ -108,8 +114,6 @@ pub(super) const fn with_common<const OWN: usize, const ALL: usize>(
     all
 }
 
-/// How long the one burst lasts.
-const BURST_LENGTH: Duration = Duration::from_secs(60);
 /// Events per second of event time, if nothing says how many.
 const EVENT_RATE: i64 = 10_000;
 /// Positions that a partition takes at a time.
@@ -141,12 +145,12 @@ impl StreamOptions {
             return Err(options.wrong("disorder", problem, "multiples of 953 would leave events out"));
         }
         let factor = options.integer("shape_factor").unwrap_or(1) as f64;
-        let period = options.duration("shape_period").unwrap_or(BURST_LENGTH);
+        let [period, length] = ["shape_period", "shape_length"].map(|name| options.duration(name).unwrap_or_default());
         let shape = match options.text("shape") {
             Some("square") => RateShape::Square { factor, period },
             Some("sine") => RateShape::Sine { factor, period },
             Some("bursty") => RateShape::Bursty { factor, period },
-            Some("burst") => RateShape::Burst { factor, start: period, length: BURST_LENGTH },
+            Some("burst") => RateShape::Burst { factor, start: period, length },
             _ => RateShape::Constant,
         };
         // A period without events would never end.

@@ -21,7 +21,7 @@ fn a_short_burst_has_every_figure_and_equal_results() {
             assert!(run[figure].as_f64() > Some(0.0), "{figure} in {run}");
         }
         assert!(run["recovered_s"].is_number() || run["recovered_s"].is_null(), "{run}");
-        assert_eq!(run["latency_ms"].as_array().unwrap().len(), 12);
+        assert_eq!(run["latency_ms"].as_array().unwrap().len(), 16);
         let moves = run["moves"].as_array().unwrap().iter().map(|one| one.as_str().unwrap());
         assert!(moves.clone().any(|said| said.contains("on burst workers now")), "{run}");
         assert_eq!(run["is_equal"], true, "{run}");

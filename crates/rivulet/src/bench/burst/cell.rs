@@ -31,6 +31,9 @@ const BASE_US: i64 = 1_436_918_400_000_000;
 /// By so much the rate is higher within a burst, as the shapes of generators have it by default.
 const FACTOR: u64 = 5;
 
+/// The length of a run, in lengths of a burst; the burst is the second.
+pub(super) const PARTS: u64 = 4;
+
 /// How long anything may take that is waited for.
 const STEP_MAX: Duration = Duration::from_secs(600);
 
@@ -42,7 +45,7 @@ const LOOK_PERIOD: Duration = Duration::from_millis(1);
 pub(super) struct Feed {
     /// Events a second, by event time, without a burst.
     pub(super) rate: u64,
-    /// Seconds without a burst, with one, and without one again; and the seconds of windows.
+    /// Seconds without a burst, and with one; twice as many follow without one. The seconds of windows.
     pub(super) part_s: u64,
     /// Without a burst there is no end.
     pub(super) has_burst: bool,
@@ -51,16 +54,17 @@ pub(super) struct Feed {
 }
 
 impl Feed {
-    /// The length of the three parts.
+    /// The length of all of it.
     pub(super) fn total_s(&self) -> u64 {
-        3 * self.part_s
+        PARTS * self.part_s
     }
 
     fn sources(&self, query: &Query) -> String {
         let Self { rate, part_s, .. } = self;
-        let (events, period_s) = (rate * part_s * (2 + FACTOR), 2 * part_s);
+        let events = rate * part_s * (PARTS - 1 + FACTOR);
+        let lengths = ["period", "length"].map(|what| format!("shape_{what} => '{part_s} seconds', ")).concat();
         let shape = match self.has_burst {
-            true => format!("events => {events}, shape => 'square', shape_period => '{period_s} seconds', "),
+            true => format!("events => {events}, shape => 'burst', {lengths}"),
             false => String::new(),
         };
         let paced = if self.is_paced { *rate } else { 0 };
@@ -172,6 +176,8 @@ impl Cell {
             ("RIVULET_HOSTS_ALLOW", "127.0.0.1"),
             ("RIVULET_LOG_LEVEL", "error"),
             ("RIVULET_BURST_INSTANCES", &instances),
+            // None within a run: the systems of the paper make none.
+            ("RIVULET_CHECKPOINT_INTERVAL_S", "3600"),
         ];
         let mut server = ServerProcess::start(&["serve"], None, &settings)?;
         let text = |text: &str| text.replace("{window}", &feed.part_s.to_string());

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rivulet_bench::Circumstances;
 use rivulet_bench::nexmark::Query;
 
-use cell::{Cell, Feed, Seen};
+use cell::{Cell, Feed, PARTS, Seen};
 use limit::Limit;
 pub use page::html;
 pub use report::{Baseline, BurstReport, BurstRun};
@@ -31,9 +31,10 @@ const MOVED_RATE: u64 = 100_000;
 /// So long after a burst begins or ends, something is done about it.
 const DECISION: Duration = Duration::from_secs(1);
 
-/// Tasks come back once results are at most so much later than before the burst, or after a part in any case.
+/// Tasks come back once results are at most so much later than before the burst, and all of the query uses at most this
+/// part of the server; before the last part of the run in any case.
 const BEHIND: Duration = Duration::from_millis(500);
-const BEHIND_LOOK_PERIOD: Duration = Duration::from_millis(250);
+const USED: f64 = 0.8;
 
 /// How long the server's processor time is looked at for one rate, at most; and as long is not looked before.
 const LOOK_S_MAX: u64 = 5;
@@ -170,8 +171,14 @@ fn measure(query: &Query, feed: Feed, baseline: Baseline, unscaled: &Seen) -> Re
         burst_cores = Some([0, 1].map(|place| (now_s[place] - used_s[place]) / seconds));
         sleep_until(2 * part + DECISION);
         // What waits would wait for the server alone.
-        while cell.behind()? > calm + BEHIND && begun.elapsed() < 3 * part {
-            std::thread::sleep(BEHIND_LOOK_PERIOD);
+        while begun.elapsed() < (PARTS as u32 - 1) * part {
+            let used_s: f64 = cell.used_s().iter().sum();
+            std::thread::sleep(DECISION);
+            let now_s: f64 = cell.used_s().iter().sum();
+            let cores = (now_s - used_s) / DECISION.as_secs_f64();
+            if cell.behind()? < calm + BEHIND && cores < USED * baseline.cores() {
+                break;
+            }
         }
         match cell.bring_back(baseline.migrates()) {
             Ok(_) => cell.workers.clear(),
@@ -180,10 +187,10 @@ fn measure(query: &Query, feed: Feed, baseline: Baseline, unscaled: &Seen) -> Re
         }
         workers = decided.elapsed();
     }
-    sleep_until(3 * part);
+    sleep_until(PARTS as u32 * part);
     let seen = cell.finish()?;
     let latency_ms: Vec<f64> = seen.latest_us.iter().map(|us| *us as f64 / 1e3).collect();
-    let begin = latency_ms.len() / 3;
+    let begin = latency_ms.len() / PARTS as usize;
     Ok(BurstRun {
         query: query.name.into(),
         baseline,

@@ -4,11 +4,12 @@ use std::fmt::Write;
 
 use rivulet_bench::plots::{Axis, Curve, begin_page, escaped, write_curves, write_table};
 
+use super::cell::PARTS;
 use super::report::{BurstReport, BurstRun};
 
 /// The page.
 pub fn html(report: &BurstReport) -> String {
-    let about = "The rate rises to five times for the middle third of each run. Latency is from when the last event of \
+    let about = "The rate rises to five times for the second quarter of each run. Latency is from when the last event of \
                  a window is due by the schedule to when its result comes; the longest of each second is shown. What \
                  generates events counts as a part of the query.";
     let mut page = begin_page("rivulet bench burst", "Bursts on borrowed workers", about, &report.circumstances);
@@ -21,7 +22,7 @@ pub fn html(report: &BurstReport) -> String {
         };
         let curves: Vec<Curve> = runs.iter().map(curve).collect();
         let up = Axis::decades(curves.iter().flat_map(|curve| &curve.points).map(|one| one.1), |ms| format!("{ms} ms"));
-        let across = Axis::linear((3 * report.part_s) as f64, |second| format!("{second} s"));
+        let across = Axis::linear((PARTS * report.part_s) as f64, |second| format!("{second} s"));
         let _ = write!(page, "<h2>{}, {} events/s</h2>", runs[0].query, runs[0].rate);
         write_curves(&curves, &across, &up, &mut page);
         for run in runs.iter().filter(|run| !run.moves.is_empty()) {
