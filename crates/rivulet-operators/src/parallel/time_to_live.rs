@@ -102,6 +102,14 @@ impl TimeToLive {
         looked_at
     }
 
+    /// Removes all keys, and returns them. What is too late afterwards is what was before.
+    pub(crate) fn take_all(&mut self) -> Vec<u32> {
+        let watermark_us = self.watermark_us;
+        let all = self.expired(i64::MAX);
+        self.watermark_us = watermark_us;
+        all
+    }
+
     /// Refuses the rows that come too late, and returns the others. Only a time-to-live of zero has late rows: its keys
     /// are those of windows, and their rows have the last microsecond of the window as event time. The state of such a
     /// key is forgotten with its window, so a later row would begin anew although results have been emitted. With any

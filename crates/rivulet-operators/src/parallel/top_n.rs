@@ -92,6 +92,7 @@ pub struct TopN {
 /// The plan that all instances share.
 pub(crate) struct TopNPlan {
     spec: TopNSpec,
+    is_partial: bool,
     keys: KeyPlan,
     output: SchemaRef,
 }
@@ -108,6 +109,19 @@ impl TopN {
     /// # Errors
     /// Columns that do not exist or cannot be compared, and a limit of zero.
     pub fn new(spec: TopNSpec) -> Result<Self, PlanError> {
+        Self::planned(spec, false)
+    }
+
+    /// The first rows of each instance, of which another top-n takes the first: it keeps none of them over a barrier.
+    /// Only for partitions that belong to windows.
+    ///
+    /// # Errors
+    /// Those of [`TopN::new`].
+    pub fn partial(spec: TopNSpec) -> Result<Self, PlanError> {
+        Self::planned(TopNSpec { with_rank: false, ..spec }, true)
+    }
+
+    fn planned(spec: TopNSpec, is_partial: bool) -> Result<Self, PlanError> {
         check_columns(&spec.input, spec.partition.iter().copied(), "the partition")?;
         check_columns(&spec.input, spec.order.iter().map(|key| key.column), "the order")?;
         if spec.limit == 0 {
@@ -118,7 +132,7 @@ impl TopN {
         let fields: Vec<_> = spec.input.fields().iter().cloned().chain(rank).collect();
         let output = Arc::new(Schema::new(fields));
         let keys = KeyPlan::new(&spec.input, &spec.partition)?;
-        let plan = TopNPlan { spec, keys, output };
+        let plan = TopNPlan { spec, is_partial, keys, output };
         plan.store()?;
         Ok(Self { plan: Arc::new(plan) })
     }
@@ -150,7 +164,8 @@ impl OperatorFactory for TopN {
         shared.extend(order_text(&spec.input, &spec.order));
         shared.extend(spec.is_final().then(|| "rows come when their window closes".to_owned()));
         shared.push(state_text(spec.state_ttl_us, "the last row of a partition"));
-        Description { operator: "top-n".into(), shared, per_slot: vec![] }
+        let operator = if self.plan.is_partial { "partial top-n" } else { "top-n" };
+        Description { operator: operator.into(), shared, per_slot: vec![] }
     }
 
     fn state(&self) -> Option<Address> {
@@ -159,6 +174,7 @@ impl OperatorFactory for TopN {
         Some(Address {
             keys: names(&spec.input, &spec.partition),
             rest: order_text(&spec.input, &spec.order).into_iter().chain([first]).collect(),
+            is_transient: self.plan.is_partial,
             ..Address::of(STATE)
         })
     }
@@ -375,6 +391,11 @@ impl TopNOperator {
     /// closes.
     fn forget(&mut self, watermark_us: i64, context: &mut Context<'_>) -> Result<(), OperatorError> {
         let expired = self.ttl.as_mut().map_or_else(Vec::new, |ttl| ttl.expired(watermark_us));
+        self.close(expired, context)
+    }
+
+    /// Emits the rows of these partitions, if they belong to windows, and forgets them.
+    fn close(&mut self, expired: Vec<u32>, context: &mut Context<'_>) -> Result<(), OperatorError> {
         if self.plan.spec.is_final() {
             let of = |&partition: &u32| self.outside(&self.partitions[partition as usize]);
             let rows: Vec<Ranked> = expired.iter().flat_map(of).collect();
@@ -447,6 +468,11 @@ impl Operator for TopNOperator {
             }
             Element::Watermark(watermark_us) => self.forget(watermark_us, context),
             Element::End if self.plan.spec.is_final() => self.forget(i64::MAX, context),
+            // Several instances have rows of a partition, and only one of them could restore them. So they are emitted.
+            Element::Barrier(_) if self.plan.is_partial => {
+                let open = self.ttl.as_mut().map_or_else(Vec::new, TimeToLive::take_all);
+                self.close(open, context)
+            }
             Element::Barrier(_) | Element::Control(_) | Element::Clocks(_) | Element::End => Ok(()),
         }
     }

@@ -16,12 +16,17 @@ use rivulet_relational::functions::{LAG, LEAD};
 use super::aggregates::PlannedAggregate;
 use super::columns::{place_in, unaliased, used_columns, whole_number};
 use super::error::{not_yet, place_of, refused};
+use super::letters;
 use super::lower::Lowering;
 use super::stream::{Place, Stream, WINDOW_END};
 use crate::value::{TIMESTAMP, interval_us};
 use crate::{Position, SqlError};
 
 const RANK_HINT: &str = "keep the first rows: SELECT ... FROM (SELECT *, ROW_NUMBER() OVER (PARTITION BY k ORDER BY v DESC) AS n FROM t) WHERE n <= 10";
+
+/// The most first rows of a window that each instance takes before they are taken together. With more, it would hold
+/// back most of them for nothing.
+const PARTIAL_MAX: usize = 100;
 
 impl Lowering {
     /// Returns the rows whose rank is at most a constant, if the conditions over window functions limit the rank.
@@ -82,16 +87,17 @@ impl Lowering {
             input_retracts: stream.changes,
             state_ttl_us: self.state_ttl_us(&stream, &partition),
         };
-        let planned = |spec| TopN::new(spec).map_err(|error| crate::plan::defect(error, position));
-        let top = planned(spec.clone())?;
+        let top = TopN::new(spec.clone()).map_err(|error| crate::plan::defect(error, position))?;
         let (rows, is_final) = (top.output_schema().clone(), top.is_final());
         let (edge, divided) = self.builder.edge(&stream, &partition);
         let mut from = stream.node;
         // Of the many rows of a window each instance sends those on that are among its own first ones.
-        if is_final && edge != EdgeKind::Forward && partition.iter().all(|&column| stream.is_window_bound(column)) {
-            let first = planned(TopNSpec { with_rank: false, ..spec })?;
+        let is_of_window = is_final && partition.iter().all(|&column| stream.is_window_bound(column));
+        let may_be_first = is_of_window && limit <= PARTIAL_MAX && !letters::are_kept(&self.sources);
+        if may_be_first && edge != EdgeKind::Forward {
+            let first = TopN::partial(spec).map_err(|error| crate::plan::defect(error, position))?;
             let inputs = [(from, 0, EdgeKind::Forward)];
-            from = self.builder.operator("top-n", &format!("partial {what}"), first, stream.schema.clone(), &inputs);
+            from = self.builder.operator("partial top-n", &what, first, stream.schema.clone(), &inputs);
         }
         let node = self.builder.operator("top-n", &what, top, rows.clone(), &[(from, 0, edge)]);
         self.builder.changes.insert(node, !is_final);
