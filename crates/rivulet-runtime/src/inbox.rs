@@ -417,14 +417,13 @@ impl Queue {
         self.chunks.iter().filter_map(Chunk::oldest_position).min()
     }
 
-    /// The lowest and the highest log position of the events that wait for a slot; `None` if none is in the log.
-    pub(crate) fn positions_of(&self, slot: Slot) -> Option<(LogPosition, LogPosition)> {
-        let of_slot = |chunk: &Chunk| {
-            let rows = chunk.slots().iter().enumerate().filter(|(_, of)| **of == slot);
-            rows.map(|(row, _)| chunk.position(row)).filter(|&position| position > 0).collect::<Vec<_>>()
+    /// The log positions of the events that wait for a slot and are in the log.
+    pub(crate) fn positions_of(&self, slot: Slot) -> impl Iterator<Item = LogPosition> {
+        let of_chunk = move |chunk| {
+            let rows = Chunk::slots(chunk).iter().enumerate().filter(move |(_, of)| **of == slot);
+            rows.map(|(row, _)| chunk.position(row)).filter(|&position| position > 0)
         };
-        let positions: Vec<LogPosition> = self.chunks.iter().flat_map(of_slot).collect();
-        Some((*positions.iter().min()?, *positions.iter().max()?))
+        self.chunks.iter().flat_map(of_chunk)
     }
 
     /// The number of waiting events that are not in the log.

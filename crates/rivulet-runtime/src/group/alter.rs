@@ -47,12 +47,25 @@ impl Group {
         self.all_tasks().any(|(index, task)| task.inbox().lock().slots().any(|slot| is_meant(index, slot)))
     }
 
-    /// The lowest and the highest log position of the events that wait for the query in a slot; `None` if none of the
-    /// log does.
-    pub fn waiting_positions(&self, slot: Slot) -> Option<(LogPosition, LogPosition)> {
+    /// The lowest log position of the events that wait for the query in a slot; `None` if none of the log does.
+    pub fn waiting_from(&self, slot: Slot) -> Option<LogPosition> {
+        self.waiting_positions(slot, |positions| positions.min())
+    }
+
+    /// The highest log position of these events.
+    pub fn waiting_to(&self, slot: Slot) -> Option<LogPosition> {
+        self.waiting_positions(slot, |positions| positions.max())
+    }
+
+    fn waiting_positions(
+        &self,
+        slot: Slot,
+        which: fn(&mut dyn Iterator<Item = LogPosition>) -> Option<LogPosition>,
+    ) -> Option<LogPosition> {
         let _still = self.free.lock();
         let place = self.place(slot)?;
-        self.task(place.task as usize)?.inbox().lock().positions_of(place.slot)
+        let queue = self.task(place.task as usize)?.inbox().lock();
+        which(&mut queue.positions_of(place.slot))
     }
 
     /// Changes the parameters of queries to rows of `parameters`. The group is [suspended](Group::suspend), and no

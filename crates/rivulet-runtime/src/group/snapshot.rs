@@ -105,15 +105,12 @@ impl Group {
         }
     }
 
-    /// A query that was paused goes on behind this position of the log. It gets the events that wait for it, which came
-    /// before the pause, and of the others none up to the position. It is alone in its slot, and the group is
-    /// suspended.
-    pub fn go_on_behind(&self, slot: Slot, query: QueryId, position: LogPosition) {
-        let Some((_, newest)) = self.waiting_positions(slot).filter(|(_, newest)| *newest < position) else {
-            return self.begin_behind(&[slot], position);
-        };
+    /// A query that was paused goes on behind this position of the log. Of the events up to there it gets those that
+    /// wait for it since before the pause, if any do, the last of them at `waiting_to`. It is alone in its slot.
+    pub fn go_on_behind(&self, (slot, query): (Slot, QueryId), waiting_to: Option<LogPosition>, position: LogPosition) {
+        let Some(waiting_to) = waiting_to else { return self.begin_behind(&[slot], position) };
         let mut absences = self.absences.lock();
-        absences.add(query, newest + 1..position + 1);
+        absences.add(query, waiting_to + 1..position + 1);
         self.spread(&absences);
     }
 

@@ -336,8 +336,8 @@ impl Routing {
         }
     }
 
-    /// The position of the log up to which the query in a slot has the events that have come. Its group is
-    /// [quiesced](Routing::quiesced).
+    /// The position of the log up to which the query in a slot, whose group is [quiesced](Routing::quiesced), has the
+    /// events that have come: the first that is yet to come to it from a topic that many queries read, or the end.
     pub(super) fn passed_to(&self, running: &Running, slot: Slot) -> LogPosition {
         let end = self.event_log.end();
         let topics = topics_of(running, &[slot]);

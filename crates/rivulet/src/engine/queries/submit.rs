@@ -260,6 +260,8 @@ impl Queries {
 
     /// Pauses or resumes one query; doing so twice does nothing.
     pub(in crate::engine) fn set_paused(&self, name: &FullName, is_paused: bool) -> Result<(), ServiceError> {
+        // What comes from here on may count as received before the pause or after it.
+        let asked_at = self.event_log.end();
         if is_paused {
             self.let_arrive(name);
         }
@@ -282,7 +284,14 @@ impl Queries {
         let (from, to) = if is_paused {
             // None reaches it until its last one is known.
             let resting = shares.then(|| self.routing.quiesced(&running));
-            let passed = self.routing.passed_to(&running, slot);
+            let passed = shares.then(|| self.routing.passed_to(&running, slot));
+            if passed.is_some_and(|passed| passed < asked_at) {
+                self.catalog.set_paused(&[id], false, at)?;
+                let message = format!("'{name}' is not paused: events that came before are yet to be decoded for it");
+                return Err(ServiceError::new(ErrorKind::Unavailable, message).with_hint(
+                    "try again in a moment; SHOW APPLICATIONS and the status say which application takes none",
+                ));
+            }
             // The slot that it shared stays for the other queries.
             let own = match running.group.part(slot, id) {
                 Ok(own) => own,
@@ -300,7 +309,7 @@ impl Queries {
                 }
             };
             // The query has the events that came since the catalog was written, but none that still waits elsewhere.
-            let end = at.map(|_| if shares { passed } else { removed });
+            let end = at.map(|_| passed.unwrap_or(removed));
             drop(resting);
             if let Some(end) = end.filter(|end| Some(*end) != at)
                 && let Err(error) = self.catalog.set_paused(&[id], true, Some(end))
@@ -313,7 +322,9 @@ impl Queries {
             let topics = topics_of(&running, &[slot]);
             self.companion_begins(&[id], &topics);
             let add_routes = || self.routing.add_routes(&running, &[slot], &topics);
-            let go_on_behind = |position| running.group.go_on_behind(slot, id, position);
+            // What waits now came before the pause. Once there are routes, other events wait there too.
+            let waiting_to = running.group.waiting_to(slot);
+            let go_on_behind = |position| running.group.go_on_behind((slot, id), waiting_to, position);
             let from = self.route_since(&running, at.unwrap_or_default(), add_routes, go_on_behind);
             // The query has none of the events that came while the catalog was written.
             if at.is_some_and(|at| at != from)

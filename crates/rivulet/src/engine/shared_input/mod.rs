@@ -156,7 +156,7 @@ impl SharedInputs {
         let of_topic = input.topic(topic)?;
         // Nothing is in the hands of a worker: it waits to be decoded, or to be handed on.
         let _suspended = input.group.suspended();
-        let to_decode = input.group.waiting_positions(of_topic).map(|(oldest, _)| oldest);
+        let to_decode = input.group.waiting_from(of_topic);
         to_decode.into_iter().chain(input.readers.oldest_for(&running.group, slot, of_topic)).min()
     }
 
