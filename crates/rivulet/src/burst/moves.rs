@@ -288,8 +288,8 @@ mod tests {
         let tasks = [task(0, 100_000, 50_000, 3_000)];
         assert_eq!(stages.len(), 1, "the sink, which stays, is a part of it");
         let found = explain(&plan, &stages, &tasks, None);
-        let line = "stage 1 (1-5: source bid > filter > project > project > sink) in 1 task goes with its source, but its \
-                    sink stays; 30 ns a row here, 21 ns on the wire for 0.50 rows back: pays";
+        let line = "stage 1 (1-5: source bid > filter > project > project > sink) in 1 task goes with its source, but \
+                    its sink stays; 30 ns a row here, 21 ns on the wire for 0.50 rows back: pays";
         assert!(found.contains(line), "{found}");
     }
 }

@@ -168,7 +168,8 @@ fn measure(query: &Query, feed: Feed, baseline: Baseline, unscaled: &Seen) -> Re
         let (used_s, since) = (cell.used_s(), Instant::now());
         sleep_until(2 * part);
         let (now_s, seconds) = (cell.used_s(), since.elapsed().as_secs_f64());
-        burst_cores = Some([0, 1].map(|place| (now_s[place] - used_s[place]) / seconds));
+        // Not if the burst was over when tasks had moved.
+        burst_cores = (seconds >= 1.0).then(|| [0, 1].map(|place| (now_s[place] - used_s[place]) / seconds));
         sleep_until(2 * part + DECISION);
         // What waits would wait for the server alone.
         while begun.elapsed() < (PARTS as u32 - 1) * part {

@@ -9,8 +9,8 @@ use super::report::{BurstReport, BurstRun};
 
 /// The page.
 pub fn html(report: &BurstReport) -> String {
-    let about = "The rate rises to five times for the second quarter of each run. Latency is from when the last event of \
-                 a window is due by the schedule to when its result comes; the longest of each second is shown. What \
+    let about = "The rate rises to five times for the second quarter of each run. Latency is from when the last event \
+                 of a window is due by the schedule to when its result comes; the longest of each second is shown. What \
                  generates events counts as a part of the query.";
     let mut page = begin_page("rivulet bench burst", "Bursts on borrowed workers", about, &report.circumstances);
     write_table(BurstRun::HEADERS, report.runs.iter().map(BurstRun::cells), &mut page);

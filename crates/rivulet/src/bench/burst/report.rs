@@ -33,7 +33,7 @@ pub enum Baseline {
     R1,
     /// All tasks are redirected, with their state, to workers that wait
     R2,
-    /// Tasks are redirected to workers that wait: those without state first, then those with state that pay
+    /// Tasks are redirected to workers that wait, unless that does not pay; those that take no state along first
     All,
     /// Nothing; the server always has four times as many cores
     Static,
