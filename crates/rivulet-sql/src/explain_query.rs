@@ -52,24 +52,13 @@ fn write(plan: &QueryPlan, out: &mut String) -> std::fmt::Result {
     }
 
     writeln!(out, "\ndataflow")?;
-    for (id, node) in plan.dataflow.nodes().iter().enumerate() {
-        let edges = edges(plan, id);
-        let number = id + 1;
-        match &node.work {
-            Work::Source(source) => writeln!(out, "  {number}. source {}", plan.sources[*source].declaration.name)?,
-            Work::Sink(0) => writeln!(out, "  {number}. sink ({edges})")?,
-            Work::Sink(place) => {
-                let name = &plan.letters[place - 1].name;
-                writeln!(out, "  {number}. sink {name} of refused rows ({edges})")?;
-            }
-            Work::Operator(factory) => {
-                let description = factory.describe();
-                let state = if factory.is_stateful() { ", with state" } else { "" };
-                writeln!(out, "  {number}. {}{state} ({edges})", description.operator)?;
-                for line in &description.shared {
-                    writeln!(out, "       {line}")?;
-                }
-            }
+    for (place, node) in shown_nodes(plan).into_iter().enumerate() {
+        let state = if node.has_state { ", with state" } else { "" };
+        write!(out, "  {}. {}{state}", place + 1, node.operator)?;
+        let edges = node.inputs.iter().map(|(from, how)| format!("{how} from {}", from + 1)).collect::<Vec<_>>();
+        writeln!(out, "{}", if edges.is_empty() { String::new() } else { format!(" ({})", edges.join(", ")) })?;
+        for line in &node.details {
+            writeln!(out, "       {line}")?;
         }
     }
 
@@ -121,8 +110,38 @@ fn write(plan: &QueryPlan, out: &mut String) -> std::fmt::Result {
     Ok(())
 }
 
+/// A node of the dataflow of a big query, in words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownNode {
+    /// What it is.
+    pub operator: String,
+    /// Whether it has state.
+    pub has_state: bool,
+    /// What it does, a line for each part.
+    pub details: Vec<String>,
+    /// The nodes that its rows come from, and how: along which side of a join, and by which kind of edge.
+    pub inputs: Vec<(NodeId, String)>,
+}
+
+/// All nodes of a query, in the order of their numbers.
+pub fn shown_nodes(plan: &QueryPlan) -> Vec<ShownNode> {
+    let shown = |id: NodeId| {
+        let (operator, has_state, details) = match &plan.dataflow.nodes()[id].work {
+            Work::Source(source) => (format!("source {}", plan.sources[*source].declaration.name), false, Vec::new()),
+            Work::Sink(0) => ("sink".to_owned(), false, Vec::new()),
+            Work::Sink(place) => (format!("sink {} of refused rows", plan.letters[place - 1].name), false, Vec::new()),
+            Work::Operator(factory) => {
+                let description = factory.describe();
+                (description.operator, factory.is_stateful(), description.shared)
+            }
+        };
+        ShownNode { operator, has_state, details, inputs: inputs(plan, id) }
+    };
+    (0..plan.dataflow.nodes().len()).map(shown).collect()
+}
+
 /// Where the rows of a node come from, and by which kind of edge.
-fn edges(plan: &QueryPlan, id: NodeId) -> String {
+fn inputs(plan: &QueryPlan, id: NodeId) -> Vec<(NodeId, String)> {
     let edges: Vec<_> = plan.dataflow.inputs_of(id).collect();
     let two_inputs = edges.iter().any(|edge| edge.input > 0);
     let texts = edges.iter().map(|edge| {
@@ -139,7 +158,7 @@ fn edges(plan: &QueryPlan, id: NodeId) -> String {
             }
             other => other.to_string(),
         };
-        format!("{side}{kind} from {}", edge.from + 1)
+        (edge.from, format!("{side}{kind}"))
     });
-    texts.collect::<Vec<_>>().join(", ")
+    texts.collect()
 }

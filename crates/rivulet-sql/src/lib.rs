@@ -54,7 +54,7 @@ pub use application::{Application, Durability, Input, Output, Overflow, Paramete
 pub use binding::{BindError, ParameterRows};
 pub use code::SqlLoader;
 pub use error::{Position, SqlError, excerpt};
-pub use explain_query::explain_query;
+pub use explain_query::{explain_query, shown_nodes};
 pub use functions::{FunctionDescription, function, functions};
 pub use migration::{QueryMigration, StateMigration, migration, query_migration};
 pub use parse::{Outdated, StatementTexts, Stored, parse_application, parse_script, parse_stored, statements};

@@ -52,8 +52,8 @@ pub(crate) use live::Waiting;
 pub use live::{LiveResult, Selection};
 pub use names::{FullName, Tenant};
 pub use queries::{
-    BigQueryInfo, EndHealth, LatencyStatus, OperatorUsage, QueryFilter, QueryInfo, QueryState, TaskUsage, WindowWait,
-    generated_id, generated_name,
+    BigQueryInfo, DataflowInput, DataflowNode, EndHealth, LatencyStatus, OperatorUsage, QueryFilter, QueryInfo,
+    QueryState, TaskUsage, WindowWait, generated_id, generated_name,
 };
 pub use quotas::{LIMIT_MAX, Limit, LimitUse, Limits, LiveStream, Quota, Quotas, TenantInfo};
 pub use requests::{Alteration, AlterationEffect, Parameter, ParameterValue, QueryChange, QueryRequest};
@@ -179,6 +179,12 @@ pub trait Service: Send + Sync + 'static {
     /// Every big query, by name.
     fn big_queries(&self, permit: &Permit) -> Vec<BigQueryInfo> {
         self.status(permit, false).big_queries
+    }
+
+    /// The dataflow of a big query, node by node.
+    fn dataflow(&self, permit: &Permit, query: &str) -> Result<Vec<DataflowNode>, ServiceError> {
+        let _ = permit;
+        Err(ServiceError::not_found(format!("there is no big query '{query}'")))
     }
 
     /// Creates a big query from the text of one `CREATE [OR REPLACE] QUERY name AS SELECT`. Returns also what was done,

@@ -4,9 +4,9 @@
 use axum::Json;
 use axum::body::Body;
 
-use super::call::Authenticated;
+use super::call::{Authenticated, Name};
 use super::error::ApiError;
-use super::types::{BigQueryCreated, BigQueryList};
+use super::types::{BigQueryCreated, BigQueryList, Dataflow};
 
 /// List the big queries
 ///
@@ -18,6 +18,20 @@ use super::types::{BigQueryCreated, BigQueryList};
 pub(super) async fn list_big_queries(api: Authenticated) -> Result<Json<BigQueryList>, ApiError> {
     let big_queries = api.blocking(|session| session.big_queries()).await??;
     Ok(Json(BigQueryList { big_queries }))
+}
+
+/// Show the dataflow of a big query
+///
+/// Its nodes as `EXPLAIN QUERY` numbers them, and where the rows of each come from. `/api/v1/status?operators=true`
+/// says what each operator does.
+#[utoipa::path(
+    get, path = "/api/v1/big-queries/{name}/dataflow", tag = "queries",
+    params(("name" = String, Path, description = "Its name")),
+    responses((status = 200, description = "The nodes", body = Dataflow)),
+)]
+pub(super) async fn show_dataflow(api: Authenticated, Name(name): Name) -> Result<Json<Dataflow>, ApiError> {
+    let nodes = api.blocking(move |session| session.dataflow(&name)).await??;
+    Ok(Json(Dataflow { nodes }))
 }
 
 /// Create a big query

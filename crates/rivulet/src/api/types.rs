@@ -15,7 +15,7 @@ pub use super::passwords::{NewLogin, NewPassword};
 pub use super::tenants::{LimitChanges, LimitUsed, NewTenant, TenantLimits, TenantList};
 pub use crate::service::{
     ApplicationInfo as Application, ApplicationStatus, BigQueryInfo as BigQuery, CheckpointInfo as Checkpoint,
-    CheckpointStatus as Checkpoints, EndHealth, LogStatus as Log, ParameterInfo as ParameterDeclaration,
+    CheckpointStatus as Checkpoints, DataflowNode, EndHealth, LogStatus as Log, ParameterInfo as ParameterDeclaration,
     RecoveryStatus as Recovery, SecretInfo as Secret, StatementResult, Status, StepActivity as QueryStep,
     TableInfo as Table, TokenInfo as Token, UserInfo as User, WorkerInfo as Worker,
 };
@@ -279,6 +279,13 @@ pub struct Query {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(example = json!(["no event has come on home/42/temperature since the query was started 5 minutes ago"]))]
     pub why: Vec<String>,
+}
+
+/// The dataflow of a big query.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Dataflow {
+    /// Its nodes, in the order of their numbers.
+    pub nodes: Vec<DataflowNode>,
 }
 
 /// Every big query.

@@ -15,9 +15,10 @@ use super::warnings::{have_contents, hide_contents};
 use super::{Engine, exposition, texts};
 use crate::config::Config;
 use crate::service::{
-    Access, AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, Caller, CheckpointInfo, Code, ErrorKind,
-    LiveResult, Permit, QueryChange, QueryFilter, QueryInfo, QueryRequest, Replacement, Resource, ResourceKind,
-    SecretInfo, Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo, Tenant,
+    Access, AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, Caller, CheckpointInfo, Code,
+    DataflowNode, ErrorKind, LiveResult, Permit, QueryChange, QueryFilter, QueryInfo, QueryRequest, Replacement,
+    Resource, ResourceKind, SecretInfo, Selection, Service, ServiceError, Session, StatementResult, Status, TableInfo,
+    Tenant,
 };
 
 impl Service for Engine {
@@ -170,6 +171,10 @@ impl Service for Engine {
         let mut infos = self.big_queries.infos(permit.tenant(), false);
         self.hide_refusals(permit, &mut infos);
         infos
+    }
+
+    fn dataflow(&self, permit: &Permit, query: &str) -> Result<Vec<DataflowNode>, ServiceError> {
+        self.big_queries.dataflow(&permit.tenant().named(query))
     }
 
     fn create_big_query(&self, permit: &Permit, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {

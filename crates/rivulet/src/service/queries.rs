@@ -280,6 +280,32 @@ pub struct WindowWait {
     pub max_us: Option<u64>,
 }
 
+/// A node of the dataflow of a big query.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DataflowNode {
+    /// Its number, from 1, as EXPLAIN shows it.
+    pub number: u64,
+    /// What it is.
+    #[schema(example = "window")]
+    pub operator: String,
+    /// Whether it has state.
+    pub has_state: bool,
+    /// What it does, a line for each part.
+    pub details: Vec<String>,
+    /// Where its rows come from.
+    pub inputs: Vec<DataflowInput>,
+}
+
+/// Where rows of a node of a dataflow come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DataflowInput {
+    /// The number of the node.
+    pub from: u64,
+    /// How they travel: `forward` within a task, or to which other one.
+    #[schema(example = "hash (device)")]
+    pub how: String,
+}
+
 /// How a source or sink of a big query, or of an input or output of an application, gets on with the device behind it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EndHealth {

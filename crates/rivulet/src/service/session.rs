@@ -16,9 +16,9 @@ use super::resource::Action::{self, Administer, Change, Publish, Read, Subscribe
 use super::resource::Resource;
 use super::resource::ResourceKind::{self, Application, Query, Secret, Server, Sink, Source, Table, Tenant, User};
 use super::{
-    AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, CheckpointInfo, Code, ErrorKind, LiveResult,
-    QueryChange, QueryFilter, QueryInfo, QueryRequest, SecretInfo, Selection, Service, ServiceError, StatementResult,
-    Status, TableInfo,
+    AccountAnswer, Alteration, ApplicationInfo, Backup, BigQueryInfo, CheckpointInfo, Code, DataflowNode, ErrorKind,
+    LiveResult, QueryChange, QueryFilter, QueryInfo, QueryRequest, SecretInfo, Selection, Service, ServiceError,
+    StatementResult, Status, TableInfo,
 };
 
 /// The filter of every topic.
@@ -56,6 +56,11 @@ impl Session<'_> {
             Ok(permit) => self.service.execute(permit, script),
             Err(error) => vec![Err(error)],
         }
+    }
+
+    /// Fails unless the caller may run all statements of a script.
+    pub fn check_script(&self, script: &str) -> Result<(), ServiceError> {
+        self.permit_script(script).map(drop)
     }
 
     /// See [`Service::create_application`]. Name, inputs and outputs in code that is no statement are known only when
@@ -194,6 +199,11 @@ impl Session<'_> {
         Ok(self.service.big_queries(self.permit(Read, Query, None)?))
     }
 
+    /// See [`Service::dataflow`].
+    pub fn dataflow(&self, query: &str) -> Result<Vec<DataflowNode>, ServiceError> {
+        self.service.dataflow(self.permit(Read, Query, Some(query))?, query)
+    }
+
     /// See [`Service::create_big_query`].
     pub fn create_big_query(&self, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
         self.service.create_big_query(self.permit_script(sql)?, sql)
@@ -219,12 +229,26 @@ impl Session<'_> {
         Ok(self.service.status(self.permit(Read, Server, None)?, operators))
     }
 
+    /// Whether the caller may do this to everything of a kind. A `false` does not count as a refusal.
+    pub fn may(&self, action: Action, kind: ResourceKind) -> bool {
+        let resource = Resource { kind, name: None };
+        self.access.as_ref().is_none_or(|access| access.allows(self.permit.caller(), action, resource))
+    }
+
+    /// Fails unless the caller may read what the server does for all tenants.
+    pub fn check_sees_server(&self) -> Result<(), ServiceError> {
+        match self.permit(Read, Server, None)?.tenant().is_default() {
+            true => Ok(()),
+            false => {
+                Err(ServiceError::new(ErrorKind::Forbidden, "what is of all tenants is for operators of the server"))
+            }
+        }
+    }
+
     /// Whether the caller may be told the [`Service::problems`], which name what the default tenant has. A `false` does
     /// not count as a refusal.
     pub fn sees_problems(&self) -> bool {
-        let resource = Resource { kind: Server, name: None };
-        let caller = self.permit.caller();
-        caller.tenant().is_default() && self.access.as_ref().is_none_or(|access| access.allows(caller, Read, resource))
+        self.permit.tenant().is_default() && self.may(Read, Server)
     }
 
     /// See [`Service::metrics`].

@@ -47,7 +47,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 use rivulet_dataflow::stage::cut;
-use rivulet_sql::{BigQuery, CreateBigQuery, QueryPlan, Scope, Statement, explain_query, plan_query};
+use rivulet_sql::{BigQuery, CreateBigQuery, QueryPlan, Scope, Statement, explain_query, plan_query, shown_nodes};
 use rivulet_storage::Store;
 
 use super::checkpoints::Checkpoints;
@@ -61,7 +61,7 @@ use super::threads::Bell;
 use crate::burst::{OnWorkers, moves};
 use crate::catalog::Catalog;
 use crate::run::{self, read_models};
-use crate::service::{ErrorKind, FullName, Limit, ServiceError, Tenant};
+use crate::service::{DataflowInput, DataflowNode, ErrorKind, FullName, Limit, ServiceError, Tenant};
 use life::{Life, Started};
 use saved::Saved;
 use selects::Select;
@@ -516,16 +516,25 @@ impl BigQueries {
     /// The plan of a big query, as text.
     pub(super) fn explain(&self, name: &FullName) -> Option<Result<String, ServiceError>> {
         let one = self.known.lock().query(name)?;
-        Some(match &one.plan {
-            Some(plan) => {
-                let stays = self.stays(&name.tenant, one.life.flow().map(|running| &**running));
-                Ok(explain_query(plan) + &one.placement(plan, stays))
-            }
-            None => {
-                let message = format!("'{name}' is not running: {}", one.life.problem());
-                Err(ServiceError::new(ErrorKind::Unavailable, message))
-            }
-        })
+        Some(plan_of(name, &one).map(|plan| {
+            let stays = self.stays(&name.tenant, one.life.flow().map(|running| &**running));
+            explain_query(plan) + &one.placement(plan, stays)
+        }))
+    }
+
+    /// The plan of a big query, node by node.
+    pub(super) fn dataflow(&self, name: &FullName) -> Result<Vec<DataflowNode>, ServiceError> {
+        let one = self.known.lock().query(name);
+        let one = one.ok_or_else(|| ServiceError::not_found(format!("there is no big query '{name}'")))?;
+        let input = |(from, how): (usize, String)| DataflowInput { from: from as u64 + 1, how };
+        let nodes = shown_nodes(plan_of(name, &one)?).into_iter().enumerate().map(|(place, node)| DataflowNode {
+            number: place as u64 + 1,
+            operator: node.operator,
+            has_state: node.has_state,
+            details: node.details,
+            inputs: node.inputs.into_iter().map(input).collect(),
+        });
+        Ok(nodes.collect())
     }
 
     /// The plan that a query of a tenant would have, without creating it.
@@ -535,6 +544,15 @@ impl BigQueries {
         let stages = cut(&plan.dataflow, &vec![1; plan.sources.len()], 1);
         Ok(explain_query(&plan) + &moves::explain(&plan, &stages, &[], self.stays(tenant, None)))
     }
+}
+
+/// The plan of a query, which has one while it can run.
+fn plan_of<'q>(name: &FullName, one: &'q OneQuery) -> Result<&'q QueryPlan, ServiceError> {
+    let missing = || {
+        let message = format!("'{name}' is not running: {}", one.life.problem());
+        ServiceError::new(ErrorKind::Unavailable, message)
+    };
+    one.plan.as_deref().ok_or_else(missing)
 }
 
 /// The error for resuming a query whose input has ended.
