@@ -1,5 +1,6 @@
 //! Project chores: `cargo xtask <chore>`. The one way to run them; there is no second script language.
 
+mod console;
 mod dist;
 mod fuzz;
 mod kafka;
@@ -42,6 +43,8 @@ cargo xtask <chore>
   fuzz      fuzzers for every place where bytes come from outside: [TARGET]... [--seconds N] [--json], or TARGET --input FILE
   dist      the release archive, the Debian package, the image of a container, and checksums, in target/dist: [--try]
             installs and uses them; [--program FILE] is packed instead of the program that is built
+  console   make the files of the console in console/dist again; --check only says whether they are as they should be;
+            needs npm
   numa      the program on an emulated machine with two memory nodes; needs QEMU, and says what to install
   oracle    compute the known answers of NEXMark and of other queries again, with DuckDB
 ";
@@ -61,6 +64,8 @@ fn main() -> ExitCode {
         ["sim", rest @ ..] => sim(rest),
         ["fuzz", rest @ ..] => fuzz::run(rest),
         ["dist", rest @ ..] => dist::run(rest),
+        ["console"] => console::make(false),
+        ["console", "--check"] => console::make(true),
         ["numa"] => numa(),
         ["oracle"] => oracle(),
         _ => {

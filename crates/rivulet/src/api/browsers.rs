@@ -17,7 +17,11 @@ const CONTENT_TYPES: [&str; 6] = [
     "application/x-www-form-urlencoded",
 ];
 
-/// What a page of the server may load: its own parts, and the styles and pictures within them.
+/// What the console may load: its own files, and nothing within them.
+const CONSOLE_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
+                              form-action 'none'; frame-ancestors 'none'; base-uri 'none'";
+
+/// What the page of the API may load: its own parts, and the styles and pictures within them.
 const PAGE_POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; \
                            form-action 'none'; frame-ancestors 'none'; base-uri 'none'";
 
@@ -44,8 +48,13 @@ pub(super) fn check(request: &Request) -> Result<(), ApiError> {
 
 /// Tells browsers to take an answer for what it is, to show it in no frame of a page, and to keep nothing of it.
 pub(super) fn protect(path: &str, headers: &mut HeaderMap) {
-    let is_page = path == "/" || path.starts_with("/api/docs") || path == "/api/openapi.json";
-    let policy = if is_page { PAGE_POLICY } else { ANSWER_POLICY };
+    let is_console = path == "/" || path.starts_with("/console/");
+    let is_page = is_console || path.starts_with("/api/docs") || path == "/api/openapi.json";
+    let policy = match is_page {
+        true if is_console => CONSOLE_POLICY,
+        true => PAGE_POLICY,
+        false => ANSWER_POLICY,
+    };
     let mut say = |name: header::HeaderName, value: &'static str| {
         headers.entry(name).or_insert(HeaderValue::from_static(value));
     };

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, FromRequestParts, Path, Query};
 use axum::http::request::Parts;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use rivulet_connectors::http_server::{
     BodyError, Budget, ByAddress, Encrypted, Held, Hosts, bearer, client_address, read_body,
 };
@@ -18,7 +18,9 @@ use rivulet_connectors::reach::AllowedHosts;
 use serde::de::DeserializeOwned;
 use tokio::sync::{Semaphore, watch};
 
+use super::cookies;
 use super::error::ApiError;
+use super::moments::Moments;
 use super::turns::Turns;
 use crate::service::{Access, AccountAnswer, Caller, Credentials, ErrorKind, Origin, Service, ServiceError, Session};
 
@@ -43,6 +45,9 @@ const REFUSAL_WAIT: Duration = Duration::from_millis(100);
 
 /// Passwords at a time; others wait. Their hashes take much memory, and those who show a token do not wait for them.
 const PASSWORDS_MAX: usize = 2;
+
+/// Trials of applications at a time; others wait. Each has an engine of its own.
+const TRIALS_MAX: usize = 1;
 
 /// The largest body of a login. Anybody may send one.
 const LOGIN_BYTES_MAX: usize = 16 << 10;
@@ -70,9 +75,12 @@ pub(super) struct Api {
     pub(super) look_permits: Arc<Semaphore>,
     pub(super) login_permits: Arc<Semaphore>,
     pub(super) password_permits: Arc<Semaphore>,
+    pub(super) trial_permits: Arc<Semaphore>,
     pub(super) failed_logins: Arc<FailedLogins>,
     pub(super) bounds: Bounds,
     pub(super) hosts: watch::Receiver<Hosts>,
+    /// The last hour.
+    pub(super) moments: Moments,
     pub(super) stop: Stop,
 }
 
@@ -103,8 +111,9 @@ impl Api {
         let look_permits = Arc::new(Semaphore::new(LOOKS_MAX));
         let login_permits = Arc::new(Semaphore::new(LOGINS_MAX));
         let password_permits = Arc::new(Semaphore::new(PASSWORDS_MAX));
+        let trial_permits = Arc::new(Semaphore::new(TRIALS_MAX));
         let turns = Turns::new(CALLS_OF_TENANT_MAX);
-        let failed_logins = Arc::default();
+        let (failed_logins, moments) = (Arc::default(), Moments::default());
         Self {
             service,
             call_permits,
@@ -112,9 +121,11 @@ impl Api {
             look_permits,
             login_permits,
             password_permits,
+            trial_permits,
             failed_logins,
             bounds,
             hosts,
+            moments,
             stop,
         }
     }
@@ -167,6 +178,25 @@ impl Api {
         self.call(permits, in_turn).await?
     }
 
+    /// Who shows a token, with the certificate of the connection.
+    async fn check_token(
+        &self,
+        secret: Vec<u8>,
+        certificate: Option<Arc<str>>,
+        address: Option<IpAddr>,
+    ) -> Result<Caller, ApiError> {
+        let origin = Some(Origin { address, door: "http" });
+        let authenticate = move |access: &Access, waits: bool| {
+            let certificate = certificate.as_deref();
+            let credentials = Credentials { user: None, secret: Some(&secret), certificate, origin };
+            match waits {
+                false => access.authenticate(&credentials).map(Some),
+                true => Ok(access.authenticate_at_once(&credentials)),
+            }
+        };
+        self.log_in(&self.login_permits, (address, None), authenticate).await
+    }
+
     /// Where a request comes from, of which trusted proxies tell; `None` if it came without a connection.
     fn address_of(&self, parts: &Parts) -> Option<IpAddr> {
         let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>()?.0.ip();
@@ -192,6 +222,11 @@ impl Api {
     }
 }
 
+/// The token that a request shows: by itself, or by the session of a browser.
+fn shown(headers: &HeaderMap) -> Option<&[u8]> {
+    bearer(headers).or_else(|| cookies::token(headers).filter(|_| !headers.contains_key(header::AUTHORIZATION)))
+}
+
 /// A request of a known caller.
 pub(super) struct Authenticated {
     api: Api,
@@ -205,7 +240,7 @@ impl FromRequestParts<Api> for Authenticated {
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
         let address = api.address_of(parts);
-        let secret = bearer(&parts.headers);
+        let secret = shown(&parts.headers);
         let certificate = parts.extensions.get::<Encrypted>().and_then(|encrypted| encrypted.certificate.clone());
         let access = api.service.get().ok_or_else(ApiError::starting)?.access();
         let origin = Some(Origin { address, door: "http" });
@@ -214,17 +249,7 @@ impl FromRequestParts<Api> for Authenticated {
                 let certificate = certificate.as_deref();
                 access.authenticate(&Credentials { certificate, origin, ..Credentials::default() })?
             }
-            Some(secret) => {
-                let authenticate = move |access: &Access, waits: bool| {
-                    let certificate = certificate.as_deref();
-                    let credentials = Credentials { user: None, secret: Some(&secret), certificate, origin };
-                    match waits {
-                        false => access.authenticate(&credentials).map(Some),
-                        true => Ok(access.authenticate_at_once(&credentials)),
-                    }
-                };
-                api.log_in(&api.login_permits, (address, None), authenticate).await?
-            }
+            Some(secret) => api.check_token(secret, certificate, address).await?,
         };
         count_request(&access, &caller).await?;
         Ok(Self { api: api.clone(), access, caller, address })
@@ -242,7 +267,7 @@ impl FromRequestParts<Api> for MaybeAuthenticated {
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
         let has_accounts = api.service.get().ok_or_else(ApiError::starting)?.access().has_accounts();
-        match has_accounts && !parts.headers.contains_key(header::AUTHORIZATION) {
+        match has_accounts && !parts.headers.contains_key(header::AUTHORIZATION) && shown(&parts.headers).is_none() {
             true => Ok(Self::Stranger(api.clone())),
             false => Authenticated::from_request_parts(parts, api).await.map(Self::Known),
         }
@@ -278,13 +303,15 @@ async fn count_request(access: &Access, caller: &Caller) -> Result<(), ApiError>
 pub(super) struct Visitor {
     api: Api,
     address: Option<IpAddr>,
+    is_encrypted: bool,
 }
 
 impl FromRequestParts<Api> for Visitor {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
-        Ok(Self { api: api.clone(), address: api.address_of(parts) })
+        let is_encrypted = parts.extensions.get::<Encrypted>().is_some();
+        Ok(Self { api: api.clone(), address: api.address_of(parts), is_encrypted })
     }
 }
 
@@ -294,6 +321,16 @@ impl Visitor {
         let read = read_body(body, LOGIN_BYTES_MAX, &self.api.bounds.budget, 1).await;
         let (bytes, held) = read.map_err(|error| unread(error, LOGIN_BYTES_MAX))?;
         Text::of(bytes, held)
+    }
+
+    /// Whether what is answered cannot be read on its way.
+    pub(super) fn is_encrypted(&self) -> bool {
+        self.is_encrypted
+    }
+
+    /// Whether somebody has this token.
+    pub(super) async fn check_token(&self, token: Vec<u8>) -> Result<(), ApiError> {
+        self.api.check_token(token, None, self.address).await.map(drop)
     }
 
     /// Exchanges the name and the password of a user for a token. It is a request of the user's tenant once the

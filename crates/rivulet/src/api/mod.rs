@@ -15,18 +15,24 @@ mod big_queries;
 mod browsers;
 mod bulk;
 mod call;
+mod console;
+mod cookies;
 mod error;
+mod history;
 mod lines;
 mod metrics;
+mod moments;
 mod passwords;
 mod queries;
 mod results;
 mod secrets;
+mod session;
 mod sql;
 mod tables;
 mod tenants;
 mod status;
 mod submission;
+mod trial;
 mod turns;
 pub mod types;
 
@@ -42,8 +48,7 @@ use axum::body::{Body, HttpBody};
 use axum::extract::{Request, State};
 use axum::http::{HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware::{Next, from_fn_with_state};
-use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::get;
+use axum::response::{IntoResponse, Response};
 use rivulet_connectors::http_server::{self, Budget, Encrypted, Hosts, Keeping, ServerOptions};
 use rivulet_connectors::reach::AllowedHosts;
 use rivulet_connectors::tls::{Certificates, Prepared};
@@ -152,7 +157,8 @@ pub async fn serve_once_started(
         trusted_proxies: config.trusted_proxies.clone(),
     };
     let (watch_max_now, share_now) = (bounds.watch_max.clone(), bounds.address_share_percent.clone());
-    let router = router(service, hosts_now, bounds, Stop(stop.clone()));
+    let api = Api::new(service, hosts_now, bounds, Stop(stop.clone()));
+    let (router, past) = (router(api.clone()), history::note(api));
     let (options, options_now) = watch::channel(server_options(&config));
     let server = http_server::serve(listener, certificates, router, options_now, async move {
         shutdown.await;
@@ -177,6 +183,7 @@ pub async fn serve_once_started(
         () = server => {}
         () = give_up => {}
         () = follow => {}
+        () = past => {}
     }
     Ok(())
 }
@@ -207,7 +214,7 @@ pub fn without_listener(service: Arc<dyn Service>, stopping: watch::Receiver<boo
         address_share_percent: Arc::new(100.into()),
         trusted_proxies: AllowedHosts::none("http.trusted_proxies"),
     };
-    router(Arc::new(OnceLock::from(service)), hosts, bounds, Stop(stopping))
+    router(Api::new(Arc::new(OnceLock::from(service)), hosts, bounds, Stop(stopping)))
 }
 
 /// The OpenAPI document.
@@ -240,6 +247,7 @@ fn routes() -> (Router<Api>, utoipa::openapi::OpenApi) {
         .routes(routes!(applications::list_applications, applications::create_application))
         .routes(routes!(applications::show_application, applications::drop_application))
         .routes(routes!(applications::explain_application))
+        .routes(routes!(trial::try_application))
         .routes(routes!(tables::list_tables, tables::create_table))
         .routes(routes!(tables::show_table, tables::drop_table))
         .routes(routes!(tables::refresh_table))
@@ -248,6 +256,7 @@ fn routes() -> (Router<Api>, utoipa::openapi::OpenApi) {
         .routes(routes!(queries::list_queries, queries::submit_query))
         .routes(routes!(bulk::submit_bulk))
         .routes(routes!(big_queries::list_big_queries, big_queries::create_big_query))
+        .routes(routes!(big_queries::show_dataflow))
         .routes(routes!(queries::show_query, queries::alter_query, queries::drop_query))
         .routes(routes!(queries::pause_query))
         .routes(routes!(queries::resume_query))
@@ -259,12 +268,14 @@ fn routes() -> (Router<Api>, utoipa::openapi::OpenApi) {
         .routes(routes!(accounts::drop_user))
         .routes(routes!(passwords::put_password, passwords::drop_password))
         .routes(routes!(passwords::log_in))
+        .routes(routes!(session::show_session, session::begin_session, session::end_session))
         .routes(routes!(accounts::list_tokens, accounts::create_token))
         .routes(routes!(accounts::drop_token))
         .routes(routes!(accounts::rotate_token))
         .routes(routes!(accounts::list_grants, accounts::grant))
         .routes(routes!(accounts::revoke))
         .routes(routes!(status::show_status))
+        .routes(routes!(history::show_history))
         .routes(routes!(status::make_checkpoint))
         .routes(routes!(backup::make_backup))
         .routes(routes!(metrics::show_metrics))
@@ -284,16 +295,9 @@ fn routes() -> (Router<Api>, utoipa::openapi::OpenApi) {
     (router, document)
 }
 
-fn router(
-    service: Arc<OnceLock<Arc<dyn Service>>>,
-    hosts: watch::Receiver<Hosts>,
-    bounds: Bounds,
-    stop: Stop,
-) -> Router {
-    let api = Api::new(service, hosts, bounds, stop);
+fn router(api: Api) -> Router {
     let (router, document) = routes();
-    router
-        .route("/", get(|| async { Redirect::temporary("/api/docs/") }))
+    console::routes(router)
         .merge(SwaggerUi::new("/api/docs").url("/api/openapi.json", document))
         .fallback(no_such_path)
         .method_not_allowed_fallback(no_such_method)

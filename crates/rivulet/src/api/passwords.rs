@@ -38,7 +38,7 @@ pub struct NewLogin {
 }
 
 /// Reads a body with a password, of which an error of the parser could show a part.
-fn from_secret_json<T: DeserializeOwned>(text: &str, form: &str) -> Result<T, ApiError> {
+pub(super) fn from_secret_json<T: DeserializeOwned>(text: &str, form: &str) -> Result<T, ApiError> {
     serde_json::from_str(text).map_err(|error| {
         let place = format!("line {}, column {}", error.line(), error.column());
         ApiError::invalid(format!("the body is not what is expected, at {place}")).with_hint(format!("send {form}"))

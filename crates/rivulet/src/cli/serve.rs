@@ -88,7 +88,7 @@ pub(super) fn serve(
     // Nobody else sets it.
     let _ = started.set(service.clone());
     say(&format!(
-        "Rivulet {} is ready at {scheme}://{address} (try it at {scheme}://{address}/api/docs)",
+        "Rivulet {} is ready at {scheme}://{address} (open it in a browser; its REST API is at /api/docs)",
         env!("CARGO_PKG_VERSION")
     ));
     let done = http.finish(serving);

@@ -370,8 +370,11 @@ pub(crate) struct TrialInput {
 ///
 /// # Errors
 /// An address or a format is invalid.
-pub(crate) fn trial_inputs(application: &Application) -> Result<Vec<TrialInput>, ServiceError> {
-    let sink = |output: &Output, names: &[&str]| sink_address(output, names, &ConnectorContext::of_user());
+pub(crate) fn trial_inputs(
+    application: &Application,
+    host: &ConnectorContext,
+) -> Result<Vec<TrialInput>, ServiceError> {
+    let sink = |output: &Output, names: &[&str]| sink_address(output, names, host);
     let topics = Topics::new(application, &Tenant::of_operator().named(&application.name), |_| false, sink)?;
     let inputs = application.inputs.iter().zip(topics.inputs).map(|(input, topics)| {
         Ok(TrialInput { rows: input_format(input, &topics)?, filter: topics.filter, source: topics.source })

@@ -58,11 +58,6 @@ impl Session<'_> {
         }
     }
 
-    /// Fails unless the caller may run all statements of a script.
-    pub fn check_script(&self, script: &str) -> Result<(), ServiceError> {
-        self.permit_script(script).map(drop)
-    }
-
     /// See [`Service::create_application`]. Name, inputs and outputs in code that is no statement are known only when
     /// it is loaded: the caller must be allowed to change applications, sources and sinks of any name, and to subscribe
     /// to all tables; for other languages than SQL, to name all secrets, too.
@@ -233,6 +228,11 @@ impl Session<'_> {
     pub fn may(&self, action: Action, kind: ResourceKind) -> bool {
         let resource = Resource { kind, name: None };
         self.access.as_ref().is_none_or(|access| access.allows(self.permit.caller(), action, resource))
+    }
+
+    /// Fails unless the caller may administer the server.
+    pub fn check_administers(&self) -> Result<(), ServiceError> {
+        self.permit(Administer, Server, None).map(drop)
     }
 
     /// Fails unless the caller may read what the server does for all tenants.

@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use arrow::array::AsArray;
 use arrow::compute::kernels::cast_utils::string_to_timestamp_nanos;
 use arrow::datatypes::TimestampMicrosecondType;
+use rivulet_connectors::connector::ConnectorContext;
 use rivulet_connectors::feed::FeedLayout;
 use rivulet_connectors::mqtt::topic::matches;
 use rivulet_dataflow::{Decoder, Events, Refusals};
@@ -190,8 +191,8 @@ impl Reader {
     ///
     /// # Errors
     /// An address or format is invalid.
-    pub(super) fn add(&mut self, application: &Application) -> Result<(), ServiceError> {
-        let inputs = application.inputs.iter().zip(trial_inputs(application)?);
+    pub(super) fn add(&mut self, application: &Application, host: &ConnectorContext) -> Result<(), ServiceError> {
+        let inputs = application.inputs.iter().zip(trial_inputs(application, host)?);
         for (input, TrialInput { rows, filter, source }) in inputs {
             let decoder = rows.decoder().map_err(|error| format_error(&error, &input.format))?;
             // No MQTT topic looks like the address of a source.

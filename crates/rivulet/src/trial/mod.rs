@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use rivulet_connectors::connector::{ConnectorContext, Secrets};
+use rivulet_connectors::files::Files;
 use rivulet_connectors::mqtt::{Pending, Received};
 use rivulet_dataflow::{ManualClock, Push, QueryId};
 use rivulet_operators::application::{Application, Durability};
@@ -64,6 +65,7 @@ const TABLE_BYTES_MAX: usize = 1 << 30;
 
 /// Applications and queries in an engine of their own.
 pub struct Trial {
+    host: fn() -> ConnectorContext,
     engine: Arc<Engine>,
     clock: Arc<ManualClock>,
     results: Arc<Results>,
@@ -98,6 +100,19 @@ impl Trial {
     /// # Errors
     /// The system lacks resources.
     pub fn new() -> Result<Self, ServiceError> {
+        Self::of_host(ConnectorContext::of_user, Path::new("/"))
+    }
+
+    /// The same for somebody who may not read the files of this process: none is read.
+    ///
+    /// # Errors
+    /// The system lacks resources.
+    pub fn without_files() -> Result<Self, ServiceError> {
+        let host = || ConnectorContext { files: Files::default(), ..ConnectorContext::of_user() };
+        Self::of_host(host, &folder())
+    }
+
+    fn of_host(host: fn() -> ConnectorContext, files: &Path) -> Result<Self, ServiceError> {
         let clock = Arc::new(ManualClock::new(0));
         let results = Arc::<Results>::default();
         let environment = Environment {
@@ -108,9 +123,10 @@ impl Trial {
             catalog: Catalog::in_memory()?,
             network: results.clone(),
         };
-        let engine = Engine::stepped(config()?, environment)?;
+        let engine = Engine::stepped(config(files)?, environment)?;
         engine.replay_some(u64::MAX, true);
         Ok(Self {
+            host,
             engine,
             clock,
             results,
@@ -150,9 +166,9 @@ impl Trial {
         }
         // Rows for other places are shown instead. The outputs are checked all the same, with any values of secrets.
         let secrets = Secrets::found_by(|_| Some("secret".to_owned()));
-        check_outputs(&application, &ConnectorContext { secrets, ..ConnectorContext::of_user() })?;
+        check_outputs(&application, &ConnectorContext { secrets, ..(self.host)() })?;
         application.outputs.iter_mut().for_each(event::to_messages);
-        self.reader.add(&application)?;
+        self.reader.add(&application, &(self.host)())?;
         application.dataflow = watch::watched(&application.dataflow, self.applications.len(), &self.seen);
         self.engine.register(application.clone())?;
         self.applications.push(application);
@@ -400,16 +416,22 @@ impl Trial {
 }
 
 /// The configuration of an engine in a trial: the defaults, and no data that outlives it.
-fn config() -> Result<Config, ServiceError> {
+/// The folder of the data of a trial. It is never made.
+fn folder() -> PathBuf {
+    std::env::temp_dir().join(format!("rivulet-trial-{}", std::process::id()))
+}
+
+/// The settings of an engine that may read files below `files`.
+fn config(files: &Path) -> Result<Config, ServiceError> {
     // A settings file in the working folder belongs to a server.
     let sources = Sources { file: Some(PathBuf::from("/dev/null")), ..Sources::default() };
     let loaded =
         config::load(&sources).map_err(|error| ServiceError::from_text(ErrorKind::Unavailable, &error.to_string()))?;
     Ok(Config {
-        // The folder is never made. It only determines where no statement may read.
-        data_dir: std::env::temp_dir().join(format!("rivulet-trial-{}", std::process::id())),
+        // It only determines where no statement may read.
+        data_dir: folder(),
         // A script that a user runs has the rights of that user.
-        files: FilesConfig { allow: vec![PathBuf::from("/")], ..loaded.config.files },
+        files: FilesConfig { allow: vec![files.to_owned()], ..loaded.config.files },
         // One event at a time, and no shared work between queries, so that it is known what becomes of each event.
         batch_rows_max: Some(1),
         table_bytes_max: TABLE_BYTES_MAX,

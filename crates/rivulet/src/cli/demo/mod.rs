@@ -23,12 +23,20 @@ pub(super) struct DemoArguments {
     /// After how long it ends by itself, for example 10s; by default it runs until Ctrl-C
     #[arg(long, value_parser = duration)]
     duration: Option<Duration>,
+    /// Open the console in a browser
+    #[arg(long)]
+    open: bool,
 }
 
 pub(super) fn run(global: Global, arguments: &DemoArguments) -> Result<(), CliError> {
     let stop = Arc::new(AtomicBool::new(false));
     stop_on_signal(stop.clone())?;
-    let options = DemoOptions { queries: arguments.queries, duration: arguments.duration, json: global.json };
+    let options = DemoOptions {
+        queries: arguments.queries,
+        duration: arguments.duration,
+        json: global.json,
+        open: arguments.open,
+    };
     let report = run::run(&options, &stop)?;
     if global.json {
         // A reader that went away does not want the report any more.

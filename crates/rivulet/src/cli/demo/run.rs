@@ -6,6 +6,7 @@
 use std::io::IsTerminal;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -36,6 +37,8 @@ pub(super) struct DemoOptions {
     pub(super) duration: Option<Duration>,
     /// Whether to print one JSON object at the end instead of a live view.
     pub(super) json: bool,
+    /// Whether to open the console in a browser.
+    pub(super) open: bool,
 }
 
 /// How many connections the homes share: one for each thousand or so would be a gateway's share.
@@ -50,6 +53,16 @@ const VIEW_PERIOD: Duration = Duration::from_millis(500);
 const DRAIN_MAX: Duration = Duration::from_secs(10);
 /// Without an end of its own the demo lasts so long.
 const DURATION_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Opens the console in the browser of whoever sits here. Where there is none, that is said, and the demo goes on.
+fn open_browser(address: SocketAddr) {
+    let opener = if cfg!(target_os = "macos") { "open" } else { "xdg-open" };
+    let mut command = Command::new(opener);
+    command.arg(format!("http://{address}")).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    if let Err(error) = command.spawn() {
+        eprintln!("{opener} cannot open a browser: {error}");
+    }
+}
 
 /// Runs the demo until its time is over or `stop` becomes true. Drawing goes to standard output.
 ///
@@ -101,6 +114,9 @@ pub(super) fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport
     )
     .map_err(|error| CliError::new(format!("the simulated homes cannot reach the broker: {error}")))?;
 
+    if options.open {
+        open_browser(http_address);
+    }
     let mut view = (!options.json).then(|| View::new(std::io::stdout().is_terminal(), http_address, broker));
     let started = Instant::now();
     while !stop.load(Ordering::Relaxed) && !homes.progress().is_finished {

@@ -115,7 +115,7 @@ impl View {
         };
         let mut lines = vec![
             format!("Rivulet demo: simulated homes publish to the MQTT broker at {}", self.broker),
-            format!("  the API is at http://{}/api/docs, Ctrl-C ends the demo", self.http),
+            format!("  look at it in a browser: http://{}; Ctrl-C ends the demo", self.http),
             String::new(),
         ];
         lines.extend(summary);
@@ -170,7 +170,7 @@ impl View {
 const TRY_NEXT: &str = "
 What to try next:
   rivulet demo --queries 100000                   ten times as many
-  rivulet serve                                   a server of your own; its API: http://127.0.0.1:8080/api/docs
+  rivulet serve                                   a server of your own; its console: http://127.0.0.1:8080
   rivulet sql                                     then, in a second terminal: SQL with completion by Tab
   rivulet app register examples/ac_control.sql    one of the applications in examples/
   rivulet bench many                              how many queries this machine carries

@@ -1,0 +1,149 @@
+//! The session of a browser: who that is, by a cookie that no script of a page can read.
+//!
+//! What the cookie is, [`super::cookies`] says.
+
+use axum::Json;
+use axum::body::Body;
+use axum::http::{HeaderMap, StatusCode, header};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::accounts::token_created;
+use super::call::{MaybeAuthenticated, Visitor};
+use super::cookies::name;
+use super::error::ApiError;
+use super::passwords::from_secret_json;
+use crate::service::{Action, ResourceKind, Session};
+
+/// A login that begins a session: a user with a password, or a token. Neither is shown, in logs neither.
+#[derive(Default, Deserialize, Serialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct NewSession {
+    /// The user.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(example = "alice")]
+    pub user: Option<String>,
+    /// The user's tenant; the default tenant without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// The user's password.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = Password)]
+    pub password: Option<String>,
+    /// A token, in place of these.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = Password)]
+    pub token: Option<String>,
+}
+
+/// Who asks, and what a page may offer.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = Session)]
+pub(super) struct SessionInfo {
+    /// Version of Rivulet.
+    #[schema(example = "0.1.0")]
+    pub version: String,
+    /// The server's clock, milliseconds since 1970.
+    pub now_ms: i64,
+    /// Whether one has to log in.
+    pub has_accounts: bool,
+    /// The user; absent if nobody has logged in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// The user's tenant.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant: Option<String>,
+    /// What the user may do.
+    pub may: SessionRights,
+}
+
+/// What a user may do, as far as a page offers it or leaves it out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub(super) struct SessionRights {
+    /// Read the status of the server.
+    pub status: bool,
+    /// See and change accounts.
+    pub accounts: bool,
+    /// Try an application, and whatever else is for who administers the server.
+    pub server: bool,
+}
+
+/// Who asks
+///
+/// Without a login, where one is needed: nobody.
+#[utoipa::path(
+    get, path = "/api/v1/session", tag = "accounts",
+    responses((status = 200, description = "The user, and what a page may offer", body = SessionInfo)),
+)]
+pub(super) async fn show_session(caller: MaybeAuthenticated) -> Result<Json<SessionInfo>, ApiError> {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    let info = SessionInfo {
+        version: env!("CARGO_PKG_VERSION").into(),
+        now_ms: i64::try_from(now.as_millis()).unwrap_or(i64::MAX),
+        has_accounts: true,
+        ..SessionInfo::default()
+    };
+    let MaybeAuthenticated::Known(api) = caller else { return Ok(Json(info)) };
+    let may = |session: &Session<'_>| SessionRights {
+        status: session.sees_problems(),
+        accounts: session.may(Action::Administer, ResourceKind::User),
+        server: session.may(Action::Administer, ResourceKind::Server),
+    };
+    let (has_accounts, caller) = (api.access().has_accounts(), api.caller());
+    Ok(Json(SessionInfo {
+        has_accounts,
+        user: has_accounts.then(|| caller.name().to_owned()),
+        tenant: has_accounts.then(|| caller.tenant().to_string()),
+        may: api.looking(may).await?,
+        ..info
+    }))
+}
+
+/// Begin a session
+///
+/// The cookie of the answer stands for the token in later requests that have the header `X-Rivulet-Console`. The
+/// session ends with the browser, with the token, or by `DELETE`.
+#[utoipa::path(
+    post, path = "/api/v1/session", tag = "accounts",
+    request_body = NewSession,
+    responses((status = 204, description = "The session has begun")),
+)]
+pub(super) async fn begin_session(
+    visitor: Visitor,
+    headers: HeaderMap,
+    body: Body,
+) -> Result<(StatusCode, [(header::HeaderName, String); 1]), ApiError> {
+    let text = visitor.read_text(body).await?;
+    let form = r#"{"user": "...", "password": "..."} or {"token": "..."}"#;
+    let token = match from_secret_json(&text, form)? {
+        NewSession { token: Some(token), user: None, password: None, tenant: None } => {
+            visitor.check_token(token.clone().into_bytes()).await?;
+            token
+        }
+        NewSession { user: Some(user), password: Some(password), tenant, token: None } => {
+            let user = tenant.map_or(user.clone(), |tenant| format!("{tenant}/{user}"));
+            token_created(visitor.log_in(user, password).await?)?.1.0.token
+        }
+        _ => {
+            let error = ApiError::invalid("a session begins with a user and a password, or with a token");
+            return Err(error.with_hint(format!("send {form}")));
+        }
+    };
+    let secure = if visitor.is_encrypted() { "; Secure" } else { "" };
+    Ok((StatusCode::NO_CONTENT, cookie(&headers, &format!("{token}; Path=/; HttpOnly; SameSite=Strict{secure}"))))
+}
+
+/// End a session
+///
+/// The browser forgets its cookie. A token that the session began with stays; one that was made for it ends by itself.
+#[utoipa::path(
+    delete, path = "/api/v1/session", tag = "accounts",
+    responses((status = 204, description = "The session has ended")),
+)]
+pub(super) async fn end_session(headers: HeaderMap) -> (StatusCode, [(header::HeaderName, String); 1]) {
+    (StatusCode::NO_CONTENT, cookie(&headers, "; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"))
+}
+
+fn cookie(headers: &HeaderMap, value: &str) -> [(header::HeaderName, String); 1] {
+    [(header::SET_COOKIE, format!("{}={value}", name(headers)))]
+}
