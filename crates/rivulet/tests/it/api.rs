@@ -212,7 +212,7 @@ fn browsers_are_told_to_show_answers_in_no_frame_and_to_keep_none() {
         ("GET", "/no/such/path", "", "default-src 'none'"),
         ("POST", "/api/v1/sql", evil, "default-src 'none'"),
         ("GET", "/api/docs/", "", "default-src 'self'"),
-        ("GET", "/", "", "frame-ancestors 'none'"),
+        ("GET", "/", "", "default-src 'none'; script-src 'self'; style-src 'self'"),
     ] {
         let mut stream = TcpStream::connect(server.address).expect("a connection");
         stream.set_read_timeout(Some(WAIT_MAX)).expect("a timeout");
@@ -408,11 +408,12 @@ fn stopping_ends_watching() {
 }
 
 #[test]
-fn the_root_leads_to_the_page_that_shows_the_paths() {
+fn the_root_is_the_console_and_the_paths_are_shown_below_it() {
     let (server, _) = TestServer::with_memory();
-    let (status, _) = exchange(server.address, &request("GET", "/", "", ""));
-    assert_eq!(status, 307);
-    let page = unzipped(&ureq::get(server.url()).call().expect("the page").body_mut().read_to_vec().expect("it"));
+    let (status, page) = exchange(server.address, &request("GET", "/", "", ""));
+    assert!(status == 200 && page.contains("/console/app.js"), "{page}");
+    let docs = format!("{}/api/docs/", server.url());
+    let page = unzipped(&ureq::get(docs).call().expect("the page").body_mut().read_to_vec().expect("it"));
     assert!(page.contains("swagger"), "{page}");
 }
 
@@ -430,9 +431,11 @@ fn the_document_describes_every_path_and_the_page_shows_it() {
             "/api/v1/applications/{name}/explain",
             "/api/v1/backup",
             "/api/v1/big-queries",
+            "/api/v1/big-queries/{name}/dataflow",
             "/api/v1/checkpoint",
             "/api/v1/grants",
             "/api/v1/grants/revoke",
+            "/api/v1/history",
             "/api/v1/login",
             "/api/v1/queries",
             "/api/v1/queries/bulk",
@@ -443,6 +446,7 @@ fn the_document_describes_every_path_and_the_page_shows_it() {
             "/api/v1/secrets",
             "/api/v1/secrets/{name}",
             "/api/v1/select",
+            "/api/v1/session",
             "/api/v1/sql",
             "/api/v1/status",
             "/api/v1/tables",
@@ -453,6 +457,7 @@ fn the_document_describes_every_path_and_the_page_shows_it() {
             "/api/v1/tokens",
             "/api/v1/tokens/{name}",
             "/api/v1/tokens/{name}/rotate",
+            "/api/v1/trial",
             "/api/v1/users",
             "/api/v1/users/{name}",
             "/api/v1/users/{name}/password",

@@ -38,6 +38,7 @@ mod cli;
 mod clock;
 mod column_types;
 mod comparison;
+mod console;
 mod cut;
 mod dead_letters;
 mod debezium;
