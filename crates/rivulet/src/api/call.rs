@@ -46,7 +46,7 @@ const REFUSAL_WAIT: Duration = Duration::from_millis(100);
 /// Passwords at a time; others wait. Their hashes take much memory, and those who show a token do not wait for them.
 const PASSWORDS_MAX: usize = 2;
 
-/// Trials of applications at a time; others wait. Each has an engine of its own.
+/// Trials of applications at a time; others are refused. Each has an engine of its own.
 const TRIALS_MAX: usize = 1;
 
 /// The largest body of a login. Anybody may send one.

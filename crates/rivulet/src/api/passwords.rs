@@ -96,7 +96,14 @@ pub(super) async fn drop_password(
 )]
 pub(super) async fn log_in(visitor: Visitor, body: Body) -> Result<(StatusCode, Json<TokenCreated>), ApiError> {
     let text = visitor.read_text(body).await?;
-    let NewLogin { user, tenant, password } = from_secret_json(&text, r#"{"user": "...", "password": "..."}"#)?;
+    token_of(&visitor, from_secret_json(&text, r#"{"user": "...", "password": "..."}"#)?).await
+}
+
+/// The token for a login.
+pub(super) async fn token_of(
+    visitor: &Visitor,
+    NewLogin { user, tenant, password }: NewLogin,
+) -> Result<(StatusCode, Json<TokenCreated>), ApiError> {
     let user = match tenant {
         Some(tenant) => format!("{tenant}/{user}"),
         None => user,

@@ -5,14 +5,15 @@
 use axum::Json;
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
+use rivulet_connectors::clock::SystemClock;
+use rivulet_dataflow::Clock;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::accounts::token_created;
 use super::call::{MaybeAuthenticated, Visitor};
 use super::cookies::name;
 use super::error::ApiError;
-use super::passwords::from_secret_json;
+use super::passwords::{NewLogin, from_secret_json, token_of};
 use crate::service::{Action, ResourceKind, Session};
 
 /// A login that begins a session: a user with a password, or a token. Neither is shown, in logs neither.
@@ -76,10 +77,9 @@ pub(super) struct SessionRights {
     responses((status = 200, description = "The user, and what a page may offer", body = SessionInfo)),
 )]
 pub(super) async fn show_session(caller: MaybeAuthenticated) -> Result<Json<SessionInfo>, ApiError> {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     let info = SessionInfo {
         version: env!("CARGO_PKG_VERSION").into(),
-        now_ms: i64::try_from(now.as_millis()).unwrap_or(i64::MAX),
+        now_ms: SystemClock.now_us() / 1_000,
         has_accounts: true,
         ..SessionInfo::default()
     };
@@ -121,8 +121,7 @@ pub(super) async fn begin_session(
             token
         }
         NewSession { user: Some(user), password: Some(password), tenant, token: None } => {
-            let user = tenant.map_or(user.clone(), |tenant| format!("{tenant}/{user}"));
-            token_created(visitor.log_in(user, password).await?)?.1.0.token
+            token_of(&visitor, NewLogin { user, tenant, password }).await?.1.0.token
         }
         _ => {
             let error = ApiError::invalid("a session begins with a user and a password, or with a token");

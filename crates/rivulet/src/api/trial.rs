@@ -158,17 +158,10 @@ fn message(topic: String, payload: &[u8]) -> AttemptMessage {
 }
 
 fn parameter((name, value): (String, Value)) -> Result<Parameter<'static>, ServiceError> {
-    let value = match value {
-        Value::Null => ParameterValue::Null,
-        Value::Bool(value) => ParameterValue::Bool(value),
-        Value::Number(number) => match number.as_i64() {
-            Some(whole) => ParameterValue::Int(whole),
-            None => ParameterValue::Float(number.as_f64().unwrap_or(f64::NAN)),
-        },
-        Value::String(text) => ParameterValue::Text(text.into()),
-        _ => return Err(ServiceError::invalid(format!("the value of '{name}' is a list or an object"))),
-    };
-    Ok((name.into(), value))
+    match ParameterValue::of_json(value) {
+        Some(value) => Ok((name.into(), value)),
+        None => Err(ServiceError::invalid(format!("the value of '{name}' is a list or an object"))),
+    }
 }
 
 #[cfg(test)]

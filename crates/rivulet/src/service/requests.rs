@@ -21,6 +21,22 @@ pub enum ParameterValue<'a> {
     Text(Cow<'a, str>),
 }
 
+impl ParameterValue<'static> {
+    /// The value that JSON stands for; `None` for a list or an object.
+    pub fn of_json(value: Value) -> Option<Self> {
+        Some(match value {
+            Value::Null => Self::Null,
+            Value::Bool(value) => Self::Bool(value),
+            Value::Number(number) => match number.as_i64() {
+                Some(whole) => Self::Int(whole),
+                None => Self::Float(number.as_f64().unwrap_or(f64::NAN)),
+            },
+            Value::String(text) => Self::Text(text.into()),
+            Value::Array(_) | Value::Object(_) => return None,
+        })
+    }
+}
+
 impl ParameterValue<'_> {
     /// The value as JSON.
     pub fn to_json(&self) -> Value {

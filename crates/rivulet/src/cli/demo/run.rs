@@ -178,7 +178,11 @@ fn submit(session: &Session<'_>, workload: &Workload, queries: u32) -> Result<u6
             .iter()
             .map(|spec| {
                 let given = spec.parameters.as_object().into_iter().flatten();
-                given.map(|(name, value)| (name.as_str().into(), parameter_value(value))).collect()
+                given
+                    .map(|(name, value)| {
+                        (name.as_str().into(), ParameterValue::of_json(value.clone()).unwrap_or(ParameterValue::Null))
+                    })
+                    .collect()
             })
             .collect();
         let requests: Vec<QueryRequest<'_>> = specs
@@ -196,18 +200,6 @@ fn submit(session: &Session<'_>, workload: &Workload, queries: u32) -> Result<u6
         }
     }
     Ok(u64::from(queries))
-}
-
-fn parameter_value(value: &serde_json::Value) -> ParameterValue<'_> {
-    match value {
-        serde_json::Value::Bool(value) => ParameterValue::Bool(*value),
-        serde_json::Value::Number(number) => match number.as_i64() {
-            Some(value) => ParameterValue::Int(value),
-            None => ParameterValue::Float(number.as_f64().unwrap_or(f64::NAN)),
-        },
-        serde_json::Value::String(text) => ParameterValue::Text(text.as_str().into()),
-        _ => ParameterValue::Null,
-    }
 }
 
 /// Readers of the results of some queries, spread over all.
