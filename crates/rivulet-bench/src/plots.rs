@@ -7,7 +7,7 @@ use crate::Circumstances;
 /// Size of a plot, in pixels, and of its margins: left and below for labels.
 const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 300.0;
-const LEFT: f64 = 60.0;
+const LEFT: f64 = 84.0;
 const BELOW: f64 = 40.0;
 
 /// Colours that remain apart for people who see fewer of them.

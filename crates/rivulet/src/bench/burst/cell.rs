@@ -288,11 +288,13 @@ impl Cell {
 
     /// Stops the query from a checkpoint, and starts it there, with all its tasks on the server.
     fn restart(&mut self) -> Result<String, String> {
-        self.version += 1;
-        let fuse = if self.version % 2 == 1 { ", fuse => 'auto'" } else { "" };
+        let fuse = if self.version.is_multiple_of(2) { ", fuse => 'auto'" } else { "" };
         let Self { select, .. } = &*self;
         let statement = format!("CREATE OR REPLACE QUERY q AS {select} INTO results WITH (burst => true{fuse})");
-        self.statement(&statement)
+        let said = self.statement(&statement)?;
+        // The same text again would replace nothing.
+        self.version += 1;
+        Ok(said)
     }
 
     /// Lets the server have all cores, waits for the end of the query, and returns what has come of it.
