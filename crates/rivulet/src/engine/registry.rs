@@ -2,8 +2,7 @@
 //!
 //! The parameters of a query are not here. They are in the slot table of its group, and durably in the catalog.
 
-use std::cmp::Ordering;
-use std::collections::{BTreeMap, BinaryHeap};
+use std::collections::BTreeMap;
 use std::hash::BuildHasher;
 
 use foldhash::fast::RandomState;
@@ -33,6 +32,9 @@ type TenantNumber = u32;
 
 /// The application of a query that is gone.
 const GONE: ApplicationNumber = ApplicationNumber::MAX;
+
+/// How many entries are looked at together for a list: some tenths of a millisecond.
+const LOOKED_AT: usize = 4_096;
 
 impl Entry {
     fn is_gone(&self) -> bool {
@@ -171,30 +173,21 @@ impl Registry {
         self.entries.iter().filter(move |entry| entry.application == application).map(|entry| entry.id)
     }
 
-    /// The first `limit` queries of a tenant, by name, that pass `keep` and come after the name `after`. It takes one
-    /// pass over all queries, and memory for `limit`.
-    pub(super) fn page(
+    /// Looks at the next [`LOOKED_AT`] entries from the number `from` on, and returns where the rest begins. Those that
+    /// are queries of a tenant, come after the name `after` and pass `keep` go to a page, which keeps the first `limit`
+    /// by name. Between two looks others may have the registry.
+    pub(super) fn look(
         &self,
+        page: &mut BTreeMap<String, QueryId>,
+        from: QueryId,
         tenant: &Tenant,
-        after: Option<&str>,
-        limit: usize,
+        (after, limit): (Option<&str>, usize),
         keep: impl Fn(&str, &Entry) -> bool,
-    ) -> Vec<(String, QueryId)> {
-        #[derive(PartialEq, Eq)]
-        struct ByName(String, QueryId);
-        impl Ord for ByName {
-            fn cmp(&self, other: &Self) -> Ordering {
-                self.0.cmp(&other.0)
-            }
-        }
-        impl PartialOrd for ByName {
-            fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-                Some(self.cmp(other))
-            }
-        }
-        let Some(&tenant) = self.tenants.get(tenant) else { return Vec::new() };
-        let mut first = BinaryHeap::new();
-        for entry in self.entries.iter().filter(|entry| entry.tenant == tenant && !entry.is_gone()) {
+    ) -> Option<QueryId> {
+        let &tenant = self.tenants.get(tenant)?;
+        let begin = self.entries.partition_point(|entry| entry.id < from);
+        let end = self.entries.len().min(begin + LOOKED_AT);
+        for entry in self.entries[begin..end].iter().filter(|entry| entry.tenant == tenant && !entry.is_gone()) {
             let generated;
             let name = match &*entry.name {
                 "" => {
@@ -203,17 +196,16 @@ impl Registry {
                 }
                 name => name,
             };
-            if after.is_some_and(|after| name <= after) || !keep(name, entry) {
+            let is_full = page.len() >= limit && page.last_key_value().is_none_or(|(last, _)| name >= last.as_str());
+            if is_full || after.is_some_and(|after| name <= after) || !keep(name, entry) {
                 continue;
             }
-            if first.len() < limit {
-                first.push(ByName(name.to_owned(), entry.id));
-            } else if first.peek().is_some_and(|last| name < last.0.as_str()) {
-                first.pop();
-                first.push(ByName(name.to_owned(), entry.id));
+            page.insert(name.to_owned(), entry.id);
+            if page.len() > limit {
+                page.pop_last();
             }
         }
-        first.into_sorted_vec().into_iter().map(|ByName(name, id)| (name, id)).collect()
+        self.entries.get(end).map(|entry| entry.id)
     }
 }
 
@@ -248,7 +240,9 @@ mod tests {
         assert_eq!(registry.name(2), "query_2");
         assert_eq!(registry.of_application(0).collect::<Vec<_>>(), [1, 2]);
         let names = |after: Option<&str>, limit| {
-            registry.page(&own, after, limit, |_, _| true).into_iter().map(|row| row.0).collect::<Vec<_>>()
+            let mut page = BTreeMap::new();
+            assert_eq!(registry.look(&mut page, 0, &own, (after, limit), |_, _| true), None);
+            page.into_keys().collect::<Vec<_>>()
         };
         assert_eq!(names(None, 10), ["anna", "kims_ac", "query_2"]);
         assert_eq!(names(Some("anna"), 1), ["kims_ac"]);
@@ -272,12 +266,33 @@ mod tests {
         assert!(registry.remove(22).is_some());
         assert_eq!([own, acme, zoo].map(|tenant| registry.contains(tenant, "q7")), [true, false, true]);
         assert_eq!([own, acme, zoo].map(|tenant| registry.count_of(tenant)), [1_000, 999, 1_000]);
-        let names = |tenant| registry.page(tenant, Some("q69"), 3, |_, _| true).into_iter().map(|row| row.0);
-        assert_eq!(names(acme).collect::<Vec<_>>(), ["q690", "q691", "q692"]);
-        assert_eq!(names(zoo).collect::<Vec<_>>(), ["q690", "q691", "q692"]);
+        let names = |tenant| {
+            let mut page = BTreeMap::new();
+            assert_eq!(registry.look(&mut page, 0, tenant, (Some("q69"), 3), |_, _| true), None);
+            page.into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(names(acme), ["q690", "q691", "q692"]);
+        assert_eq!(names(zoo), ["q690", "q691", "q692"]);
         let nobody = Tenant::new("nobody");
-        assert!(!registry.contains(&nobody, "q7") && names(&nobody).next().is_none());
+        assert!(!registry.contains(&nobody, "q7") && names(&nobody).is_empty());
         assert_eq!(registry.count_of(&nobody), 0);
+    }
+
+    #[test]
+    fn a_list_is_made_in_parts() {
+        let (mut registry, own) = (Registry::default(), Tenant::default());
+        let count = 2 * LOOKED_AT as QueryId + 10;
+        for id in 0..count {
+            registry.insert(id, (&own, Some(&format!("q{}", count - id))), 0, Lifecycle::Running(0));
+        }
+        let (mut page, mut from, mut parts) = (BTreeMap::new(), Some(0), 0);
+        while let Some(id) = from.filter(|_| parts < 10) {
+            (from, parts) = (registry.look(&mut page, id, &own, (None, 3), |_, _| true), parts + 1);
+            // What goes between two parts moves the entries after it.
+            (0..id).take(LOOKED_AT).for_each(|gone| drop(registry.remove(gone)));
+        }
+        let names: Vec<String> = page.into_keys().collect();
+        assert_eq!((parts, names), (3, ["q1", "q10", "q100"].map(String::from).to_vec()));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! How queries are shown: the lock is held while the registry is read, and released before the rest is read.
 
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::iter::repeat;
 use std::sync::Arc;
 
+use parking_lot::MutexGuard;
 use rivulet_connectors::mqtt::Template;
 use rivulet_dataflow::{Cut, QueryId, Slot};
 use serde_json::Value;
@@ -13,10 +14,14 @@ use super::why::{Facts, ServerFacts, why};
 use super::{Queries, State};
 use crate::catalog::CatalogError;
 use crate::counted::counted;
+use crate::engine::registry::Entry;
 use crate::engine::running::Running;
 use crate::engine::topics::write_topic;
 use crate::like::like;
 use crate::service::{FullName, QueryFilter, QueryInfo, QueryState, ServiceError, Tenant};
+
+/// How many more queries are looked for than a list is to have: some may be dropped before all were looked at.
+const SPARE: usize = 64;
 
 /// A query as it was found in the engine's state; the rest is read after the lock is released.
 struct Found {
@@ -160,21 +165,29 @@ impl Queries {
             },
             None => None,
         };
+        let number = match &filter.application {
+            Some(name) => match self.applications.registered(&tenant.named(name)) {
+                Ok((number, _)) => Some(number),
+                Err(_) => return Vec::new(),
+            },
+            None => None,
+        };
+        let keep = |name: &str, entry: &Entry| {
+            number.is_none_or(|number| entry.application == number)
+                && labelled.as_ref().is_none_or(|labelled| labelled.contains(&entry.id))
+                && filter.like.as_ref().is_none_or(|pattern| like(name, pattern))
+        };
+        let (mut page, mut from) = (BTreeMap::new(), Some(0));
+        while let Some(id) = from {
+            // In parts: others need the lock, and there may be a million queries.
+            let state = self.state.lock();
+            from = state.registry.look(&mut page, id, tenant, (filter.after.as_deref(), filter.limit + SPARE), keep);
+            MutexGuard::unlock_fair(state);
+        }
         let found: Vec<Found> = {
             let state = self.state.lock();
-            let number = match &filter.application {
-                Some(name) => match self.applications.registered(&tenant.named(name)) {
-                    Ok((number, _)) => Some(number),
-                    Err(_) => return Vec::new(),
-                },
-                None => None,
-            };
-            let page = state.registry.page(tenant, filter.after.as_deref(), filter.limit, |name, entry| {
-                number.is_none_or(|number| entry.application == number)
-                    && labelled.as_ref().is_none_or(|labelled| labelled.contains(&entry.id))
-                    && filter.like.as_ref().is_none_or(|pattern| like(name, pattern))
-            });
-            page.into_iter().map(|(_, id)| self.find(&state, id)).collect()
+            let are_there = page.into_values().filter(|&id| state.registry.get(id).is_some());
+            are_there.take(filter.limit).map(|id| self.find(&state, id)).collect()
         };
         let known = self.look_up(found).filter_map(|query| {
             query.unwrap_or_else(|error| {
