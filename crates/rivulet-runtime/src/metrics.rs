@@ -217,14 +217,16 @@ impl Histogram {
         self.max_us = self.max_us.max(other.max_us);
     }
 
-    /// The values recorded since `earlier`, an older copy of this histogram. The maximum stays that of all values.
+    /// The values recorded since `earlier`, an older copy of this histogram. The maximum stays that of all values. If
+    /// this is a sum of histograms, and one has left it since, the result is too small.
     pub fn since(&self, earlier: &Self) -> Self {
         let mut difference = self.clone();
         for (place, &count) in earlier.counts.iter().enumerate().filter(|(_, count)| **count > 0) {
-            *difference.count_mut(earlier.first + place) -= count;
+            let left = difference.count_mut(earlier.first + place);
+            *left = left.saturating_sub(count);
         }
-        difference.count -= earlier.count;
-        difference.sum_us -= earlier.sum_us;
+        difference.count = difference.counts.iter().sum();
+        difference.sum_us = difference.sum_us.saturating_sub(earlier.sum_us);
         difference
     }
 }

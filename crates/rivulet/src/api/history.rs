@@ -26,7 +26,7 @@ pub(super) struct History {
     pub results: Vec<u64>,
     /// Rows that big queries have read.
     pub rows: Vec<u64>,
-    /// Median of the time from an event to its results, microseconds.
+    /// Median of the time from an event to its results in the minute before, microseconds.
     pub p50_us: Vec<Option<u64>>,
     /// The 99th percentile of that.
     pub p99_us: Vec<Option<u64>>,

@@ -38,7 +38,7 @@ impl Moment {
             events: total.events,
             results: total.results,
             rows: status.big_queries.iter().map(|one| one.rows_in).sum(),
-            latency_us: [total.end_to_end.p50_us, total.end_to_end.p99_us],
+            latency_us: [status.last_minute.p50_us, status.last_minute.p99_us],
             memory_bytes: status.memory_rss_bytes,
             queries: status.queries_running,
             load: status.workers.iter().map(|one| one.load).sum::<f64>() / status.workers.len().max(1) as f64,

@@ -54,6 +54,7 @@ mod event_log;
 mod exposition;
 mod routing;
 mod languages;
+mod last_minute;
 mod lifecycle;
 mod links;
 mod memory;
@@ -116,6 +117,7 @@ use checkpoints::{Checkpoints, SavedStates, WayOut};
 pub use companion::Companion;
 use event_log::EventLog;
 pub use languages::Languages;
+use last_minute::LastMinutes;
 use links::ServerLinks;
 use memory::MemoryBound;
 pub(crate) use messaging::client_options;
@@ -150,6 +152,7 @@ pub struct Engine {
     secrets: Arc<Secrets>,
     audit: Option<Arc<AuditLog>>,
     started: Instant,
+    last_minutes: Mutex<LastMinutes>,
     catalog: Arc<Catalog>,
     workers: Arc<Workers>,
     messaging: Arc<Messaging>,
@@ -452,6 +455,7 @@ impl Engine {
             secrets,
             audit,
             started: Instant::now(),
+            last_minutes: Mutex::default(),
             catalog,
             workers,
             messaging,

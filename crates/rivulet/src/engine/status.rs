@@ -36,6 +36,7 @@ impl Engine {
         }
         applications.extend(self.applications.statuses_not_running(tenant));
         applications.sort_by(|one, other| one.name.cmp(&other.name));
+        let last_minute = self.last_minutes.lock().of(tenant, &total.event_latency_us);
         let total = ApplicationStatus {
             name: total_status.name,
             queries_running: total_status.queries_running,
@@ -52,6 +53,7 @@ impl Engine {
             queries_paused: total.queries_paused,
             total,
             applications,
+            last_minute,
             big_queries: self.big_queries.infos(tenant, operators),
             checkpoints: self.checkpoints.as_ref().map(|checkpoints| checkpoints.status(tenant)),
             ..Status::default()

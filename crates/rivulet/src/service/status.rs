@@ -27,6 +27,10 @@ pub struct Status {
     pub messages_unrouted: u64,
     /// All applications together.
     pub total: ApplicationStatus,
+    /// From the own time of an event to the end of its processing, as in `total`, but of the last minute; of a longer
+    /// time if nobody has asked within it.
+    #[serde(default)]
+    pub last_minute: LatencyStatus,
     /// Each application, by name.
     pub applications: Vec<ApplicationStatus>,
     /// Each big query, by name.

@@ -292,6 +292,7 @@ impl Service for MemoryService {
             data_dir: "rivulet-data".into(),
             queries_running: 2,
             queries_paused: 1,
+            last_minute: LatencyStatus::default(),
             memory_rss_bytes: Some(64 << 20),
             burst_workers: vec![],
             applications: vec![
