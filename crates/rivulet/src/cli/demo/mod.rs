@@ -23,7 +23,7 @@ pub(super) struct DemoArguments {
     /// After how long it ends by itself, for example 10s; by default it runs until Ctrl-C
     #[arg(long, value_parser = duration)]
     duration: Option<Duration>,
-    /// Open the console in a browser
+    /// Open the console in a browser; its address is 127.0.0.1:8080 if that is free, or RIVULET_HTTP_ADDRESS
     #[arg(long)]
     open: bool,
 }

@@ -143,13 +143,16 @@ pub(super) fn run(options: &DemoOptions, stop: &AtomicBool) -> Result<DemoReport
     Ok(report)
 }
 
-/// The demo's configuration: the usual ports if they are free, any others if not, and a folder that goes away.
+/// The demo's configuration: the addresses of the environment, or else the usual ports if they are free and any others
+/// if not; and a folder that goes away.
 fn configuration(folder: &Path) -> Result<Config, CliError> {
     // Looked at, not kept: the server binds them itself a moment later.
     let free = |port: u16| {
         let address = SocketAddr::from(([127, 0, 0, 1], port));
         if TcpListener::bind(address).is_ok() { address } else { SocketAddr::from(([127, 0, 0, 1], 0)) }
     };
+    let given = |variable: &str| std::env::var(variable).ok().filter(|address| !address.is_empty());
+    let address = |variable: &str, port| given(variable).unwrap_or_else(|| free(port).to_string());
     let flag = |key: &str, value: String| FlagValue { key: key.into(), value, flag: "rivulet demo".into() };
     let file = folder.join("rivulet.toml");
     let prepared = std::fs::create_dir_all(folder).and_then(|()| std::fs::write(&file, ""));
@@ -160,8 +163,8 @@ fn configuration(folder: &Path) -> Result<Config, CliError> {
         environment: Vec::new(),
         flags: vec![
             flag("data_dir", folder.display().to_string()),
-            flag("http.address", free(8080).to_string()),
-            flag("mqtt.embedded.address", free(1883).to_string()),
+            flag("http.address", address("RIVULET_HTTP_ADDRESS", 8080)),
+            flag("mqtt.embedded.address", address("RIVULET_MQTT_EMBEDDED_ADDRESS", 1883)),
             flag("log.level", "error".into()),
         ],
     };

@@ -96,13 +96,24 @@ impl View {
             });
             text.push_str(CUT_LINES.1);
         } else {
-            self.last_line = Some(Instant::now());
+            if self.last_line.replace(Instant::now()).is_none() {
+                self.where_it_is().iter().for_each(|line| {
+                    let _ = writeln!(text, "{line}");
+                });
+            }
             let _ = writeln!(text, "{counted}  {measured}");
             self.alerts.drain(..).for_each(|(topic, result)| {
                 let _ = writeln!(text, "        {topic}  {}", result.text);
             });
         }
         print(&text);
+    }
+
+    fn where_it_is(&self) -> [String; 2] {
+        [
+            format!("Rivulet demo: simulated homes publish to the MQTT broker at {}", self.broker),
+            format!("  look at it in a browser: http://{}; Ctrl-C ends the demo", self.http),
+        ]
     }
 
     /// The lines of the block, none of them longer than so many characters.
@@ -113,11 +124,8 @@ impl View {
             let [name, queries, events, batch, alerts, p50, p99] = cells;
             format!("{name:<name_characters$}{queries:>8}{events:>12}{batch:>8}{alerts:>10}{p50:>10}{p99:>10}")
         };
-        let mut lines = vec![
-            format!("Rivulet demo: simulated homes publish to the MQTT broker at {}", self.broker),
-            format!("  look at it in a browser: http://{}; Ctrl-C ends the demo", self.http),
-            String::new(),
-        ];
+        let mut lines = self.where_it_is().to_vec();
+        lines.push(String::new());
         lines.extend(summary);
         lines.push(String::new());
         lines.push(row(["application", "queries", "events", "batch", "alerts", "p50", "p99"].map(str::to_owned)));
