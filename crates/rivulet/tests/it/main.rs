@@ -73,6 +73,7 @@ mod parts;
 mod passwords;
 mod permitted;
 mod patterns;
+mod prometheus;
 mod prompt;
 mod quotas;
 mod reference;
