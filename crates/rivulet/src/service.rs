@@ -28,6 +28,7 @@ mod status;
 use std::io;
 use std::sync::Arc;
 
+use rivulet_connectors::mqtt::{ClientFilter, ClientInfo};
 use rivulet_dataflow::QueryId;
 use rivulet_sql::{AccountStatement, StateWish};
 use serde::{Deserialize, Serialize};
@@ -211,6 +212,13 @@ pub trait Service: Send + Sync + 'static {
 
     /// The same for monitoring systems: the Prometheus text format.
     fn metrics(&self, permit: &Permit) -> String;
+
+    /// The clients of the embedded broker that the filter wants, by tenant, user and id; those of the permit's tenant,
+    /// and all for the default tenant.
+    fn clients(&self, permit: &Permit, filter: ClientFilter) -> Result<Vec<ClientInfo>, ServiceError> {
+        let _ = (permit, filter);
+        Err(ServiceError::not_found("this server has no broker of its own"))
+    }
 
     /// Live results of a query. A slow reader loses the oldest, and is told how many. If the results that wait for
     /// readers take more memory than allowed, new ones are skipped, and counted as well.

@@ -65,8 +65,8 @@ mod supervise;
 
 pub use acknowledge::REMEMBERED_FOR;
 pub use broker::{
-    Broker, BrokerDrops, BrokerError, BrokerLimits, BrokerOptions, BrokerStats, ClientAuthorizer, ClientLogin,
-    ClientRights, Journal, JournalContents, JournalSummary, Listener, NotAdmitted, Room,
+    Broker, BrokerDrops, BrokerError, BrokerLimits, BrokerOptions, BrokerStats, ClientAuthorizer, ClientFilter,
+    ClientInfo, ClientLogin, ClientRights, Journal, JournalContents, JournalSummary, Listener, NotAdmitted, Room,
 };
 pub use client::{AddressError, BrokerAddress, Client, ClientError, ClientOptions, ClientStatus};
 pub use codec::{Qos, Version};

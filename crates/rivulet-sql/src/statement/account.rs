@@ -197,6 +197,11 @@ impl AccountStatement {
         }
     }
 
+    /// Whether it only shows something.
+    pub fn shows(&self) -> bool {
+        matches!(self, Self::ShowTenants | Self::ShowUsers | Self::ShowTokens(_) | Self::ShowGrants(_))
+    }
+
     /// It in words, without secrets, as it could be written.
     pub fn text(&self) -> String {
         let of = |user: &Option<UserName>| user.as_ref().map_or_else(String::new, |user| format!(" FOR {user}"));

@@ -8,8 +8,8 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -47,6 +47,9 @@ const ADDRESSES_MAX: usize = 1_024;
 
 /// How often the counts are looked at.
 const LOOK_PERIOD: Duration = Duration::from_secs(10);
+
+/// How much of the newest files is read for the last entries.
+const READ_MAX: u64 = 1 << 20;
 
 /// How often a disk that fails is tried again.
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
@@ -181,6 +184,40 @@ impl Auditor for AuditLog {
     fn lost(&self) -> u64 {
         self.state.lost.load(Ordering::Relaxed)
     }
+
+    fn last(&self, tenant: Option<&str>, limit: usize) -> io::Result<Vec<Value>> {
+        // It may be gone by now, or not be there yet.
+        let open = |path: &Path| match File::open(path) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        };
+        // Opened before the others are listed, of which it may be one a moment later.
+        let present = open(&self.config.folder.join(FILE_NAME))?;
+        let number = present.as_ref().map(|file| file.metadata().map(|known| known.ino())).transpose()?;
+        let (mut last, mut left) = (Vec::new(), READ_MAX);
+        let mut files = earlier_files(&self.config.folder)?;
+        let mut next = present;
+        loop {
+            let Some(mut file) = next.take() else {
+                let Some(path) = files.pop() else { break };
+                next = open(&path)?.filter(|file| file.metadata().map(|known| known.ino()).ok() != number);
+                continue;
+            };
+            let from = file.metadata()?.len().saturating_sub(left);
+            file.seek(SeekFrom::Start(from))?;
+            let mut text = Vec::new();
+            left -= file.take(left).read_to_end(&mut text)? as u64;
+            // The first line may be cut, and no JSON then.
+            let lines = text.rsplit(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+            last.extend(lines.filter(|line: &Value| tenant.is_none_or(|tenant| line["tenant"] == tenant)));
+            if last.len() >= limit || left == 0 {
+                break;
+            }
+        }
+        last.truncate(limit);
+        Ok(last)
+    }
 }
 
 /// The line of an entry as it is written: JSON, with a line break behind it.
@@ -246,6 +283,24 @@ fn cut(text: &str) -> Cow<'_, str> {
         Some((end, _)) => Cow::Owned(format!("{}...", &text[..end])),
         None => Cow::Borrowed(text),
     }
+}
+
+/// The files before the present one, oldest first; none if there is no folder yet.
+fn earlier_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.starts_with("audit-") && name.ends_with(".jsonl")
+        })
+        .collect();
+    files.sort();
+    Ok(files)
 }
 
 /// Writes the files.
@@ -327,14 +382,7 @@ impl Writer {
         let named = |number: u128| self.config.folder.join(format!("audit-{number:015}.jsonl"));
         let free = (now_ms..).map(named).find(|name| !name.exists()).expect("some name is free");
         std::fs::rename(path, free)?;
-        let mut files: Vec<PathBuf> = std::fs::read_dir(&self.config.folder)?
-            .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| {
-                let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-                name.starts_with("audit-") && name.ends_with(".jsonl")
-            })
-            .collect();
-        files.sort();
+        let files = earlier_files(&self.config.folder)?;
         let kept = self.config.files_max.saturating_sub(1);
         let surplus = files.len().saturating_sub(kept);
         files[..surplus].iter().try_for_each(std::fs::remove_file)
@@ -398,6 +446,10 @@ mod tests {
         log.close();
         let names = files(&config.folder);
         assert_eq!((names.len(), names.last().map(String::as_str)), (3, Some(FILE_NAME)), "{names:?}");
+        let ([all, few], none) = ([1_000, 2].map(|limit| log.last(None, limit).unwrap()), log.last(Some("zoo"), 9));
+        assert_eq!((few, none.unwrap()), (all[..2].to_vec(), Vec::new()));
+        assert!(all.is_sorted_by(|one, other| one["time"].as_str() >= other["time"].as_str()));
+        assert_eq!(log.last(Some("acme"), 1_000).unwrap(), all);
         let mut lines = 0;
         for name in names {
             let text = std::fs::read_to_string(config.folder.join(name)).unwrap();
@@ -413,6 +465,7 @@ mod tests {
             }
         }
         assert!((10..100).contains(&lines), "{lines}");
+        assert_eq!(all.len(), lines);
         assert_eq!(log.lost(), 0);
     }
 

@@ -79,6 +79,16 @@ impl Authorizer for Accounts {
         self.issue(caller)
     }
 
+    fn end_login(&self, caller: &Caller) -> Result<(), ServiceError> {
+        let Some(LoginProof::Token(id)) = caller.login().map(|login| &login.token.proof) else { return Ok(()) };
+        let (user, id) = (caller.tenant().named(caller.name()), token::id_text(*id));
+        self.change(&user, |record| {
+            let tokens = record.iter_mut().map(|record| &mut record.tokens);
+            tokens.for_each(|tokens| tokens.retain(|token| !(token.by_password && token.id == id)));
+            Ok(())
+        })
+    }
+
     fn may_everything(&self, caller: &Caller) -> bool {
         match caller.login() {
             None => self.are_open(),

@@ -203,6 +203,16 @@ impl Api {
         Some(client_address(peer, &parts.headers, &self.bounds.trusted_proxies))
     }
 
+    /// Whether a trusted proxy says that it has the request by HTTPS.
+    fn is_encrypted_by_proxy(&self, parts: &Parts) -> bool {
+        let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>().map(|peer| peer.0.ip().to_canonical());
+        let scheme = parts.headers.get("x-forwarded-proto").and_then(|scheme| scheme.to_str().ok());
+        // Of several proxies, the first is that of the browser.
+        let is_https = scheme.and_then(|scheme| scheme.split(',').next());
+        let is_https = is_https.is_some_and(|scheme| scheme.trim().eq_ignore_ascii_case("https"));
+        is_https && peer.is_some_and(|peer| self.bounds.trusted_proxies.has_address(peer))
+    }
+
     /// The same as text.
     pub(super) async fn read_text(&self, body: Body) -> Result<Text, ApiError> {
         let (bytes, held) = self.read_bytes(body).await?;
@@ -266,10 +276,19 @@ impl FromRequestParts<Api> for MaybeAuthenticated {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
-        let has_accounts = api.service.get().ok_or_else(ApiError::starting)?.access().has_accounts();
-        match has_accounts && !parts.headers.contains_key(header::AUTHORIZATION) && shown(&parts.headers).is_none() {
-            true => Ok(Self::Stranger(api.clone())),
-            false => Authenticated::from_request_parts(parts, api).await.map(Self::Known),
+        let access = api.service.get().ok_or_else(ApiError::starting)?.access();
+        if !access.has_accounts()
+            || parts.headers.contains_key(header::AUTHORIZATION)
+            || shown(&parts.headers).is_some()
+        {
+            return Authenticated::from_request_parts(parts, api).await.map(Self::Known);
+        }
+        // A certificate may name a user, and is no reason to refuse a probe if it names none.
+        let certificate = parts.extensions.get::<Encrypted>().and_then(|encrypted| encrypted.certificate.clone());
+        let credentials = Credentials { certificate: certificate.as_deref(), ..Credentials::default() };
+        match certificate.is_some() && access.authenticate_at_once(&credentials).is_some() {
+            true => Authenticated::from_request_parts(parts, api).await.map(Self::Known),
+            false => Ok(Self::Stranger(api.clone())),
         }
     }
 }
@@ -310,7 +329,7 @@ impl FromRequestParts<Api> for Visitor {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, api: &Api) -> Result<Self, ApiError> {
-        let is_encrypted = parts.extensions.get::<Encrypted>().is_some();
+        let is_encrypted = parts.extensions.get::<Encrypted>().is_some() || api.is_encrypted_by_proxy(parts);
         Ok(Self { api: api.clone(), address: api.address_of(parts), is_encrypted })
     }
 }

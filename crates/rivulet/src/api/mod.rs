@@ -10,11 +10,13 @@
 mod accounts;
 mod activity;
 mod applications;
+mod audit;
 mod backup;
 mod big_queries;
 mod browsers;
 mod bulk;
 mod call;
+mod clients;
 mod console;
 mod cookies;
 mod error;
@@ -274,7 +276,9 @@ fn routes() -> (Router<Api>, utoipa::openapi::OpenApi) {
         .routes(routes!(accounts::rotate_token))
         .routes(routes!(accounts::list_grants, accounts::grant))
         .routes(routes!(accounts::revoke))
+        .routes(routes!(audit::show_audit))
         .routes(routes!(status::show_status))
+        .routes(routes!(clients::list_clients))
         .routes(routes!(history::show_history))
         .routes(routes!(status::make_checkpoint))
         .routes(routes!(backup::make_backup))

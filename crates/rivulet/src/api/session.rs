@@ -5,12 +5,13 @@
 use axum::Json;
 use axum::body::Body;
 use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use rivulet_connectors::clock::SystemClock;
 use rivulet_dataflow::Clock;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
-use super::call::{MaybeAuthenticated, Visitor};
+use super::call::{Authenticated, MaybeAuthenticated, Parameters, Visitor};
 use super::cookies::name;
 use super::error::ApiError;
 use super::passwords::{NewLogin, from_secret_json, token_of};
@@ -67,6 +68,35 @@ pub(super) struct SessionRights {
     pub accounts: bool,
     /// Try an application, and whatever else is for who administers the server.
     pub server: bool,
+    /// Read what was asked about.
+    pub read: bool,
+    /// Change it.
+    pub change: bool,
+    /// Read its results.
+    pub subscribe: bool,
+}
+
+/// What a page is about.
+#[derive(Clone, Debug, Default, Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(super) struct SessionParameters {
+    /// Its name. Without it, all of the kind is asked about.
+    pub name: Option<String>,
+    /// Its kind.
+    #[serde(default)]
+    #[param(inline)]
+    pub of: PageOf,
+}
+
+/// A kind of what pages are about.
+#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum PageOf {
+    /// Queries, the big ones too.
+    #[default]
+    Query,
+    /// Applications.
+    Application,
 }
 
 /// Who asks
@@ -74,9 +104,13 @@ pub(super) struct SessionRights {
 /// Without a login, where one is needed: nobody.
 #[utoipa::path(
     get, path = "/api/v1/session", tag = "accounts",
+    params(SessionParameters),
     responses((status = 200, description = "The user, and what a page may offer", body = SessionInfo)),
 )]
-pub(super) async fn show_session(caller: MaybeAuthenticated) -> Result<Json<SessionInfo>, ApiError> {
+pub(super) async fn show_session(
+    caller: MaybeAuthenticated,
+    Parameters(SessionParameters { name, of }): Parameters<SessionParameters>,
+) -> Result<Json<SessionInfo>, ApiError> {
     let info = SessionInfo {
         version: env!("CARGO_PKG_VERSION").into(),
         now_ms: SystemClock.now_us() / 1_000,
@@ -84,10 +118,17 @@ pub(super) async fn show_session(caller: MaybeAuthenticated) -> Result<Json<Sess
         ..SessionInfo::default()
     };
     let MaybeAuthenticated::Known(api) = caller else { return Ok(Json(info)) };
-    let may = |session: &Session<'_>| SessionRights {
+    let kind = match of {
+        PageOf::Query => ResourceKind::Query,
+        PageOf::Application => ResourceKind::Application,
+    };
+    let may = move |session: &Session<'_>| SessionRights {
         status: session.sees_problems(),
-        accounts: session.may(Action::Administer, ResourceKind::User),
-        server: session.may(Action::Administer, ResourceKind::Server),
+        accounts: session.may(Action::Administer, ResourceKind::User, None),
+        server: session.may(Action::Administer, ResourceKind::Server, None),
+        read: session.may(Action::Read, kind, name.as_deref()),
+        change: session.may(Action::Change, kind, name.as_deref()),
+        subscribe: session.may(Action::Subscribe, kind, name.as_deref()),
     };
     let (has_accounts, caller) = (api.access().has_accounts(), api.caller());
     Ok(Json(SessionInfo {
@@ -134,13 +175,28 @@ pub(super) async fn begin_session(
 
 /// End a session
 ///
-/// The browser forgets its cookie. A token that the session began with stays; one that was made for it ends by itself.
+/// The browser forgets its cookie, also with an error. A token that was made for a password ends; one that the session
+/// began with stays.
 #[utoipa::path(
     delete, path = "/api/v1/session", tag = "accounts",
     responses((status = 204, description = "The session has ended")),
 )]
-pub(super) async fn end_session(headers: HeaderMap) -> (StatusCode, [(header::HeaderName, String); 1]) {
-    (StatusCode::NO_CONTENT, cookie(&headers, "; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"))
+pub(super) async fn end_session(
+    caller: Result<Authenticated, ApiError>,
+    headers: HeaderMap,
+) -> ([(header::HeaderName, String); 1], Response) {
+    let ended = async {
+        let api = match caller {
+            Ok(api) => api,
+            // The session has ended by itself.
+            Err(error) if error.status == StatusCode::UNAUTHORIZED => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        let (access, caller) = (api.access(), api.caller().clone());
+        Ok::<_, ApiError>(api.blocking(move |_| access.end_login(&caller)).await??)
+    };
+    let answer = ended.await.map_or_else(IntoResponse::into_response, |()| StatusCode::NO_CONTENT.into_response());
+    (cookie(&headers, "; Path=/; HttpOnly; SameSite=Strict; Max-Age=0"), answer)
 }
 
 fn cookie(headers: &HeaderMap, value: &str) -> [(header::HeaderName, String); 1] {

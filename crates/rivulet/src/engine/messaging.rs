@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 use rivulet_connectors::connector::{ConnectorContext, MqttConnection};
 use rivulet_connectors::http_server::Hosts;
 use rivulet_connectors::mqtt::{
-    Broker, BrokerAddress, BrokerError, BrokerOptions, BrokerStats, Client, ClientOptions, ClientStatus, Linger,
-    Listener, PublishOptions, Publisher, Qos, Received, Router, Version, WebSocketOptions,
+    Broker, BrokerAddress, BrokerError, BrokerOptions, BrokerStats, Client, ClientFilter, ClientInfo, ClientOptions,
+    ClientStatus, Linger, Listener, PublishOptions, Publisher, Qos, Received, Router, Version, WebSocketOptions,
 };
 use rivulet_dataflow::{Clock, LogPosition};
 use tokio::runtime::Runtime;
@@ -387,6 +387,17 @@ impl Messaging {
                 }
             }
         }]
+    }
+
+    /// The clients of the embedded broker that the filter wants.
+    pub(super) fn clients(&self, filter: &ClientFilter) -> Result<Vec<ClientInfo>, ServiceError> {
+        match &*self.side {
+            Side::Broker(broker) => Ok(broker.clients(filter)),
+            Side::Client(..) | Side::Given(_) => {
+                let error = ServiceError::not_found("this server has no broker of its own");
+                Err(error.with_hint("ask the broker that it is connected to for its clients"))
+            }
+        }
     }
 
     /// Whether the thread that receives and sends is running.

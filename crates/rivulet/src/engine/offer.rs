@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use rivulet_connectors::mqtt::{ClientFilter, ClientInfo};
 use rivulet_dataflow::QueryId;
 use rivulet_operators::application::Application;
 use rivulet_sql::{AccountStatement, Declared, StateWish, Statement};
@@ -225,6 +226,11 @@ impl Service for Engine {
             }
         }
         status
+    }
+
+    fn clients(&self, permit: &Permit, filter: ClientFilter) -> Result<Vec<ClientInfo>, ServiceError> {
+        let tenant = Some(permit.tenant()).filter(|tenant| !tenant.is_default());
+        self.messaging.clients(&ClientFilter { tenant: tenant.map(Tenant::to_string), ..filter })
     }
 
     fn metrics(&self, permit: &Permit) -> String {

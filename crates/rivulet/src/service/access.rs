@@ -120,6 +120,15 @@ pub trait Authorizer: Send + Sync + 'static {
         Err(ServiceError::invalid("users of this server do not log in with passwords"))
     }
 
+    /// Ends the token of [`Authorizer::issue_token`] that a caller shows; does nothing if it shows something else.
+    ///
+    /// # Errors
+    /// It cannot be saved.
+    fn end_login(&self, caller: &Caller) -> Result<(), ServiceError> {
+        let _ = caller;
+        Ok(())
+    }
+
     /// Whether [`Authorizer::may`] permits everything to a caller; then it is not called, and costs nothing. Called
     /// once for each HTTP request and each MQTT connection.
     fn may_everything(&self, caller: &Caller) -> bool;
@@ -278,22 +287,35 @@ impl Access {
     /// # Errors
     /// The token cannot be saved, or the password has changed meanwhile.
     pub(crate) fn issue_token(&self, caller: &Caller, origin: Option<Origin>) -> Result<AccountAnswer, ServiceError> {
-        let auditor = self.auditor();
-        auditor.iter().try_for_each(|auditor| auditor.admits_changes())?;
+        self.auditor().iter().try_for_each(|auditor| auditor.admits_changes())?;
         let made = self.authorizer.issue_token(caller);
-        if let Some(auditor) = auditor {
-            let user = Resource { kind: ResourceKind::User, name: Some(caller.name()) };
-            auditor.note(&AuditEntry {
-                caller: Some(caller),
-                origin,
-                action: Some(Action::Administer),
-                resource: Some(user),
-                count: 1,
-                statement: Some("CREATE TOKEN"),
-                refused: made.as_ref().err().map(|error| error.message.as_str()),
-            });
-        }
+        self.note_own_token(caller, origin, "CREATE TOKEN", made.as_ref().err());
         made
+    }
+
+    /// Records what was done with a token of its caller, who needs no right for that.
+    fn note_own_token(&self, caller: &Caller, origin: Option<Origin>, statement: &str, refused: Option<&ServiceError>) {
+        let Some(auditor) = self.auditor() else { return };
+        auditor.note(&AuditEntry {
+            caller: Some(caller),
+            origin,
+            action: Some(Action::Administer),
+            resource: Some(Resource { kind: ResourceKind::User, name: Some(caller.name()) }),
+            count: 1,
+            statement: Some(statement),
+            refused: refused.map(|error| error.message.as_str()),
+        });
+    }
+
+    /// Ends the token that a caller shows, if it was made for a password; also while no audit can be written. Called on
+    /// a thread that may block.
+    ///
+    /// # Errors
+    /// It cannot be saved.
+    pub(crate) fn end_login(&self, caller: &Caller) -> Result<(), ServiceError> {
+        let ended = self.authorizer.end_login(caller);
+        self.note_own_token(caller, caller.origin(), "END SESSION", ended.as_ref().err());
+        ended
     }
 
     /// The caller, or why there is none, counted and recorded.

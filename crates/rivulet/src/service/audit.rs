@@ -1,6 +1,8 @@
 //! What callers did, and what was refused to them, for a record that others keep.
 
-use std::fmt;
+use std::{fmt, io};
+
+use serde_json::Value;
 
 use super::caller::{Caller, Origin};
 use super::error::ServiceError;
@@ -42,6 +44,15 @@ pub trait Auditor: Send + Sync + 'static {
 
     /// How many entries were lost since the start.
     fn lost(&self) -> u64;
+
+    /// The last entries, newest first: of a tenant, or all. At most `limit`, and those that can be read at once.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn last(&self, tenant: Option<&str>, limit: usize) -> io::Result<Vec<Value>> {
+        let _ = (tenant, limit);
+        Ok(Vec::new())
+    }
 }
 
 impl fmt::Debug for dyn Auditor {

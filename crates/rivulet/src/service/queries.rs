@@ -202,6 +202,9 @@ pub struct TaskUsage {
     pub rows_per_source_row: Option<f64>,
     /// The rows a second of its sources at which it has work all the time. The task with the least is the bottleneck.
     pub source_rows_per_s_max: Option<f64>,
+    /// The watermark of its input, microseconds since 1970; absent before the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watermark_us: Option<i64>,
     /// Its operators, of which only these figures are known where several run in one task.
     pub fused: Vec<OperatorUsage>,
 }
@@ -260,6 +263,7 @@ impl TaskUsage {
             rows_per_s: usage.rows_per_s,
             rows_per_source_row: usage.rows_per_source_row,
             source_rows_per_s_max: usage.source_rows_per_s_max,
+            watermark_us: task.watermark_us,
             fused: fused.collect(),
         }
     }

@@ -4,8 +4,10 @@
 
 use std::sync::Arc;
 
+use rivulet_connectors::mqtt::{ClientFilter, ClientInfo};
 use rivulet_dataflow::QueryId;
 use rivulet_sql::{AccountStatement, StateWish, Statement, StatementTexts, UserName};
+use serde_json::Value;
 use tokio::sync::broadcast;
 
 use super::access::{Access, Permit};
@@ -224,9 +226,10 @@ impl Session<'_> {
         Ok(self.service.status(self.permit(Read, Server, None)?, operators))
     }
 
-    /// Whether the caller may do this to everything of a kind. A `false` does not count as a refusal.
-    pub fn may(&self, action: Action, kind: ResourceKind) -> bool {
-        let resource = Resource { kind, name: None };
+    /// Whether the caller may do this to what has the name, or to everything of a kind. A `false` does not count as a
+    /// refusal.
+    pub fn may(&self, action: Action, kind: ResourceKind, name: Option<&str>) -> bool {
+        let resource = Resource { kind, name };
         self.access.as_ref().is_none_or(|access| access.allows(self.permit.caller(), action, resource))
     }
 
@@ -248,12 +251,30 @@ impl Session<'_> {
     /// Whether the caller may be told the [`Service::problems`], which name what the default tenant has. A `false` does
     /// not count as a refusal.
     pub fn sees_problems(&self) -> bool {
-        self.permit.tenant().is_default() && self.may(Read, Server)
+        self.permit.tenant().is_default() && self.may(Read, Server, None)
     }
 
     /// See [`Service::metrics`].
     pub fn metrics(&self) -> Result<String, ServiceError> {
         Ok(self.service.metrics(self.permit(Read, Server, None)?))
+    }
+
+    /// See [`Service::clients`].
+    pub fn clients(&self, filter: ClientFilter) -> Result<Vec<ClientInfo>, ServiceError> {
+        self.service.clients(self.permit(Read, Server, None)?, filter)
+    }
+
+    /// The last entries of the record of what callers do, newest first; of the caller's tenant, and all for the default
+    /// tenant. At most `limit`, and those that the newest files have.
+    pub fn audit(&self, limit: usize) -> Result<Vec<Value>, ServiceError> {
+        let tenant = self.permit_look(User, None, None)?.tenant();
+        let access = self.service.access();
+        let Some(auditor) = access.auditor() else {
+            let error = ServiceError::not_found("no record is kept of what is done");
+            return Err(error.with_hint("audit.enabled keeps one, once there are accounts"));
+        };
+        let found = auditor.last(Some(tenant.as_str()).filter(|_| !tenant.is_default()), limit);
+        found.map_err(|error| ServiceError::new(ErrorKind::Internal, format!("the audit cannot be read: {error}")))
     }
 
     /// See [`Service::results`]. The caller is checked here and not again while results come.
@@ -292,6 +313,18 @@ impl Session<'_> {
         permitted
     }
 
+    /// The same for a look that is for who administers what it shows. It is recorded as what it is.
+    fn permit_look(
+        &self,
+        kind: ResourceKind,
+        name: Option<&str>,
+        statement: Option<&str>,
+    ) -> Result<&Permit, ServiceError> {
+        let permitted = self.check_right(Administer, kind, name);
+        self.note((Read, kind, name), 1, statement, permitted.as_ref().err());
+        permitted
+    }
+
     /// Has a request recorded.
     fn note(
         &self,
@@ -317,6 +350,10 @@ impl Session<'_> {
         if matches!(action, Change | Administer) {
             self.auditor.iter().try_for_each(|auditor| auditor.admits_changes())?;
         }
+        self.check_right(action, kind, name)
+    }
+
+    fn check_right(&self, action: Action, kind: ResourceKind, name: Option<&str>) -> Result<&Permit, ServiceError> {
         let Some(access) = &self.access else { return Ok(&self.permit) };
         let is_application = kind == Application;
         // The authorizer knows names, and a request may name an application by its id.
@@ -373,8 +410,11 @@ impl Session<'_> {
         let tenant = statement.tenant().cloned().or_else(|| statement.user().and_then(other));
         let name = tenant.as_ref().or_else(|| statement.user().map(|user| &user.name));
         let kind = if tenant.is_some() || *statement == AccountStatement::ShowTenants { Tenant } else { User };
-        let text = statement.text();
-        let permitted = self.permit_statement((Administer, kind, name.map(|name| name.text.as_str())), Some(&text));
+        let (text, name_text) = (statement.text(), name.map(|name| name.text.as_str()));
+        let permitted = match statement.shows() {
+            true => self.permit_look(kind, name_text, Some(&text)),
+            false => self.permit_statement((Administer, kind, name_text), Some(&text)),
+        };
         permitted.map_err(|error| name.map_or(error.clone(), |name| error.at_place(name.position.into())))
     }
 

@@ -132,7 +132,9 @@ const OPERATIONS: &[(&str, &str)] = &[
     ("GET /api/v1/grants", "accounts"),
     ("POST /api/v1/grants", "accounts"),
     ("POST /api/v1/grants/revoke", "accounts"),
+    ("GET /api/v1/audit", "accounts"),
     ("GET /api/v1/status", "read server"),
+    ("GET /api/v1/clients", "read server"),
     (HISTORY, "read server"),
     ("POST /api/v1/checkpoint", "administer server"),
     ("POST /api/v1/backup", "administer server"),
@@ -218,6 +220,43 @@ fn every_operation_asks_for_its_right_and_for_no_other() {
         }
         assert_eq!(ask(&fixture.server, "", method, &path, body(operation)).0, 401, "{operation}");
     }
+}
+
+#[test]
+fn a_tenant_sees_its_own_clients_and_its_own_part_of_the_audit() {
+    let fixture = Fixture::new();
+    fixture.done("CREATE TENANT acme; CREATE USER acme.boss ADMIN; CREATE TENANT zoo; CREATE USER zoo.boss ADMIN");
+    let [acme, zoo] = ["acme.boss", "zoo.boss"].map(|user| fixture.token(user));
+    let connected = [&fixture.admin, &acme, &zoo].map(|token| Mqtt::connect(fixture.broker(), 4, token, "one", None));
+    assert!(connected.iter().all(|(_, code)| *code == 0));
+    let clients = |token: &str, with: &str| {
+        let (status, answer) = ask(&fixture.server, token, "GET", &format!("/api/v1/clients{with}"), "");
+        assert_eq!(status, 200, "{answer}");
+        let clients = answer["clients"].as_array().expect("clients").iter();
+        let tenants: Vec<String> = clients.map(|one| one["tenant"].as_str().unwrap_or("-").to_owned()).collect();
+        (tenants, answer["next"].as_str().map(|next| next.replace('\0', "%00")))
+    };
+    assert_eq!(clients(&fixture.admin, ""), (["acme", "default", "zoo"].map(String::from).to_vec(), None));
+    assert_eq!(clients(&acme, ""), (vec!["acme".to_owned()], None));
+    assert_eq!(clients(&acme, "?prefix=two"), (vec![], None));
+    let (first, next) = clients(&fixture.admin, "?limit=2");
+    assert_eq!(first, ["acme", "default"]);
+    let after = next.expect("there is one more");
+    assert_eq!(clients(&fixture.admin, &format!("?limit=2&after={after}")), (vec!["zoo".to_owned()], None));
+
+    assert_eq!(fixture.sql(&acme, "CREATE USER ann").0, 200);
+    let audit = |token: &str| {
+        let (status, answer) = ask(&fixture.server, token, "GET", "/api/v1/audit?limit=1000", "");
+        assert_eq!(status, 200, "{answer}");
+        answer["entries"].as_array().expect("entries").clone()
+    };
+    let has = |entries: &[Value], statement: &str| entries.iter().any(|one| one["statement"] == statement);
+    wait_until("the audit to be written", || has(&audit(&acme), "CREATE USER ann"));
+    assert!(audit(&acme).iter().all(|one| one["tenant"] == "acme"));
+    let all = audit(&fixture.admin);
+    assert!(has(&all, "CREATE USER ann") && has(&all, "CREATE TENANT zoo"), "{all:?}");
+    assert!(!has(&audit(&zoo), "CREATE USER ann"));
+    assert!(!all.iter().any(|one| one["action"] == "read"), "to look at the audit leaves nothing in it: {all:?}");
 }
 
 #[test]

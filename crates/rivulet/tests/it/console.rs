@@ -5,11 +5,12 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::accounts::first_administrator;
-use super::server::{Server, free_port, wait};
+use super::callers::Mqtt;
+use super::server::{Publisher, Server, free_port, wait};
 
 const APPLICATION: &str = "CREATE APPLICATION warm (home TEXT, above DOUBLE)
     INPUT t (celsius DOUBLE) FROM 'mqtt:homes/{home}/t' FORMAT JSON OUTPUT 'mqtt:homes/{home}/warm' FORMAT JSON
@@ -40,6 +41,13 @@ impl Driver {
         command.arg("test/console.mjs").current_dir(folder).env("CONSOLE_URL", url).env("CONSOLE_PART", part);
         command.envs(with.iter().copied()).stdin(Stdio::null()).stdout(Stdio::piped());
         Self(command.spawn().expect("node"))
+    }
+
+    /// Does what the driver says, line by line, until it ends well.
+    fn asks(mut self, mut act: impl FnMut(&str)) {
+        let said = BufReader::new(self.0.stdout.take().expect("it is piped"));
+        said.lines().map_while(Result::ok).for_each(|line| act(&line));
+        self.ends_well();
     }
 
     fn ends_well(mut self) {
@@ -115,13 +123,81 @@ fn a_page_goes_on_when_its_server_comes_back() {
         server
     };
     let mut server = start();
-    let mut driver = Driver::start(&console, "away", &format!("http://{http}"), &[]);
-    for line in BufReader::new(driver.0.stdout.take().expect("it is piped")).lines().map_while(Result::ok) {
-        match &*line {
-            "stop" => server.kill_9(),
-            "start" => server = start(),
-            _ => {}
+    Driver::start(&console, "away", &format!("http://{http}"), &[]).asks(|line| match line {
+        "stop" => server.kill_9(),
+        "start" => server = start(),
+        _ => {}
+    });
+}
+
+#[test]
+fn topics_and_clients_are_shown_whatever_they_are_called_and_send() {
+    let Some(console) = console() else { return };
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(folder.path());
+    let (_client, code) = Mqtt::connect(server.mqtt, 4, "", HOSTILE, None);
+    assert_eq!(code, 0);
+    let mut publisher = Publisher::connect(server.mqtt);
+    let large = "x".repeat(1 << 20);
+    Driver::start(&console, "messages", &server.url(), &[]).asks(|line| {
+        if line == "publish" {
+            publisher.publish(HOSTILE, HOSTILE);
+            publisher.publish("large", &large);
+            publisher.publish_bytes("bytes", &[0xff, 0, 0xfe]);
         }
+    });
+}
+
+/// A server of another version, and one that is slow, are what the driver makes of the answers of this one.
+#[test]
+fn a_page_says_that_its_server_is_of_another_version_and_waits_for_a_slow_one() {
+    let Some(console) = console() else { return };
+    let folder = TempDir::new().unwrap();
+    drive(&console, "other", &Server::start(folder.path()).url(), &[]);
+}
+
+#[test]
+fn a_query_is_found_among_a_million() {
+    let Some(console) = console() else { return };
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(folder.path());
+    server.sql_ok(APPLICATION);
+    for begin in (0..1_000_000).step_by(5_000) {
+        let line = |home: u32| {
+            let label = if home == 999_990 { "one" } else { "all" };
+            format!(
+                "{{\"name\":\"query-{home}\",\"application\":\"warm\",\"label\":\"{label}\",\
+                 \"parameters\":{{\"home\":\"{home}\",\"above\":20.5}}}}\n"
+            )
+        };
+        let lines: String = (begin..begin + 5_000).map(line).collect();
+        let posted = ureq::post(format!("{}/api/v1/queries/bulk", server.url()));
+        let answer = posted.content_type("application/x-ndjson").send(lines).expect("an answer");
+        let summary = answer.into_body().read_to_string().expect("a summary");
+        assert!(!summary.contains("error"), "{}", &summary[..summary.len().min(500)]);
     }
-    driver.ends_well();
+    drive(&console, "million", &server.url(), &[]);
+}
+
+#[test]
+fn what_a_user_may_not_do_is_not_offered() {
+    let Some(console) = console() else { return };
+    let folder = TempDir::new().unwrap();
+    let admin = first_administrator(&folder.path().join("data")).trim().to_owned();
+    let server = Server::start(folder.path());
+    let sql = |text: &str| {
+        let asked = ureq::post(format!("{}/api/v1/sql", server.url()));
+        let asked = asked.header("authorization", format!("Bearer {admin}"));
+        let answer = asked.send(text).expect("an answer").body_mut().read_to_string().expect("text");
+        serde_json::from_str::<Value>(&answer).expect("JSON")
+    };
+    sql(APPLICATION);
+    for name in ["own", "other"] {
+        sql(&format!("CREATE QUERY {name} FROM APPLICATION warm WITH (home => '{name}', above => 20.5)"));
+    }
+    sql("CREATE USER ann; GRANT read ON QUERY TO ann; GRANT change, subscribe ON QUERY 'own' TO ann;
+         GRANT read ON APPLICATION TO ann");
+    let made = sql("CREATE TOKEN FOR ann");
+    let token = made["results"][0]["rows"][0][0].as_str().expect("a token");
+    drive(&console, "rights", &server.url(), &[("CONSOLE_TOKEN", token)]);
 }

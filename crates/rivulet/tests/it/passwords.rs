@@ -13,7 +13,7 @@ use super::accounts::{Fixture, first_administrator, sends};
 use super::callers::{Mqtt, ask};
 use super::cli::command;
 use super::engine::open;
-use super::server::Server;
+use super::server::{Server, free_port};
 use super::support::{TestServer, WAIT_MAX, connect_from, exchange_by, request};
 
 const FIRST: &str = "correct horse battery";
@@ -85,6 +85,51 @@ fn a_password_is_exchanged_for_a_token_that_ends_with_it() {
     assert_eq!(log_in_from([127, 0, 0, 6], &fixture.server, "acme/ann", FIRST).0, 401);
     let shown = fixture.done("SHOW USERS").to_string();
     assert!(!shown.contains("argon2") && !shown.contains(FIRST), "{shown}");
+}
+
+/// Begins a session with the way that a proxy says it came, and returns its cookie.
+fn begin_session(url: &str, user: &str, password: &str) -> String {
+    let asked = ureq::post(format!("{url}/api/v1/session")).header("x-forwarded-proto", "https, http");
+    let answer = asked.send(json!({ "user": user, "password": password }).to_string()).expect("a session");
+    assert_eq!(answer.status(), 204);
+    answer.headers()["set-cookie"].to_str().expect("text").to_owned()
+}
+
+#[test]
+fn a_session_ends_the_token_that_was_made_for_it_and_no_other() {
+    let fixture = Fixture::new();
+    let brought = fixture.user("ann", &["read ON QUERY", "change ON QUERY 'own_%'"]);
+    assert_eq!(set(&fixture, &fixture.admin, "ann", FIRST).0, 200);
+    let show = |token: &str| fixture.sql(token, "SHOW QUERIES").0;
+    let end = |token: &str| ask(&fixture.server, token, "DELETE", "/api/v1/session", "");
+    let cookie = begin_session(&fixture.server.url(), "ann", FIRST);
+    assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"), "{cookie}");
+    assert!(!cookie.contains("Secure"), "nobody has said that this client is a proxy: {cookie}");
+    let token = cookie.split(['=', ';']).nth(1).unwrap();
+    assert_eq!(show(token), 200);
+    // The cookie, which is named by the port of the host, counts with the header of the page alone.
+    let with = |more: &str| request("GET", "/api/v1/queries", &format!("cookie: rivulet={token}\r\n{more}"), "");
+    let status = |more: &str| exchange_by(connect_from([127, 0, 0, 1], fixture.server.address), &with(more)).0;
+    assert_eq!((status(""), status("x-rivulet-console: 1\r\n")), (401, 200));
+    let may =
+        |name: &str| ask(&fixture.server, token, "GET", &format!("/api/v1/session?name={name}"), "").1["may"].clone();
+    assert_eq!((may("own_1")["change"].clone(), may("other")["change"].clone()), (json!(true), json!(false)));
+    assert_eq!((may("other")["read"].clone(), may("own_1")["subscribe"].clone()), (json!(true), json!(false)));
+    assert_eq!((end(token).0, show(token), show(&brought)), (204, 401, 200));
+    assert_eq!((end(token).0, end(&brought).0, show(&brought)), (204, 204, 200), "one that was brought stays");
+}
+
+#[test]
+fn the_cookie_of_a_session_is_for_encrypted_ways_if_a_trusted_proxy_has_such_a_one() {
+    let folder = TempDir::new().unwrap();
+    let token = first_administrator(&folder.path().join("data")).trim().to_owned();
+    let server = Server::spawn(folder.path(), free_port(), &[("RIVULET_HTTP_TRUSTED_PROXIES", "127.0.0.1".to_owned())]);
+    server.wait_until_ready();
+    let put = ureq::put(format!("{}/api/v1/users/admin/password", server.url()));
+    let put = put.header("authorization", format!("Bearer {token}"));
+    put.send(json!({ "password": FIRST }).to_string()).expect("a password");
+    let cookie = begin_session(&server.url(), "admin", FIRST);
+    assert!(cookie.contains("; Secure"), "{cookie}");
 }
 
 #[test]

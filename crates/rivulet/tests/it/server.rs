@@ -212,11 +212,20 @@ impl Publisher {
     }
 
     pub(crate) fn publish(&mut self, topic: &str, payload: &str) {
-        assert!(self.try_publish(topic, payload), "the broker has closed the connection");
+        self.publish_bytes(topic, payload.as_bytes());
+    }
+
+    /// The same with a payload that may be no text.
+    pub(crate) fn publish_bytes(&mut self, topic: &str, payload: &[u8]) {
+        assert!(self.send(topic, payload), "the broker has closed the connection");
     }
 
     /// Publishes; whether the broker is there.
     pub(crate) fn try_publish(&mut self, topic: &str, payload: &str) -> bool {
+        self.send(topic, payload.as_bytes())
+    }
+
+    fn send(&mut self, topic: &str, payload: &[u8]) -> bool {
         let length = 2 + topic.len() + payload.len();
         let mut packet = vec![0x30];
         let mut rest = length;
@@ -229,7 +238,7 @@ impl Publisher {
         }
         packet.extend_from_slice(&(topic.len() as u16).to_be_bytes());
         packet.extend_from_slice(topic.as_bytes());
-        packet.extend_from_slice(payload.as_bytes());
+        packet.extend_from_slice(payload);
         self.0.write_all(&packet).is_ok()
     }
 

@@ -145,9 +145,9 @@ impl Bounds {
 }
 
 pub(super) struct Core {
-    sessions: Slab<Session>,
+    pub(super) sessions: Slab<Session>,
     by_client_id: HashMap<Box<str>, SessionKey, foldhash::fast::RandomState>,
-    addresses: Addresses,
+    pub(super) addresses: Addresses,
     tenants: Tenants,
     memory: Arc<Memory>,
     subscriptions: Subscriptions,

@@ -13,6 +13,7 @@
 //! promise, and so does the report that a result has left.
 
 mod addresses;
+mod clients;
 mod confirm;
 mod connect;
 mod connection;
@@ -41,13 +42,14 @@ mod system;
 mod tenants;
 mod turn;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use rivulet_dataflow::{Clock, LogPosition};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -66,6 +68,7 @@ use crate::http_server::Encrypted;
 use crate::notices::Notices;
 use crate::sockets::keep_alive;
 use crate::tls::{Certificates, begins_tls};
+pub use clients::{ClientFilter, ClientInfo};
 pub use journal::{Journal, Room};
 use logins::Logins;
 pub use options::{BrokerError, BrokerLimits, BrokerOptions, Listener};
@@ -239,6 +242,17 @@ impl Broker {
     /// The state and the counts of the broker.
     pub fn stats(&self) -> BrokerStats {
         BrokerStats { running: self.is_running(), ..self.shared.stats() }
+    }
+
+    /// The first clients of those that the filter wants, by tenant, user and id.
+    pub fn clients(&self, filter: &ClientFilter) -> Vec<ClientInfo> {
+        let (mut page, mut from) = (BTreeMap::new(), Some(0));
+        while let Some(at) = from {
+            let core = self.shared.core.lock();
+            from = core.list_clients(&mut page, at, filter);
+            MutexGuard::unlock_fair(core);
+        }
+        page.into_values().collect()
     }
 
     /// Whether it listens and all its own tasks run; false after [`Broker::shutdown`].

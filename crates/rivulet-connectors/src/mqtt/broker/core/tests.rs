@@ -6,6 +6,7 @@ mod tenants;
 use std::sync::atomic::AtomicBool;
 
 use super::super::super::codec::{PacketKind, Publish, split_frame};
+use super::super::clients::{ClientFilter, ClientInfo};
 use super::super::message::Message;
 use super::super::rights::ClientRights;
 use super::*;
@@ -118,6 +119,40 @@ fn the_window_is_kept_and_a_session_survives_its_connection() {
     assert_eq!(sent(&outbox).iter().map(|(payload, _, _)| &payload[..]).collect::<Vec<_>>(), [b"4"]);
     core.acknowledge(key, 4);
     assert_eq!(core.stats(SeatCounts::default()).waiting_messages, 0);
+}
+
+#[test]
+fn clients_are_listed_by_page_and_tenant() {
+    let mut core = core(|options| options.limits.sessions_max = 100_000);
+    for number in 0..10_000 {
+        let scope = if number % 2 == 0 { "" } else { "acme\0anna\0" };
+        let (key, outbox, _) = connect(&mut core, &format!("{scope}c{number:05}"), false, 60);
+        subscribe(&mut core, key, "t", Qos::AtLeastOnce);
+        if number == 6 {
+            core.disconnected(key, &outbox, Goodbye { is_graceful: true, expiry_s: None });
+        }
+    }
+    publish(&mut core, b"1", Qos::AtLeastOnce);
+    let list = |tenant: Option<&str>, prefix: &str, after: &str| {
+        let (tenant, prefix) = (tenant.map(str::to_owned), prefix.to_owned());
+        let filter = ClientFilter { tenant, prefix, after: after.to_owned(), limit: 2 };
+        let (mut page, mut from, mut parts) = (std::collections::BTreeMap::new(), Some(0), 0);
+        while let Some(at) = from.filter(|_| parts < 10) {
+            (from, parts) = (core.list_clients(&mut page, at, &filter), parts + 1);
+        }
+        assert_eq!(parts, 3);
+        page.into_values().collect::<Vec<ClientInfo>>()
+    };
+    let ids = |found: &[ClientInfo]| found.iter().map(|one| one.client_id.clone()).collect::<Vec<_>>();
+    let all = list(None, "c", "");
+    assert_eq!(ids(&all), ["c00001", "c00003"], "by tenant, user and id");
+    assert_eq!(all[0].user.as_ref().unwrap(), &["acme", "anna"]);
+    assert_eq!(ids(&list(None, "c0000", &all[1].place)), ["c00005", "c00007"]);
+    assert_eq!(ids(&list(Some("acme"), "c0999", "")), ["c09991", "c09993"]);
+    assert_eq!(ids(&list(Some("other"), "", "")), [""; 0]);
+    let away = &list(None, "c00006", "")[0];
+    assert_eq!((away.user.clone(), away.is_connected, away.subscriptions, away.waiting_messages), (None, false, 1, 1));
+    assert_eq!(away.address, address(1));
 }
 
 #[test]
