@@ -1,15 +1,34 @@
-// Users, their tokens and rights, and tenants.
+// Users, their tokens and rights, tenants and their limits, and what was done.
 import { call, get, path, query } from './api.js';
-import { Act, count, html, Moment, Table, Trouble, useAsked, useState, Waiting } from './ui.js';
+import { Act, count, html, Moment, State, Table, Trouble, useAsked, useRef, useState, Waiting } from './ui.js';
 
-export function Accounts() {
-  const users = useAsked((signal) => get('/api/v1/users', { signal }), [], 10_000);
-  const tenants = useAsked((signal) => get('/api/v1/tenants', { signal }), [], 10_000);
+const ACTIONS = ['read', 'change', 'subscribe', 'publish', 'administer'];
+const KINDS = ['application', 'query', 'table', 'source', 'sink', 'view', 'secret', 'topic', 'server'];
+
+/** A form with a button, which is given what is in its fields; empty ones are left out. */
+function Form({ label, what, act, done, children }) {
+  const form = useRef();
+  return html`<form class="values" aria-label=${label} ref=${form} onSubmit=${(event) => event.preventDefault()}>${children}
+    <${Act} submits what=${what} done=${done} act=${async () => {
+      const given = Object.fromEntries([...new FormData(form.current)].filter(([, value]) => value !== ''));
+      const said = await act(given);
+      form.current?.reset();
+      return said?.message;
+    }} /></form>`;
+}
+
+export function Accounts({ me }) {
+  const users = useAsked((signal) => get('/api/v1/users', { signal }), []);
+  const tenants = useAsked((signal) => (me.may.server ? get('/api/v1/tenants', { signal }) : null), []);
   const [user, choose] = useState();
   const [made, set_made] = useState();
-  const tokens = useAsked((signal) => (user ? get('/api/v1/tokens' + query({ user: user.name, tenant: user.tenant }), { signal }) : { tokens: [] }), [user?.name, user?.tenant], 10_000);
-  const grants = useAsked((signal) => (user ? get('/api/v1/grants' + query({ user: user.name, tenant: user.tenant }), { signal }) : { grants: [] }), [user?.name, user?.tenant], 10_000);
+  const [tenant, choose_tenant] = useState();
+  const audit = useAsked((signal) => get('/api/v1/audit', { signal }), []);
+  const limits = tenant && tenants.value?.limits.find((one) => one.name === tenant)?.limits;
+  const tokens = useAsked((signal) => (user ? get('/api/v1/tokens' + query({ user: user.name, tenant: user.tenant }), { signal }) : { tokens: [] }), [user?.name, user?.tenant]);
+  const grants = useAsked((signal) => (user ? get('/api/v1/grants' + query({ user: user.name, tenant: user.tenant }), { signal }) : { grants: [] }), [user?.name, user?.tenant]);
   const all = users.value?.users || [];
+  const of_user = user && { user: user.name, tenant: user.tenant };
   return html`<h1>Accounts</h1>
     <${Trouble} problem=${users.problem} />
     <section aria-labelledby="users"><h2 id="users">Users</h2>
@@ -20,7 +39,12 @@ export function Accounts() {
       { head: 'Password', cell: (one) => (one.password ? 'yes' : '') },
       { head: 'Tokens', number: true, cell: (one) => count(one.tokens) },
       { head: 'Rights', number: true, cell: (one) => count(one.grants) },
-    ]} />` : html`<${Waiting} />`}</section>
+    ]} />` : html`<${Waiting} />`}
+    <${Form} label="A new user" what="Create a user" done=${users.again} act=${({ admin, ...given }) => call('POST', '/api/v1/users', { ...given, admin: Boolean(admin) })}>
+      <label>Name <input name="name" required /></label>
+      ${tenants.value ? html`<label>Tenant <select name="tenant">${tenants.value.tenants.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></label>` : null}
+      <label><input type="checkbox" name="admin" value="yes" /> administrator of the tenant</label>
+    <//></section>
     ${user ? html`<section aria-labelledby="tokens"><h2 id="tokens">Tokens of ${user.name}</h2>
       <${Trouble} problem=${tokens.problem} />
       <${Table} label="Tokens" rows=${tokens.value?.tokens || []} of=${(one) => one.id} columns=${[
@@ -35,7 +59,13 @@ export function Accounts() {
         const token = await call('POST', '/api/v1/tokens', { user: user.name, tenant: user.tenant || undefined });
         set_made(token.token);
       }} done=${tokens.again} />
-      ${made ? html`<p>It is shown this once: <code>${made}</code></p>` : null}</section>
+      ${made ? html`<p>It is shown this once: <code>${made}</code></p>` : null}
+      <${Form} label="A password" what="Give a password" done=${users.again}
+        act=${(given) => call('PUT', path`/api/v1/users/${user.name}/password` + query({ tenant: user.tenant }), given)}>
+        <label>Password <span class="quiet">12 characters or more</span> <input name="password" type="password" autocomplete="new-password" minlength="12" required /></label>
+      <//>
+      <${Act} what=${`Drop ${user.name}`} danger asks=${`Drop the user ${user.name}? Tokens and rights are gone then, and connections end.`}
+        act=${() => call('DELETE', path`/api/v1/users/${user.name}` + query({ tenant: user.tenant }))} done=${() => { choose(); users.again(); }} /></section>
       <section aria-labelledby="grants"><h2 id="grants">What ${user.name} may do</h2>
       <${Table} label="Rights" rows=${grants.value?.grants || []} empty=${user.admin ? 'everything: an administrator needs no grant' : 'nothing'} columns=${[
         { head: 'May', cell: (one) => one.actions.join(', ') },
@@ -43,15 +73,40 @@ export function Accounts() {
         { head: 'Named like', cell: (one) => one.pattern || 'any' },
         { head: 'Action', cell: (one) => html`<${Act} what="Revoke" danger asks=${`Take this right from ${user.name}?`}
           act=${() => call('POST', '/api/v1/grants/revoke', one)} done=${grants.again} />` },
-      ]} /></section>` : null}
+      ]} />
+      <${Form} label="A right" what="Give this right" done=${grants.again} act=${({ action, ...given }) => call('POST', '/api/v1/grants', { ...of_user, ...given, actions: [action] })}>
+        <label>May <select name="action">${ACTIONS.map((one) => html`<option key=${one}>${one}</option>`)}</select></label>
+        <label>What <select name="kind">${KINDS.map((one) => html`<option key=${one}>${one}</option>`)}</select></label>
+        <label>Named like <span class="quiet">or any</span> <input name="pattern" placeholder="home_%" /></label>
+      <//></section>` : null}
     ${tenants.value ? html`<section aria-labelledby="tenants"><h2 id="tenants">Tenants</h2>
-      <${Table} label="Tenants" rows=${tenants.value.tenants} columns=${[
-        { head: 'Tenant', cell: (one) => one },
-        { head: 'Uses, of at most', cell: (one) => limits_of(tenants.value.limits, one) },
-      ]} /></section>` : null}`;
+      <${Table} label="Tenants" rows=${tenants.value.limits} of=${(one) => one.name} columns=${[
+        { head: 'Tenant', cell: (one) => html`<button type="button" class="link" aria-pressed=${tenant === one.name} onClick=${() => choose_tenant(one.name)}>${one.name}</button>` },
+        { head: 'Uses, of at most', cell: (one) => uses(one.limits) },
+      ]} />
+      <${Form} label="A new tenant" what="Create a tenant" done=${tenants.again} act=${(given) => call('POST', '/api/v1/tenants', given)}>
+        <label>Name <input name="name" required /></label>
+      <//></section>` : null}
+    ${limits ? html`<section aria-labelledby="limits"><h2 id="limits">Limits of ${tenant}</h2>
+      <${Form} key=${tenant} label="Limits" what="Set the limits" done=${tenants.again} act=${(given) => {
+        const changed = Object.entries(limits).map(([name, { most }]) => [name, most, given[name] === undefined ? undefined : Number(given[name])]).filter(([, most, next]) => most !== next);
+        return call('PATCH', path`/api/v1/tenants/${tenant}`, Object.fromEntries(changed.map(([name, , next]) => [name, next ?? null])));
+      }}>${Object.entries(limits).map(([name, { used, most }]) => html`<label key=${name}>${name.replaceAll('_', ' ')} <span class="quiet">${used === undefined ? '' : `${count(used)} in use`}</span>
+        <input name=${name} type="number" min="0" defaultValue=${most} placeholder="no limit" /></label>`)}<//></section>` : null}
+    <section aria-labelledby="audit"><h2 id="audit">What was done</h2>
+      <${Trouble} problem=${audit.problem} />
+      ${audit.value ? html`<${Table} label="What was done" rows=${audit.value.entries} empty="the newest files of the audit have nothing" columns=${[
+        { head: 'When', cell: (one) => html`<${Moment} ms=${Date.parse(one.time)} />` },
+        { head: 'Who', cell: (one) => (one.user ? `${one.tenant} / ${one.user}` : '–') },
+        { head: 'From', cell: (one) => `${one.door || 'this process'} ${one.address || ''}` },
+        { head: 'Did', cell: (one) => `${one.action} ${one.kind || ''} ${one.name || ''}${one.count ? ` (${count(one.count)} times)` : ''}` },
+        { head: 'Statement', cell: (one) => html`<code>${one.statement || ''}</code>` },
+        { head: 'Allowed', cell: (one) => html`<${State} word=${one.allowed ? 'yes' : 'no'} tone=${one.allowed ? 'good' : 'bad'} />` },
+        { head: 'Why not', cell: (one) => one.why || '' },
+      ]} />` : null}
+      <button type="button" onClick=${audit.again}>Look again</button></section>`;
 }
 
-function limits_of(all, tenant) {
-  const limits = all.find((one) => one.name === tenant)?.limits || {};
+function uses(limits) {
   return Object.entries(limits).map(([what, { used, most }]) => `${what}: ${used === undefined ? '' : count(used) + ' of '}${most === undefined ? 'no limit' : count(most)}`).join(', ');
 }

@@ -66,7 +66,15 @@ function App() {
   const is_away = useAway();
   const here = usePlace();
   const main = useRef();
-  const look = () => get('/api/v1/session').then((found) => { set_me(found); set_problem(); set_ended(false); }, set_problem);
+  const version = useRef();
+  const user = useRef();
+  const look = () => get('/api/v1/session').then((found) => {
+    version.current ??= found.version;
+    set_me(found);
+    set_problem();
+    set_ended(Boolean(user.current && !found.user));
+    user.current = found.user;
+  }, set_problem);
   useEffect(() => {
     const ended = () => set_ended(true);
     events.addEventListener('ended', ended);
@@ -82,6 +90,11 @@ function App() {
     const timer = setInterval(look, 2_000);
     return () => clearInterval(timer);
   }, [is_away]);
+  // It may be another version without having been away.
+  useEffect(() => {
+    const timer = setInterval(() => document.hidden || look(), 60_000);
+    return () => clearInterval(timer);
+  }, []);
   // A server that still starts is asked again.
   useEffect(() => {
     if (me || !problem) return undefined;
@@ -102,9 +115,16 @@ function App() {
   const side = address === 'application' ? 'applications' : address === 'query' ? 'queries' : address === 'flow' ? 'flows' : address;
   document.title = `${here.name || title || ''} · Rivulet`;
   const out = async () => {
-    await call('DELETE', '/api/v1/session');
+    try {
+      await call('DELETE', '/api/v1/session');
+    } catch (refused) {
+      set_problem(refused);
+      return;
+    }
     sessionStorage.clear();
-    set_me({ ...me, user: null });
+    user.current = undefined;
+    // Who is logged in by a certificate is so again.
+    await look();
   };
   return html`
     <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); main.current.focus(); }}>To the content</a>
@@ -116,7 +136,10 @@ function App() {
       ${me.user ? html`<span>${me.tenant ? `${me.tenant} / ` : ''}${me.user}</span>
         <button type="button" onClick=${out}>Log out</button>` : null}
     </header>
+    ${problem && problem.kind !== 'away' ? html`<${Trouble} problem=${problem} />` : null}
     ${is_away ? html`<div class="banner" role="alert">The server does not answer. What is shown may be old; this page goes on by itself.</div>` : null}
+    ${version.current !== me.version ? html`<div class="banner" role="alert">The server is version ${me.version} now, and this page is of ${version.current}.
+      <button type="button" onClick=${() => location.reload()}>Load the page again</button></div>` : null}
     <div class="body">
       <nav id="side" class=${is_open ? 'open' : ''} aria-label="Pages">
         <ul>${open.filter(([, name]) => name).map(([of, name]) => html`<li key=${of}>

@@ -1,7 +1,7 @@
 // Applications: their code, how they do, and a try before they are registered.
 import { call, get, path, Problem, query } from './api.js';
 import {
-  Act, bytes, Code, compact, count, html, span, State, Table, Trouble, useAsked, useRef, useState, Waiting,
+  Act, bytes, Code, compact, count, html, span, State, Table, Trouble, useAsked, useMay, useRates, useRef, useState, Waiting,
 } from './ui.js';
 import { Editor } from './edit.js';
 import { json_of } from './queries.js';
@@ -12,10 +12,25 @@ OUTPUT 'mqtt:home/{room}/warm' FORMAT JSON
 AS SELECT celsius FROM readings WHERE celsius > $above;
 `;
 
+const EXAMPLE_TRIED = {
+  values: '{"room": "kitchen", "above": 20}',
+  events: 'home/kitchen/temperature {"celsius": 19.5}\nhome/kitchen/temperature {"celsius": 23}',
+};
+
+/** Values for the parameters of an application, to be replaced, and an event to begin with. */
+function example_of(one) {
+  const asked = one.parameters.filter((parameter) => !parameter.default);
+  const of = Object.fromEntries(asked.map(({ name, type }) => [name, /TEXT|CHAR/i.test(type) ? name : 0]));
+  const topic = one.input_topic.split(', ')[0].replace(/\{(\w+)\}/g, (all, name) => of[name] ?? all);
+  return { values: JSON.stringify(of), events: topic && `${topic} {}` };
+}
+
 export function Applications({ me, parameters }) {
   const asked = useAsked((signal) => get('/api/v1/applications', { signal }), [], 5_000);
   const status = useAsked(async (signal) => (me.may.status ? get('/api/v1/status', { signal }) : null), [], 5_000);
   const [is_new, set_new] = useState(parameters.has('new'));
+  const may = useMay(me, 'application');
+  const rates = useRates(status.value, (all) => Object.fromEntries(all.applications.map((one) => [one.name, one.events])));
   const of = (name) => status.value?.applications.find((one) => one.name === name);
   return html`<h1>Applications</h1>
     <${Trouble} problem=${asked.problem} />
@@ -23,13 +38,14 @@ export function Applications({ me, parameters }) {
       empty="none is registered yet" columns=${[
         { head: 'Name', cell: (one) => html`<a href=${`#/application/${encodeURIComponent(one.name)}`}>${one.name}</a>` },
         { head: 'Queries', number: true, cell: (one) => count(one.queries ?? of(one.name)?.queries_running) },
+        { head: 'Events a second', number: true, cell: (one) => compact(rates[one.name]) },
         { head: 'Events', number: true, cell: (one) => compact(of(one.name)?.events) },
         { head: 'Results', number: true, cell: (one) => compact(of(one.name)?.results) },
         { head: 'Latency p99', number: true, cell: (one) => span(of(one.name)?.end_to_end.p99_us) },
         { head: 'Waiting', number: true, cell: (one) => compact(of(one.name)?.inbox_rows) },
         { head: 'To look at', cell: (one) => of(one.name)?.warnings?.[0] || '' },
       ]} />` : html`<${Waiting} />`}
-    ${is_new ? html`<${Register} me=${me} text=${EXAMPLE} done=${() => { set_new(false); asked.again(); }} />`
+    ${!may.change ? null : is_new ? html`<${Register} me=${me} text=${EXAMPLE} done=${() => { set_new(false); asked.again(); }} />`
       : html`<button type="button" class="main" onClick=${() => set_new(true)}>Try and register an application</button>`}`;
 }
 
@@ -40,10 +56,10 @@ function useKept(name, otherwise) {
 }
 
 /** A text that is tried with events, and then registered. */
-function Register({ me, text, replaces, done }) {
+function Register({ me, text, replaces, example = EXAMPLE_TRIED, done }) {
   const [code, set_code] = useKept(`code ${replaces || ''}`, text);
-  const [values, set_values] = useKept('values', '{"room": "kitchen", "above": 20}');
-  const [given, set_given] = useKept('events', 'home/kitchen/temperature {"celsius": 19.5}\nhome/kitchen/temperature {"celsius": 23}');
+  const [values, set_values] = useKept(`values ${replaces || ''}`, example.values);
+  const [given, set_given] = useKept(`events ${replaces || ''}`, example.events);
   const [told, set_told] = useState();
   const [problem, set_problem] = useState();
   const attempt = async () => {
@@ -120,12 +136,15 @@ function Start({ one }) {
 }
 
 export function Application({ me, name }) {
+  const may = useMay(me, 'application', name);
+  const starts = useMay(me, 'query');
   const asked = useAsked((signal) => get(path`/api/v1/applications/${name}`, { signal }), [name], 5_000);
   const plan = useAsked((signal) => get(path`/api/v1/applications/${name}/explain`, { signal }), [name]);
   const status = useAsked(async (signal) => {
     const all = me.may.status ? await get('/api/v1/status', { signal }) : { applications: [] };
     return all.applications.find((one) => one.name === name);
   }, [name], 3_000);
+  const rates = useRates(status.value, (of) => ({ events: of.events, results: of.results }));
   const [is_edited, edit] = useState(false);
   const one = asked.value, now = status.value;
   if (!one) return html`<h1>${name}</h1>${asked.problem ? html`<${Trouble} problem=${asked.problem} />` : html`<${Waiting} />`}`;
@@ -134,13 +153,14 @@ export function Application({ me, name }) {
     <${Trouble} problem=${asked.problem} />
     <div class="row">
       <a class="button" href=${'#/queries' + query({ application: one.name })}>Its queries</a>
-      <button type="button" onClick=${() => edit(!is_edited)}>${is_edited ? 'Leave the code as it is' : 'Edit and try'}</button>
+      ${may.change ? html`<button type="button" onClick=${() => edit(!is_edited)}>${is_edited ? 'Leave the code as it is' : 'Edit and try'}</button>
       <${Act} what="Drop" danger asks=${`Drop the application ${one.name} and all of its queries? Their state is gone then.`}
-        act=${() => call('DELETE', path`/api/v1/applications/${name}` + '?cascade=true')} done=${() => { location.hash = '#/applications'; }} />
+        act=${() => call('DELETE', path`/api/v1/applications/${name}` + '?cascade=true')} done=${() => { location.hash = '#/applications'; }} />` : null}
     </div>
     ${now ? html`<dl class="inline">
       <dt>Queries</dt><dd>${count(now.queries_running)} running, ${count(now.queries_paused)} paused${now.queries_not_running ? `, ${count(now.queries_not_running)} not running` : ''}</dd>
-      <dt>Events</dt><dd>${count(now.events)}</dd><dt>Results</dt><dd>${count(now.results)}</dd>
+      <dt>Events</dt><dd>${count(now.events)}, ${compact(rates.events)} a second</dd>
+      <dt>Results</dt><dd>${count(now.results)}, ${compact(rates.results)} a second</dd>
       <dt>Latency</dt><dd>p50 ${span(now.end_to_end.p50_us)}, p99 ${span(now.end_to_end.p99_us)}</dd>
       <dt>Waiting</dt><dd>${count(now.inbox_rows)} events, ${bytes(now.inbox_bytes)}</dd>
       <dt>Refused</dt><dd>${Object.entries(now.refused).filter(([, rows]) => rows).map(([why, rows]) => `${why}: ${count(rows)}`).join(', ') || 'none'}</dd>
@@ -150,9 +170,9 @@ export function Application({ me, name }) {
         { head: 'Name', cell: (end) => `${end.kind} ${end.name}` }, { head: 'State', cell: (end) => html`<${State} word=${end.state} />` },
         { head: 'Waiting', number: true, cell: (end) => count(end.waiting_rows) }, { head: 'Last error', cell: (end) => end.last_error || '' },
       ]} />` : null}` : null}
-    ${is_edited ? html`<${Register} me=${me} text=${one.sql} replaces=${one.name} done=${() => { edit(false); asked.again(); }} />` : html`
+    ${is_edited ? html`<${Register} me=${me} text=${one.sql} replaces=${one.name} example=${example_of(one)} done=${() => { edit(false); asked.again(); }} />` : html`
       <section aria-labelledby="code"><h2 id="code">Code</h2><${Code} text=${one.sql} /></section>
-      <${Start} one=${one} />`}
+      ${starts.change ? html`<${Start} one=${one} />` : null}`}
     <section aria-labelledby="plan"><h2 id="plan">What its queries share</h2>
       <${Trouble} problem=${plan.problem} />
       ${plan.value ? html`<pre class="code" tabindex="0">${plan.value.explanation}</pre>` : html`<${Waiting} />`}</section>`;

@@ -1,7 +1,9 @@
 // Brokers, the clients of the own one, and the messages of a topic as they come.
-import { get, parse } from './api.js';
-import { count, html, State, Table, Trouble, useAsked, useState, Waiting } from './ui.js';
-import { Results } from './queries.js';
+import { follow, get, parse, query } from './api.js';
+import {
+  compact, count, html, State, Table, Trouble, useAsked, useEffect, useRef, useState, Waiting,
+} from './ui.js';
+import { cut, Results } from './queries.js';
 
 export function Connections() {
   const asked = useAsked((signal) => get('/api/v1/status', { signal }), [], 3_000);
@@ -22,18 +24,109 @@ export function Connections() {
       { head: 'Threads', number: true, cell: (one) => count(one.threads) }, { head: 'Tasks', number: true, cell: (one) => count(one.tasks) },
       { head: 'Until', cell: (one) => one.until || '' },
     ]} />` : null}` : html`<${Waiting} />`}
+    ${known?.connections.some((one) => one.broker.startsWith('embedded')) ? html`<${Clients} />` : null}
+    <${Topics} choose=${(chosen) => { set_topic(chosen); watch({ topic: chosen, at: Date.now() }); }} />
     <section aria-labelledby="topic"><h2 id="topic">Messages of a topic</h2>
       <form class="row" onSubmit=${(event) => { event.preventDefault(); watch({ topic, at: Date.now() }); }}>
         <label>Topic, or a filter with + and # <input required value=${topic} placeholder="home/+/temperature" onInput=${(event) => set_topic(event.target.value)} /></label>
         <button type="submit" class="main">Watch</button>
       </form>
       ${watched ? html`<${Results} key=${watched.at} begins address="/api/v1/select" method="POST"
-        body=${`SELECT * FROM "mqtt:${watched.topic.replaceAll('"', '""')}"`} shown=${line_of}
+        body=${`SELECT * FROM ${source(watched.topic)}`} shown=${line_of}
         use=${{ what: 'Try an application with these', act: (texts) => {
-          sessionStorage.setItem('rivulet.try events', texts.map(line_of).join('\n'));
+          sessionStorage.setItem('rivulet.try events ', texts.map(line_of).join('\n'));
           location.hash = '#/applications?new';
         } }} />` : null}</section>`;
 }
+
+/** The clients of the embedded broker, a page at a time. */
+function Clients() {
+  const [prefix, set_prefix] = useState('');
+  // Where the pages before began, to go back to.
+  const [before, set_before] = useState([]);
+  const after = before.at(-1);
+  const asked = useAsked((signal) => get('/api/v1/clients' + query({ prefix, after, limit: 50 }), { signal }), [prefix, after]);
+  const known = asked.value;
+  return html`<section aria-labelledby="clients"><h2 id="clients">Clients of the broker</h2>
+    <div class="row"><label>Id begins with <input type="search" defaultValue=${prefix} onChange=${(event) => { set_prefix(event.target.value); set_before([]); }} /></label></div>
+    <${Trouble} problem=${asked.problem} />
+    ${known ? html`<${Table} label="Clients" rows=${known.clients} of=${(one) => `${one.tenant}/${one.user}/${one.id}`} empty="no client is like that" columns=${[
+      { head: 'Id', cell: (one) => one.id },
+      { head: 'User', cell: (one) => (one.user ? `${one.tenant} / ${one.user}` : '') },
+      { head: 'Address', cell: (one) => one.address },
+      { head: 'State', cell: (one) => html`<${State} word=${one.connected ? 'connected' : 'away'} tone=${one.connected ? 'good' : 'still'} />` },
+      { head: 'Subscriptions', number: true, cell: (one) => count(one.subscriptions) },
+      { head: 'Waiting for it', help: 'messages of QoS 1 and 2 that it has not acknowledged', number: true, cell: (one) => count(one.waiting_messages) },
+    ]} />
+    <div class="row">
+      <button type="button" disabled=${!before.length} onClick=${() => set_before(before.slice(0, -1))}>Back</button>
+      <button type="button" disabled=${!known.next} onClick=${() => set_before([...before, known.next])}>Further</button>
+      <button type="button" onClick=${asked.again}>Look again</button>
+    </div>` : html`<${Waiting} />`}</section>`;
+}
+
+const TOPICS_MAX = 10_000;
+const TOPICS_SHOWN = 100;
+
+/** The topics on which messages come, the fastest first, counted for as long as a person looks. */
+function Topics({ choose }) {
+  const [filter, set_filter] = useState('#');
+  const [state, set] = useState({ is_on: false });
+  const stop = useRef();
+  useEffect(() => () => stop.current?.abort(), []);
+  const begin = async () => {
+    const ended = new AbortController();
+    stop.current = ended;
+    const [counts, begun] = [new Map(), Date.now()];
+    let [before, at, left_out, lost, end] = [new Map(), performance.now(), 0, 0];
+    let uncounted = 0;
+    const draw = () => {
+      const seconds = (performance.now() - at) / 1e3;
+      const topics = [...counts].map(([topic, messages]) => ({ topic, messages, rate: (messages - (before.get(topic) || 0)) / seconds }));
+      [before, at] = [new Map(counts), performance.now()];
+      topics.sort((one, other) => other.rate - one.rate || other.messages - one.messages);
+      set({ is_on: !ended.signal.aborted, topics: topics.slice(0, TOPICS_SHOWN), found: counts.size, left_out, lost, uncounted, end, begun });
+    };
+    set({ is_on: true, begun });
+    const timer = setInterval(draw, 2_000);
+    const heard = (name, data) => {
+      if (name === 'lost') lost += Number(data);
+      if (name === 'end') end = data;
+      if (name === 'refused') uncounted = parse(data).rows;
+      if (name !== 'result') return;
+      const { op, topic, messages } = parse(data);
+      if (op === '-') return;
+      if (counts.has(topic) || counts.size < TOPICS_MAX) counts.set(topic, Number(messages));
+      else left_out += 1;
+    };
+    try {
+      const body = `SELECT topic, count(*) AS messages FROM ${source(filter)} GROUP BY topic`;
+      await follow('/api/v1/select', heard, { method: 'POST', body, signal: ended.signal });
+      draw();
+      set((now) => ({ ...now, is_on: false }));
+    } catch (problem) {
+      if (!ended.signal.aborted) set((now) => ({ ...now, is_on: false, problem }));
+    }
+    clearInterval(timer);
+  };
+  return html`<section aria-labelledby="topics"><h2 id="topics">Topics</h2>
+    <form class="row" onSubmit=${(event) => { event.preventDefault(); begin(); }}>
+      <label>Filter <input required value=${filter} onInput=${(event) => set_filter(event.target.value)} /></label>
+      ${state.is_on ? html`<button type="button" onClick=${() => { stop.current.abort(); set((now) => ({ ...now, is_on: false })); }}>Stop counting</button>`
+        : html`<button type="submit" class="main">Count messages</button>`}
+      <span class="quiet" role="status">${!state.begun ? 'Counts from now on, and costs nothing until then.' : !state.topics ? 'counts …'
+        : `${count(state.found)} topics${state.found > TOPICS_SHOWN ? `, the ${TOPICS_SHOWN} fastest are shown` : ''}${state.left_out ? `; more than ${count(TOPICS_MAX)} are not counted` : ''}${state.lost ? '; messages come faster than this page counts them, so figures are late' : ''}${state.uncounted ? `; ${count(state.uncounted)} messages that are no text are not counted` : ''}${state.end ? `; it has ended: ${state.end}` : ''}`}</span>
+    </form>
+    <${Trouble} problem=${state.problem} />
+    ${state.topics ? html`<${Table} label="Topics" rows=${state.topics} of=${(one) => one.topic} empty="no message has come yet" columns=${[
+      { head: 'Topic', cell: (one) => html`<button type="button" class="link" onClick=${() => choose(one.topic)}>${cut(one.topic, 200)}</button>` },
+      { head: 'Messages a second', number: true, cell: (one) => compact(one.rate) },
+      { head: 'Messages', number: true, cell: (one) => count(one.messages) },
+    ]} />` : null}</section>`;
+}
+
+/** A topic as a source of SQL. */
+const source = (topic) => `"mqtt:${topic.replaceAll('"', '""')}"`;
 
 /** A message as a trial takes it: its topic, a space and its payload. */
 function line_of(text) {

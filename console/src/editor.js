@@ -1,12 +1,26 @@
 // The editor of SQL, in a shadow root: there its styles need no exception from the content security policy.
 import { autocompletion, completionKeymap } from '@codemirror/autocomplete';
 import { defaultKeymap, history, historyKeymap } from '@codemirror/commands';
-import { PostgreSQL, sql } from '@codemirror/lang-sql';
+import { SQLDialect, sql } from '@codemirror/lang-sql';
 import { HighlightStyle, syntaxHighlighting } from '@codemirror/language';
 import { setDiagnostics } from '@codemirror/lint';
 import { EditorState } from '@codemirror/state';
 import { EditorView, keymap, lineNumbers, placeholder } from '@codemirror/view';
 import { tags } from '@lezer/highlight';
+
+/** The words of this SQL, and none of others. */
+const dialect = SQLDialect.define({
+  keywords: `admin alter and any application applications as asc at avro back between burst bursts by cascade case cast change
+    checkpoints create cross csv cube current date debezium default define desc describe distinct drop else emit end event except
+    exists expires explain false filter first following for format from full function functions grace grant grants group grouping
+    having if in input inner insert intersect interval into is join json key label last lateral left like limit match_recognize
+    measures model not null offset on or order ordinality outer output over partition pattern pause per preceding primary protobuf
+    publish qualify queries query range raw read redirect refresh replace resume revoke right rollup rotate row rows secret secrets
+    select server set sets show sink sinks skip source sources subscribe table tables tenant tenants then time to token tokens topic
+    true unbounded union unnest user users using values view views watermark when where window with within workers zone`.replace(/\s+/g, ' '),
+  types: 'array bigint boolean bytes date decimal double integer interval map row text time timestamp timestamptz varchar',
+  specialVar: '$',
+});
 
 const colours = HighlightStyle.define([
   { tag: tags.keyword, color: 'var(--word)' },
@@ -44,7 +58,7 @@ export function open(place, label, text, now) {
     state: EditorState.create({
       doc: text,
       extensions: [
-        lineNumbers(), history(), sql({ dialect: PostgreSQL, upperCaseKeywords: true }), syntaxHighlighting(colours), looks,
+        lineNumbers(), history(), sql({ dialect, upperCaseKeywords: true }), syntaxHighlighting(colours), looks,
         EditorState.languageData.of(() => [{ autocomplete: complete }]), autocompletion(),
         // Tab leaves the field, as everywhere else in a page.
         keymap.of([run, ...completionKeymap, ...defaultKeymap, ...historyKeymap]),

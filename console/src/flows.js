@@ -1,7 +1,7 @@
 // Big queries: each as a dataflow, with what its tasks do.
 import { call, get, path } from './api.js';
 import {
-  Act, bytes, Code, compact, count, html, Moment, span, State, Table, Trouble, useAsked, useEffect, useRef, useState, Waiting,
+  Act, bytes, Code, compact, count, html, Moment, moment, span, State, Table, Trouble, useAsked, useEffect, useMay, useRef, useState, Waiting,
 } from './ui.js';
 import { Graph } from './graph.js';
 import { Results } from './queries.js';
@@ -19,7 +19,7 @@ export function Flows() {
         { head: 'Rows in', number: true, cell: (one) => compact(one.rows_in) },
         { head: 'Rows out', number: true, cell: (one) => compact(one.rows_out) },
         { head: 'Waiting', number: true, cell: (one) => compact(one.waiting_rows) },
-        { head: 'State', number: true, cell: (one) => bytes(one.state_bytes) },
+        { head: 'Keeps', number: true, cell: (one) => bytes(one.state_bytes) },
         { head: 'Latency p99', number: true, cell: (one) => span(one.latency.p99_us) },
         { head: 'Why', cell: (one) => one.reason || '' },
       ]} />` : html`<${Waiting} />`}`;
@@ -35,12 +35,13 @@ function useChanges(flow) {
     for (const task of flow.operators) {
       now.tasks[`${task.stage}/${task.instance}`] = task;
       for (const one of task.fused) {
-        const sum = (now.operators[one.node] ??= { rows_in: 0, rows_out: 0, busy_s: 0, tasks: 0, waiting: 0, stage: task.stage });
+        const sum = (now.operators[one.node] ??= { rows_in: 0, rows_out: 0, busy_s: 0, tasks: 0, waiting: 0 });
         sum.rows_in += one.rows_in;
         sum.rows_out += one.rows_out;
         sum.busy_s += one.busy_s;
         sum.tasks += 1;
         if (one === task.fused[0]) sum.waiting += task.rows_waiting;
+        if (task.watermark_us !== undefined) sum.watermark_us = Math.min(sum.watermark_us ?? Infinity, task.watermark_us);
       }
     }
     const last = before.current;
@@ -52,7 +53,7 @@ function useChanges(flow) {
       const then = last.operators[node];
       if (!then || sum.rows_in < then.rows_in) continue;
       found[node] = {
-        rate: (sum.rows_in - then.rows_in) / seconds, busy: (sum.busy_s - then.busy_s) / seconds / sum.tasks, waiting: sum.waiting, stage: sum.stage,
+        rate: (sum.rows_in - then.rows_in) / seconds, busy: (sum.busy_s - then.busy_s) / seconds / sum.tasks, waiting: sum.waiting, watermark_us: sum.watermark_us,
       };
     }
     set(found);
@@ -62,10 +63,12 @@ function useChanges(flow) {
 
 export function Flow({ me, name }) {
   const asked = useAsked(async (signal) => {
-    const all = await get(me.may.status ? '/api/v1/status?operators=true' : '/api/v1/big-queries', { signal });
-    const flow = all.big_queries.find((one) => one.name === name);
-    return { flow: flow && { operators: [], ...flow }, checkpoints: all.checkpoints };
+    const [one, all] = await Promise.all([
+      get(path`/api/v1/queries/${name}`, { signal }), me.may.status ? get('/api/v1/status', { signal }) : {},
+    ]);
+    return { flow: one.big && { operators: [], ...one.big }, checkpoints: all.checkpoints };
   }, [name], 3_000);
+  const may = useMay(me, 'query', name);
   const plan = useAsked((signal) => get(path`/api/v1/big-queries/${name}/dataflow`, { signal }), [name], 30_000);
   const [chosen, choose] = useState();
   const { flow, checkpoints } = asked.value || {};
@@ -84,7 +87,7 @@ export function Flow({ me, name }) {
       id: node.number, title: `${node.number}. ${node.operator}`,
       lines: [
         now?.rate !== undefined ? `${compact(now.rate)} rows/s` : '', now?.busy !== undefined ? `${Math.round(now.busy * 100)} % busy` : '',
-        now?.waiting ? `${compact(now.waiting)} rows wait` : '',
+        now?.waiting ? `${compact(now.waiting)} rows wait` : '', now?.watermark_us ? `at ${moment(now.watermark_us / 1e3)}` : '',
       ].filter(Boolean),
       tone: is_slowest ? 'bad' : '', note: is_slowest ? 'slowest' : node.has_state ? 'state' : '',
     };
@@ -100,15 +103,16 @@ export function Flow({ me, name }) {
     <h1>${flow.name} <${State} word=${flow.state} /></h1>
     <${Trouble} problem=${asked.problem} />
     ${flow.reason ? html`<div class="trouble"><strong>${flow.reason}</strong></div>` : null}
-    <div class="row">
+    ${may.change ? html`<div class="row">
       ${flow.state === 'running' ? html`<${Act} what="Pause" act=${act('pause')} done=${asked.again} />` : html`<${Act} what="Resume" act=${act('resume')} done=${asked.again} />`}
       <${Act} what="Drop" danger asks=${`Drop the big query ${name}? Its state is gone then.`}
         act=${() => call('DELETE', path`/api/v1/queries/${name}`)} done=${() => { location.hash = '#/flows'; }} />
-    </div>
+    </div>` : null}
     <section aria-labelledby="graph"><h2 id="graph">Dataflow</h2>
       <${Trouble} problem=${plan.problem} />
       ${nodes.length ? html`<${Graph} label=${`Dataflow of ${name}`} nodes=${nodes} edges=${edges} chosen=${chosen} choose=${(id) => choose(id === chosen ? undefined : id)} />
-        <p class="quiet">Broken arrows lead to other tasks. Choose an operator to see its tasks alone.</p>` : null}
+        <p class="quiet">Broken arrows lead to other tasks. “Busy” is the part of the time in which a task of the operator computes, “at” its watermark.
+          ${slowest ? html` The busiest is <strong>${Number(slowest[0]) + 1}</strong>.` : null} Choose an operator to see its tasks alone.</p>` : null}
       ${detail ? html`<pre class="code" tabindex="0">${[`${detail.number}. ${detail.operator}`, ...detail.details].join('\n')}</pre>` : null}</section>
     <section aria-labelledby="tasks"><h2 id="tasks">Tasks</h2>
       <${Table} label="Tasks" rows=${tasks} of=${(task) => `${task.stage}/${task.instance}`} columns=${[
@@ -116,10 +120,10 @@ export function Flow({ me, name }) {
         { head: 'Rows in', number: true, cell: (task) => compact(task.rows_in) },
         { head: 'Rows out', number: true, cell: (task) => compact(task.rows_out) },
         { head: 'Waiting now', number: true, cell: (task) => compact(task.rows_waiting) },
-        { head: 'Queued', number: true, cell: (task) => span(task.queued_us) },
-        { head: 'For a worker', number: true, cell: (task) => span(task.scheduling_us) },
-        { head: 'Computed', number: true, cell: (task) => span(task.computing_us) },
-        { head: 'Had work', cell: (task) => html`<meter min="0" max="1" value=${task.utilisation} aria-label=${`utilisation of task ${task.stage}.${task.instance}`}></meter> ${Math.round(task.utilisation * 100)} %` },
+        { head: 'Queued', help: 'how long a row waits in the queue of the task, on average', number: true, cell: (task) => span(task.queued_us) },
+        { head: 'For a worker', help: 'how long a row waits there while the task waits for a worker, on average', number: true, cell: (task) => span(task.scheduling_us) },
+        { head: 'Computed', help: 'how long a row is computed, on average', number: true, cell: (task) => span(task.computing_us) },
+        { head: 'Had work', help: 'the part of the time in which it had rows, whether a worker computed them or not', cell: (task) => html`<meter min="0" max="1" value=${task.utilisation} aria-label=${`utilisation of task ${task.stage}.${task.instance}`}></meter> ${Math.round(task.utilisation * 100)} %` },
       ]} /></section>
     <section aria-labelledby="about"><h2 id="about">About it</h2><dl>
       <dt>Rows</dt><dd>${count(flow.rows_in)} in, ${count(flow.rows_out)} out</dd>
@@ -130,5 +134,5 @@ export function Flow({ me, name }) {
       <dt>Refused</dt><dd>${Object.entries(flow.refused).filter(([, rows]) => rows).map(([why, rows]) => `${why}: ${count(rows)}`).join(', ') || 'none'}</dd>
     </dl></section>
     <section aria-labelledby="text"><h2 id="text">Text</h2><${Code} text=${flow.sql} /></section>
-    <section aria-labelledby="live"><h2 id="live">Live results</h2><${Results} key=${name} address=${path`/api/v1/queries/${name}/results`} /></section>`;
+    ${may.subscribe ? html`<section aria-labelledby="live"><h2 id="live">Live results</h2><${Results} key=${name} address=${path`/api/v1/queries/${name}/results`} /></section>` : null}`;
 }

@@ -1,12 +1,12 @@
 // Small queries: found among a million, and one of them with all that is known about it.
-import { call, follow, get, path, query } from './api.js';
+import { call, follow, get, parse, path, query } from './api.js';
 import {
-  Act, count, html, Moment, State, Table, Trouble, useAsked, useEffect, useRef, useState, Waiting,
+  Act, count, html, Moment, State, Table, Trouble, useAsked, in_zone, useEffect, useMay, useRef, useState, Waiting,
 } from './ui.js';
 
 const PAGE = 50;
 
-export function Queries({ parameters }) {
+export function Queries({ me, parameters }) {
   const given = (name) => parameters.get(name) || '';
   const [filter, set_filter] = useState({ name: given('name'), label: given('label'), application: given('application') });
   // The names with which the pages before began, to go back to.
@@ -17,21 +17,26 @@ export function Queries({ parameters }) {
   }), { signal }), [filter.name, filter.label, filter.application, after]);
   // A search looks at all queries, so it waits until a word is written.
   const timer = useRef();
+  const typed = useRef(filter);
   const type = (name) => (event) => {
-    const next = { ...filter, [name]: event.target.value };
+    typed.current = { ...typed.current, [name]: event.target.value };
     clearTimeout(timer.current);
     timer.current = setTimeout(() => {
-      set_filter(next);
+      set_filter(typed.current);
       set_before([]);
-      history.replaceState(null, '', '#/queries' + query(next));
+      history.replaceState(null, '', '#/queries' + query(typed.current));
     }, 300);
   };
+  useEffect(() => () => clearTimeout(timer.current), []);
   const found = asked.value?.queries || [];
+  const may = useMay(me, 'application');
+  const registered = useAsked(async (signal) => (may.read ? get('/api/v1/applications', { signal }) : null), [may.read]);
   return html`<h1>Queries</h1>
     <form class="row filters" role="search" onSubmit=${(event) => event.preventDefault()}>
-      <label>Name begins with <input type="search" value=${filter.name} onInput=${type('name')} /></label>
-      <label>Label <input type="search" value=${filter.label} onInput=${type('label')} /></label>
-      <label>Application <input type="search" value=${filter.application} onInput=${type('application')} /></label>
+      <label>Name begins with <input type="search" defaultValue=${filter.name} onInput=${type('name')} /></label>
+      <label>Label <input type="search" defaultValue=${filter.label} onChange=${type('label')} /></label>
+      <label>Application <input type="search" list="applications" defaultValue=${filter.application} onChange=${type('application')} /></label>
+      <datalist id="applications">${registered.value?.applications.map((one) => html`<option key=${one.name} value=${one.name} />`)}</datalist>
     </form>
     <${Trouble} problem=${asked.problem} />
     ${asked.value ? html`<${Table} label="Queries" rows=${found} of=${(one) => one.name} empty="no query is like that" columns=${[
@@ -70,6 +75,7 @@ export function Results({ address, body, method, begins, shown = (text) => text,
   }, []);
   const begin = async () => {
     stop.current = new AbortController();
+    const { signal } = stop.current;
     const gathered = [];
     let [came, lost, frame, note] = [0, 0];
     set({ is_on: true, rows: [], came: 0, lost: 0 });
@@ -85,16 +91,16 @@ export function Results({ address, body, method, begins, shown = (text) => text,
         gathered.push({ at: Date.now(), came, text: data });
         if (gathered.length > max) gathered.splice(0, gathered.length - max);
       } else if (name === 'lost') lost += Number(data);
-      else if (name === 'refused') note = data;
+      else if (name === 'refused') note = parse(data);
       else if (name === 'end') set((now) => ({ ...now, end: data }));
       frame ??= requestAnimationFrame(draw);
     };
     try {
-      await follow(address, heard, { method, body, signal: stop.current.signal });
+      await follow(address, heard, { method, body, signal });
       draw();
       set((now) => ({ ...now, is_on: false }));
     } catch (problem) {
-      set((now) => ({ ...now, is_on: false, problem }));
+      if (!signal.aborted) set((now) => ({ ...now, is_on: false, problem }));
     }
   };
   return html`<div class="row">
@@ -106,16 +112,18 @@ export function Results({ address, body, method, begins, shown = (text) => text,
         ${state.end ? `; it has ended: ${state.end}` : ''}</span>
     </div>
     <${Trouble} problem=${state.problem} />
-    ${state.note ? html`<p class="quiet">refused: ${state.note}</p>` : null}
+    ${state.note ? html`<p class="quiet">${count(state.note.rows)} rows are not shown (${Object.keys(state.note.reasons).join(', ')})${state.note.example ? `, for example: ${cut(state.note.example)}` : ''}</p>` : null}
     ${state.rows.length ? html`<div class="scroll tail" tabindex="0" role="group" aria-label="Results">
       <table><thead><tr><th scope="col" class="number">No.</th><th scope="col">Came</th><th scope="col">Result</th></tr></thead>
       <tbody>${state.rows.map((row) => html`<tr key=${row.came}><td class="number">${count(row.came)}</td>
         <td><${Moment} ms=${row.at} /></td><td class="mono">${cut(shown(row.text))}</td></tr>`)}</tbody></table></div>` : null}`;
 }
 
-const cut = (text) => (text.length > 4_000 ? `${text.slice(0, 4_000)} … (${count(text.length)} characters)` : text);
+export function cut(text, most = 4_000) {
+  return text.length > most ? `${text.slice(0, most)} … (${count(text.length)} characters)` : text;
+}
 
-function Values({ one, done }) {
+function Values({ one, fixed, done }) {
   const names = Object.keys(one.parameters);
   const [given, set_given] = useState({});
   const changed = Object.keys(given).length > 0;
@@ -129,6 +137,7 @@ function Values({ one, done }) {
     return said.changed ? `state kept: ${said.state_kept?.join(', ') || 'none'}; begun anew: ${said.state_reset?.join(', ') || 'nothing'}` : 'it had these values';
   };
   if (!names.length) return html`<p class="quiet">It has no values.</p>`;
+  if (fixed) return html`<p class="mono">${values_of(one.parameters)}</p>`;
   return html`<form class="values" onSubmit=${(event) => event.preventDefault()}>
     ${names.map((name) => html`<label key=${name}>${name}
       <input value=${given[name] ?? text(one.parameters[name])}
@@ -146,7 +155,8 @@ export function json_of(text) {
   }
 }
 
-export function Query({ name }) {
+export function Query({ me, name }) {
+  const may = useMay(me, 'query', name);
   const asked = useAsked((signal) => get(path`/api/v1/queries/${name}`, { signal }), [name], 2_000);
   const one = asked.value;
   if (!one) return html`<h1>${name}</h1>${asked.problem ? html`<${Trouble} problem=${asked.problem} />` : html`<${Waiting} />`}`;
@@ -155,19 +165,19 @@ export function Query({ name }) {
   return html`<p class="quiet"><a href="#/queries">Queries</a></p>
     <h1>${one.name} <${State} word=${one.state} /></h1>
     <${Trouble} problem=${asked.problem} />
-    <div class="row">
+    ${may.change ? html`<div class="row">
       ${one.state === 'paused' ? html`<${Act} what="Resume" act=${act('resume')} done=${asked.again} />` : html`<${Act} what="Pause" act=${act('pause')} done=${asked.again} />`}
       <${Act} what="Drop" danger asks=${`Drop the query ${one.name}? Its state is gone then.`}
         act=${() => call('DELETE', path`/api/v1/queries/${name}`)} done=${() => { location.hash = '#/queries'; }} />
-    </div>
+    </div>` : null}
     <section aria-labelledby="why"><h2 id="why">Why it gives what it gives</h2>
-      ${one.why?.length ? html`<ol>${one.why.map((text) => html`<li>${text}</li>`)}</ol>` : html`<p class="quiet">nothing is known yet</p>`}</section>
+      ${one.why?.length ? html`<ol>${one.why.map((text) => html`<li>${in_zone(text)}</li>`)}</ol>` : html`<p class="quiet">nothing is known yet</p>`}</section>
     <section aria-labelledby="about"><h2 id="about">About it</h2><dl>
       <dt>Application</dt><dd><a href=${`#/application/${encodeURIComponent(one.application)}`}>${one.application}</a></dd>
       ${one.label ? html`<dt>Label</dt><dd><a href=${'#/queries' + query({ label: one.label })}>${one.label}</a></dd>` : null}
       <dt>Reads</dt><dd class="mono">${one.input_topic || '–'}</dd><dt>Writes</dt><dd class="mono">${one.output_topic || '–'}</dd>
     </dl></section>
-    <section aria-labelledby="values"><h2 id="values">Values</h2><${Values} one=${one} done=${asked.again} /></section>
+    <section aria-labelledby="values"><h2 id="values">Values</h2><${Values} one=${one} fixed=${!may.change} done=${asked.again} /></section>
     ${did ? html`<section aria-labelledby="events"><h2 id="events">What became of its events</h2>
       <p class="quiet">Counted since <${Moment} ms=${did.counted_since_ms} />${did.is_from_start ? ', its start' : ''}.</p>
       <${Table} label="Steps" rows=${did.steps} empty="no event has come yet" columns=${[
@@ -180,5 +190,5 @@ export function Query({ name }) {
         ${did.last_result ? html`<dt>Last result</dt><dd><${Moment} ms=${did.last_result_ms} /> <code>${did.last_result}</code></dd>` : null}
         ${did.last_refusal ? html`<dt>Last refusal</dt><dd>${did.last_refusal.detail} <code>${did.last_refusal.content}</code></dd>` : null}
       </dl></section>` : null}
-    <section aria-labelledby="live"><h2 id="live">Live results</h2><${Results} key=${name} address=${path`/api/v1/queries/${name}/results`} /></section>`;
+    ${may.subscribe ? html`<section aria-labelledby="live"><h2 id="live">Live results</h2><${Results} key=${name} address=${path`/api/v1/queries/${name}/results`} /></section>` : null}`;
 }

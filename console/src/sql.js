@@ -8,7 +8,7 @@ const KEPT = 'rivulet.sql';
 const SHOWN_MAX = 1_000;
 const NAMED = [
   ['SHOW APPLICATIONS', 'application'], ['SHOW SOURCES', 'source'], ['SHOW SINKS', 'sink'], ['SHOW VIEWS', 'view'],
-  ['SHOW TABLES', 'table'],
+  ['SHOW TABLES', 'table'], ['SHOW FUNCTIONS', 'function'],
 ];
 
 let known;
@@ -18,7 +18,7 @@ async function names() {
   if (!known || Date.now() - known.at > 10_000) {
     const of = async ([statement, detail]) => {
       const found = await rows_of(statement).catch(() => ({ rows: [] }));
-      return found.rows.map((row) => ({ label: String(row[0]), type: 'variable', detail }));
+      return found.rows.map((row) => ({ label: String(row[0]), type: detail === 'function' ? 'function' : 'variable', detail }));
     };
     known = { at: Date.now(), all: Promise.all(NAMED.map(of)).then((all) => all.flat()) };
   }

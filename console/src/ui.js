@@ -3,7 +3,7 @@ import { h, Fragment } from 'preact';
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import htm from 'htm';
 import uPlot from 'uplot';
-import { events } from './api.js';
+import { events, get, query } from './api.js';
 
 export const html = htm.bind(h);
 export { Fragment, useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState };
@@ -67,6 +67,8 @@ export function span(us) {
 
 /** A moment, given in milliseconds since 1970, with the zone in words. */
 export function moment(ms) {
+  // Beyond what a browser knows as a time.
+  if (!(Math.abs(ms) <= 8.64e15)) return '–';
   const zone = is_utc() ? 'UTC' : undefined;
   return new Intl.DateTimeFormat('sv', {
     timeZone: zone, dateStyle: 'short', timeStyle: 'medium',
@@ -75,7 +77,7 @@ export function moment(ms) {
 
 export function Moment({ ms }) {
   useSetting('zone', 'local');
-  if (ms === null || ms === undefined) return '–';
+  if (ms === null || ms === undefined || moment(ms) === '–') return '–';
   return html`<time title=${new Date(ms).toISOString()}>${moment(ms)}</time>`;
 }
 
@@ -121,6 +123,34 @@ export function useAsked(ask, wants, period_ms) {
   return { ...state, again };
 }
 
+/** How much each of the figures of an answer has grown in a second, since the answer before; `of(answer)` is an object. */
+export function useRates(answer, of) {
+  const before = useRef();
+  const [rates, set] = useState({});
+  useEffect(() => {
+    if (!answer) return;
+    const now = { at: performance.now(), figures: of(answer) };
+    const last = before.current;
+    before.current = now;
+    if (!last) return;
+    const seconds = (now.at - last.at) / 1e3;
+    const grown = Object.entries(now.figures).filter(([name, figure]) => figure >= last.figures[name]);
+    set(Object.fromEntries(grown.map(([name, figure]) => [name, (figure - last.figures[name]) / seconds])));
+  }, [answer]);
+  return rates;
+}
+
+/** What the user may do to a query or an application: `{ read, change, subscribe }`. Nothing until that is known. */
+export function useMay(me, of, name) {
+  const asked = useAsked(async (signal) => (me.has_accounts ? (await get('/api/v1/session' + query({ of, name }), { signal })).may : null), [of, name], 30_000);
+  return me.has_accounts ? asked.value || {} : { read: true, change: true, subscribe: true };
+}
+
+/** A sentence of the server, with its times as the page shows times. */
+export function in_zone(text) {
+  return text.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z\b/g, (time) => moment(Date.parse(time)));
+}
+
 // ---- Pieces -------------------------------------------------------------------------------------------------------
 
 export function Trouble({ problem, children }) {
@@ -155,11 +185,11 @@ export function Figure({ name, value, note, tone }) {
   </div>`;
 }
 
-/** A table. Columns: `{ head, cell(row), number }`. */
+/** A table. Columns: `{ head, cell(row), number, help }`. */
 export function Table({ columns, rows, of, empty, label }) {
   if (!rows.length) return html`<p class="quiet">${empty || 'none'}</p>`;
   return html`<div class="scroll" tabindex="0" role="group" aria-label=${label}><table>
-    <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.number ? 'number' : ''}>${column.head}</th>`)}</tr></thead>
+    <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.number ? 'number' : ''} title=${column.help}>${column.head}</th>`)}</tr></thead>
     <tbody>${rows.map((row, place) => html`<tr key=${of ? of(row) : place}>
       ${columns.map((column) => html`<td class=${column.number ? 'number' : ''}>${column.cell(row)}</td>`)}
     </tr>`)}</tbody>

@@ -104,7 +104,104 @@ const PARTS = {
 
     await go('connections');
     await has('Connections');
+    await sees('no client is like that');
+  },
+
+  // Messages come whenever this says so.
+  async messages() {
+    const until = async (text) => {
+      for (let turn = 0; turn < 60; turn += 1) {
+        console.log('publish');
+        const is_seen = await page.getByText(text).first().waitFor({ timeout: 1_000 }).then(() => true, () => false);
+        if (is_seen) return;
+      }
+      assert.fail(`${text} is not seen`);
+    };
+    await go('connections');
+    await page.getByRole('cell', { name: '<img src=x onerror=alert(1)>' }).waitFor();
+    await page.getByLabel('Id begins with').fill('nobody');
+    await page.keyboard.press('Enter');
+    await sees('no client is like that');
+    await press('Count messages');
+    await until('2 topics');
+    await until('not counted');
     await is_accessible('connections');
+    await page.getByRole('button', { name: '<img src=x onerror=alert(1)>' }).click();
+    await until('<img src=x onerror=alert(1)> <img src=x onerror=alert(1)>');
+    await press('Stop counting');
+    await page.getByLabel('Topic, or a filter').fill('+');
+    await press('Watch');
+    await until('characters)');
+    await until('are not shown');
+    assert.ok((await page.locator('.tail').innerText()).length < 1_000_000, 'a long payload is cut');
+  },
+
+  // Only the answers of the server are changed on their way.
+  async other() {
+    let version;
+    await page.route('**/api/v1/session', async (route) => {
+      const answer = await route.fetch();
+      await route.fulfill({ response: answer, json: { ...await answer.json(), ...(version && { version }) } });
+    });
+    await go('overview');
+    await has('Overview');
+    version = '99.0.0';
+    // The page asks again who it is when the server was away.
+    await page.route('**/api/v1/status', (route) => route.abort());
+    await sees('The server does not answer');
+    await page.unroute('**/api/v1/status');
+    await sees('The server is version 99.0.0 now');
+    version = undefined;
+    await press('Load the page again');
+    await has('Overview');
+    await page.getByText('The server is version').waitFor({ state: 'detached' });
+    await page.route('**/api/v1/queries*', async (route) => {
+      await new Promise((after) => setTimeout(after, 3_000));
+      await route.continue();
+    });
+    await go('queries');
+    await sees('asks the server');
+    await sees('no query is like that');
+    // The answer to what was asked before comes last, and is not shown for what is asked now.
+    await page.unroute('**/api/v1/queries*');
+    await page.route('**/api/v1/queries*', async (route) => {
+      const like = new URL(route.request().url()).searchParams.get('like');
+      if (like === 'a%') await new Promise((after) => setTimeout(after, 3_000));
+      const one = { name: `of ${like}`, application: 'x', parameters: {}, state: 'running', output_topic: '' };
+      await route.fulfill({ json: { queries: [one] } }).catch(() => {});
+    });
+    const asked = (like) => page.waitForRequest((request) => request.url().includes(`like=${like}`));
+    await Promise.all([asked('a'), page.getByLabel('Name begins with').fill('a')]);
+    await Promise.all([asked('b'), page.getByLabel('Name begins with').fill('b')]);
+    await page.getByRole('link', { name: 'of b%' }).waitFor();
+    await page.waitForTimeout(4_000);
+    assert.equal(await page.getByRole('link', { name: 'of b%' }).count(), 1);
+    assert.equal(await page.getByRole('link', { name: 'of a%' }).count(), 0);
+  },
+
+  async rights() {
+    await page.goto(url);
+    await press('With a token');
+    await page.getByLabel('Token').fill(process.env.CONSOLE_TOKEN);
+    await press('Log in');
+    await has('Applications');
+    const offered = (name) => page.getByRole('button', { name, exact: true }).count();
+    assert.equal(await page.getByRole('link', { name: 'Accounts' }).count() + await page.getByRole('link', { name: 'Overview' }).count(), 0);
+    await go('query/own');
+    await page.getByRole('button', { name: 'Pause', exact: true }).waitFor();
+    assert.ok(await offered('Drop') && await offered('Watch'));
+    // Only what was answered about each of them says what is offered.
+    const look = (where) => Promise.all([page.waitForResponse((answer) => answer.url().includes('/session?of=')), go(where)]);
+    await look('query/other');
+    await has('other running');
+    await sees('above = 20.5');
+    assert.equal(await offered('Pause') + await offered('Drop') + await offered('Watch') + await offered('Give it these values'), 0);
+    await look('application/warm');
+    await sees('What its queries share');
+    assert.equal(await offered('Drop') + await offered('Edit and try') + await offered('Start it'), 0);
+    await look('applications');
+    await page.getByRole('link', { name: 'warm', exact: true }).waitFor();
+    assert.equal(await offered('Try and register an application'), 0);
   },
 
   async sql() {
@@ -144,16 +241,80 @@ const PARTS = {
     await is_accessible('accounts');
     await press('Make a token');
     await sees('It is shown this once');
+    const form = (name) => page.getByRole('form', { name });
+    await form('A new user').getByLabel('Name').fill('ann');
+    await press('Create a user');
+    await sees('user ann created');
+    await page.getByRole('button', { name: 'ann', exact: true }).click();
+    await form('A right').getByLabel('What').selectOption('query');
+    await press('Give this right');
+    await page.getByRole('cell', { name: 'query', exact: true }).waitFor();
+    await form('A password').getByLabel('Password').fill('a password of ann');
+    await press('Give a password');
+    await sees('ann has its password');
+    await page.getByRole('button', { name: 'default', exact: true }).click();
+    await form('Limits').getByLabel(/^queries/).fill('7');
+    await press('Set the limits');
+    await page.getByText('0 of 7').first().waitFor();
+    await is_accessible('accounts-all');
+    await press('Look again');
+    await page.getByRole('cell', { name: 'ALTER TENANT' }).first().waitFor();
     // The session ends while a page is open.
+    await go('overview');
+    await has('Overview');
     await context.clearCookies();
     await sees('The session has ended');
     await press('With a token');
     const token = process.env.CONSOLE_TOKEN;
     await page.getByLabel('Token').fill(token);
     await press('Log in');
-    await has('Accounts');
+    await has('Overview');
     await press('Log out');
     await page.getByLabel('User', { exact: true }).waitFor();
+  },
+
+  // A list of a million queries, `query-0` to `query-999999` with the label `all`.
+  async million() {
+    await go('queries');
+    await page.getByRole('link', { name: 'query-0', exact: true }).waitFor();
+    await press('Further');
+    await sees('page 2');
+    await page.getByLabel('Name begins with').fill('query-99999');
+    await page.getByRole('link', { name: 'query-999999', exact: true }).waitFor();
+    assert.equal(await page.locator('tbody tr').count(), 11);
+    await page.getByLabel('Label').fill('one');
+    await page.keyboard.press('Enter');
+    await page.waitForFunction(() => document.querySelectorAll('tbody tr').length === 1);
+    await page.getByRole('link', { name: 'query-999990', exact: true }).waitFor();
+    await go('overview');
+    await page.locator('.figure').getByText(/^1[^0-9]?000[^0-9]?000$/).waitFor();
+  },
+
+  // Pictures for the book, of `rivulet demo` with a big query named `busiest`.
+  async pictures() {
+    await page.setViewportSize({ width: 1100, height: 760 });
+    const [[query]] = await (await fetch(`${url}/api/v1/queries?limit=1`)).json().then((found) => [[found.queries[0].name]]);
+    const places = {
+      overview: ['overview', '.plot canvas'], applications: ['applications', 'tbody tr'], queries: ['queries', 'tbody tr'],
+      query: [`query/${encodeURIComponent(query)}`, 'ol li'], flow: ['flow/busiest', '.graph .node'], sql: ['sql', '.cm-content'],
+      connections: ['connections', 'tbody tr'], try: ['applications?new', '.cm-content'],
+    };
+    for (const scheme of ['light', 'dark']) {
+      await page.emulateMedia({ colorScheme: scheme });
+      for (const [name, [where, there]] of Object.entries(places)) {
+        await go(where);
+        await page.locator(there).first().waitFor();
+        if (name === 'connections') await press('Count messages');
+        if (name === 'try') await press('Try');
+        if (name === 'sql') {
+          await write('SQL', "SELECT topic, payload FROM \"mqtt:#\"");
+          await press('Show its rows');
+        }
+        await page.waitForTimeout(8_000);
+        await page.evaluate(() => document.activeElement?.blur());
+        await page.screenshot({ path: `${pictures}/${name}-${scheme}.png` });
+      }
+    }
   },
 
   // The server is stopped when this says so, and starts again.
