@@ -28,6 +28,8 @@ export function Accounts({ me }) {
   const tokens = useAsked((signal) => (user ? get('/api/v1/tokens' + query({ user: user.name, tenant: user.tenant }), { signal }) : { tokens: [] }), [user?.name, user?.tenant]);
   const grants = useAsked((signal) => (user ? get('/api/v1/grants' + query({ user: user.name, tenant: user.tenant }), { signal }) : { grants: [] }), [user?.name, user?.tenant]);
   const all = users.value?.users || [];
+  // The list of users has counts of both.
+  const changed = (list) => () => { list.again(); users.again(); };
   const of_user = user && { user: user.name, tenant: user.tenant };
   return html`<h1>Accounts</h1>
     <${Trouble} problem=${users.problem} />
@@ -35,7 +37,7 @@ export function Accounts({ me }) {
     ${users.value ? html`<${Table} label="Users" rows=${all} of=${(one) => `${one.tenant}/${one.name}`} columns=${[
       { head: 'User', cell: (one) => html`<button type="button" class="link" aria-pressed=${user?.name === one.name && user?.tenant === one.tenant} onClick=${() => { choose(one); set_made(); }}>${one.name}</button>` },
       { head: 'Tenant', cell: (one) => one.tenant },
-      { head: 'Administrator', cell: (one) => (one.admin ? 'yes' : '') },
+      { head: 'Administrator', cell: (one) => (!one.admin ? '' : one.tenant === 'default' ? 'of the server' : 'of its tenant') },
       { head: 'Password', cell: (one) => (one.password ? 'yes' : '') },
       { head: 'Tokens', number: true, cell: (one) => count(one.tokens) },
       { head: 'Rights', number: true, cell: (one) => count(one.grants) },
@@ -43,7 +45,7 @@ export function Accounts({ me }) {
     <${Form} label="A new user" what="Create a user" done=${users.again} act=${({ admin, ...given }) => call('POST', '/api/v1/users', { ...given, admin: Boolean(admin) })}>
       <label>Name <input name="name" required /></label>
       ${tenants.value ? html`<label>Tenant <select name="tenant">${tenants.value.tenants.map((one) => html`<option key=${one} value=${one}>${one}</option>`)}</select></label>` : null}
-      <label><input type="checkbox" name="admin" value="yes" /> administrator of the tenant</label>
+      <label><input type="checkbox" name="admin" value="yes" /> administrator of the tenant; in the default one, of the server</label>
     <//></section>
     ${user ? html`<section aria-labelledby="tokens"><h2 id="tokens">Tokens of ${user.name}</h2>
       <${Trouble} problem=${tokens.problem} />
@@ -53,14 +55,14 @@ export function Accounts({ me }) {
         { head: 'Ends', cell: (one) => (one.expires_s ? html`<${Moment} ms=${one.expires_s * 1e3} />${one.expired ? ', has ended' : ''}` : 'never') },
         { head: 'Last used', cell: (one) => (one.last_used_s ? html`<${Moment} ms=${one.last_used_s * 1e3} />` : 'never') },
         { head: 'Action', cell: (one) => html`<${Act} what="Revoke" danger asks=${`Revoke the token ${one.id} of ${user.name}? Who uses it is cut off at once.`}
-          act=${() => call('DELETE', path`/api/v1/tokens/${one.id}`)} done=${tokens.again} />` },
+          act=${() => call('DELETE', path`/api/v1/tokens/${one.id}`)} done=${changed(tokens)} />` },
       ]} />
-      <${Act} what="Make a token" act=${async () => {
+      <${Act} key=${`token ${user.tenant}/${user.name}`} what="Make a token" act=${async () => {
         const token = await call('POST', '/api/v1/tokens', { user: user.name, tenant: user.tenant || undefined });
         set_made(token.token);
-      }} done=${tokens.again} />
+      }} done=${changed(tokens)} />
       ${made ? html`<p>It is shown this once: <code>${made}</code></p>` : null}
-      <${Form} label="A password" what="Give a password" done=${users.again}
+      <${Form} key=${`password ${user.tenant}/${user.name}`} label="A password" what="Give a password" done=${users.again}
         act=${(given) => call('PUT', path`/api/v1/users/${user.name}/password` + query({ tenant: user.tenant }), given)}>
         <label>Password <span class="quiet">12 characters or more</span> <input name="password" type="password" autocomplete="new-password" minlength="12" required /></label>
       <//>
@@ -71,10 +73,10 @@ export function Accounts({ me }) {
         { head: 'May', cell: (one) => one.actions.join(', ') },
         { head: 'What', cell: (one) => one.kind || 'everything' },
         { head: 'Named like', cell: (one) => one.pattern || 'any' },
-        { head: 'Action', cell: (one) => html`<${Act} what="Revoke" danger asks=${`Take this right from ${user.name}?`}
-          act=${() => call('POST', '/api/v1/grants/revoke', one)} done=${grants.again} />` },
+        { head: 'Action', cell: (one) => html`<${Act} what="Revoke" danger asks=${`Take the right to ${one.actions.join(', ')} ${one.kind || 'everything'} ${one.pattern || ''} from ${user.name}?`}
+          act=${() => call('POST', '/api/v1/grants/revoke', one)} done=${changed(grants)} />` },
       ]} />
-      <${Form} label="A right" what="Give this right" done=${grants.again} act=${({ action, ...given }) => call('POST', '/api/v1/grants', { ...of_user, ...given, actions: [action] })}>
+      <${Form} key=${`right ${user.tenant}/${user.name}`} label="A right" what="Give this right" done=${changed(grants)} act=${({ action, ...given }) => call('POST', '/api/v1/grants', { ...of_user, ...given, actions: [action] })}>
         <label>May <select name="action">${ACTIONS.map((one) => html`<option key=${one}>${one}</option>`)}</select></label>
         <label>What <select name="kind">${KINDS.map((one) => html`<option key=${one}>${one}</option>`)}</select></label>
         <label>Named like <span class="quiet">or any</span> <input name="pattern" placeholder="home_%" /></label>
@@ -101,12 +103,16 @@ export function Accounts({ me }) {
         { head: 'From', cell: (one) => `${one.door || 'this process'} ${one.address || ''}` },
         { head: 'Did', cell: (one) => `${one.action} ${one.kind || ''} ${one.name || ''}${one.count ? ` (${count(one.count)} times)` : ''}` },
         { head: 'Statement', cell: (one) => html`<code>${one.statement || ''}</code>` },
-        { head: 'Allowed', cell: (one) => html`<${State} word=${one.allowed ? 'yes' : 'no'} tone=${one.allowed ? 'good' : 'bad'} />` },
+        { head: 'Permitted', help: 'whether somebody had the right; it may have failed all the same', cell: (one) => html`<${State} word=${one.allowed ? 'yes' : 'no'} tone=${one.allowed ? 'good' : 'bad'} />` },
         { head: 'Why not', cell: (one) => one.why || '' },
       ]} />` : null}
       <button type="button" onClick=${audit.again}>Look again</button></section>`;
 }
 
+/** What is limited, and then what is used without a limit. */
 function uses(limits) {
-  return Object.entries(limits).map(([what, { used, most }]) => `${what}: ${used === undefined ? '' : count(used) + ' of '}${most === undefined ? 'no limit' : count(most)}`).join(', ');
+  const all = Object.entries(limits).map(([what, of]) => [what.replaceAll('_', ' '), of]);
+  const limited = all.filter(([, { most }]) => most !== undefined).map(([what, { used, most }]) => `${what}: ${used === undefined ? '' : `${count(used)} of `}${count(most)}`);
+  const used = all.filter(([, { used, most }]) => most === undefined && used).map(([what, { used }]) => `${what}: ${count(used)}`);
+  return [limited.join(', '), used.length ? `without a limit: ${used.join(', ')}` : ''].filter(Boolean).join('; ');
 }

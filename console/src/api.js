@@ -28,7 +28,7 @@ export function parse(text) {
   return JSON.parse(text, exact);
 }
 
-/** Told when the session has ended, and whether the server answers. */
+/** Told when the session has ended, whether the server answers, and whether it takes long to. */
 export const events = new EventTarget();
 
 function tell(name, detail) {
@@ -38,12 +38,18 @@ function tell(name, detail) {
 // An answer that comes later than this is one of a server that hangs.
 const ANSWER_MS_MAX = 30_000;
 
+/** How long an answer takes until that is said. */
+export const SLOW_MS = 5_000;
+const slow = new Set();
+
 async function ask(method, address, { body, kind, signal, is_stream } = {}) {
   const headers = { 'x-rivulet-console': '1' };
   if (body !== undefined) headers['content-type'] = kind || 'application/json';
   // What changes something is waited for.
   const late = is_stream || method !== 'GET' ? undefined : AbortSignal.timeout(ANSWER_MS_MAX);
   const signals = [signal, late].filter(Boolean);
+  const mark = {};
+  const timer = setTimeout(() => tell('slow', slow.add(mark).size > 0), SLOW_MS);
   let answer;
   try {
     answer = await fetch(address, {
@@ -54,6 +60,9 @@ async function ask(method, address, { body, kind, signal, is_stream } = {}) {
     tell('away', true);
     const message = late?.aborted ? 'the server does not answer in time' : 'the server cannot be reached';
     throw new Problem(0, { message, hint: 'this page tries again by itself', kind: 'away' });
+  } finally {
+    clearTimeout(timer);
+    if (slow.delete(mark)) tell('slow', slow.size > 0);
   }
   tell('away', false);
   if (answer.status === 401) tell('ended');
@@ -68,7 +77,8 @@ async function problem_of(answer) {
   } catch {
     detail = { message: text.slice(0, 500) || `the server answered ${answer.status}` };
   }
-  return new Problem(answer.status, detail || {});
+  const after_s = answer.headers.get('retry-after');
+  return new Problem(answer.status, after_s ? { ...detail, hint: `try again in ${after_s} s` } : detail || {});
 }
 
 /** Asks, and returns what the server answered. */

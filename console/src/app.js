@@ -1,7 +1,7 @@
 // The shell: where a person is, who that is, and the page that the address names.
 import { render } from 'preact';
-import { call, events, get } from './api.js';
-import { html, Questions, State, Trouble, Waiting, useAway, useEffect, useRef, useSetting, useState } from './ui.js';
+import { call, events, get, SLOW_MS } from './api.js';
+import { html, Questions, State, Trouble, Waiting, useHeard, useEffect, useRef, useSetting, useState } from './ui.js';
 import { Overview } from './overview.js';
 import { Application, Applications } from './applications.js';
 import { Queries, Query } from './queries.js';
@@ -14,11 +14,11 @@ import { Login } from './login.js';
 /** Each page: the address, its name in the list at the side, and whether a session may see it. */
 const PAGES = [
   ['overview', 'Overview', Overview, (me) => me.may.status],
-  ['applications', 'Applications', Applications],
+  ['applications', 'Applications', Applications, (me) => me.may.applications],
   ['application', null, Application],
-  ['queries', 'Queries', Queries],
+  ['queries', 'Queries', Queries, (me) => me.may.read],
   ['query', null, Query],
-  ['flows', 'Big queries', Flows],
+  ['flows', 'Big queries', Flows, (me) => me.may.read],
   ['flow', null, Flow],
   ['sql', 'SQL', Sql],
   ['connections', 'Connections', Connections, (me) => me.may.status],
@@ -58,23 +58,35 @@ function Switches() {
   </div>`;
 }
 
+function NotHere() {
+  return html`<h1>Not here</h1><p>There is no such page, or you may not see it. The list at the side has those that you may see.</p>`;
+}
+
 function App() {
   const [me, set_me] = useState();
   const [problem, set_problem] = useState();
   const [has_ended, set_ended] = useState(false);
   const [is_open, set_open] = useState(false);
-  const is_away = useAway();
+  const is_away = useHeard('away');
+  const is_slow = useHeard('slow');
   const here = usePlace();
   const main = useRef();
   const version = useRef();
   const user = useRef();
-  const look = () => get('/api/v1/session').then((found) => {
-    version.current ??= found.version;
-    set_me(found);
-    set_problem();
-    set_ended(Boolean(user.current && !found.user));
-    user.current = found.user;
-  }, set_problem);
+  const look = async () => {
+    try {
+      const found = await get('/api/v1/session');
+      // What it says of rights is about all queries.
+      if (found.user || !found.has_accounts) found.may.applications = (await get('/api/v1/session?of=application')).may.read;
+      version.current ??= found.version;
+      set_me(found);
+      set_problem();
+      set_ended(Boolean(user.current && !found.user));
+      user.current = found.user;
+    } catch (refused) {
+      set_problem(refused);
+    }
+  };
   useEffect(() => {
     const ended = () => set_ended(true);
     events.addEventListener('ended', ended);
@@ -92,9 +104,10 @@ function App() {
   }, [is_away]);
   // It may be another version without having been away.
   useEffect(() => {
+    if (has_ended || !me) return undefined;
     const timer = setInterval(() => document.hidden || look(), 60_000);
     return () => clearInterval(timer);
-  }, []);
+  }, [has_ended, !me]);
   // A server that still starts is asked again.
   useEffect(() => {
     if (me || !problem) return undefined;
@@ -111,7 +124,7 @@ function App() {
   const may_see = ([, , , may]) => !may || may(me);
   const open = PAGES.filter(may_see);
   const first = open.find(([, name]) => name);
-  const [address, title, Page] = open.find(([of]) => of === here.page) || first;
+  const [address, title, Page] = open.find(([of]) => of === here.page) || (here.page && ['', 'Not here', NotHere]) || first || ['', 'Not here', NotHere];
   const side = address === 'application' ? 'applications' : address === 'query' ? 'queries' : address === 'flow' ? 'flows' : address;
   document.title = `${here.name || title || ''} · Rivulet`;
   const out = async () => {
@@ -138,6 +151,7 @@ function App() {
     </header>
     ${problem && problem.kind !== 'away' ? html`<${Trouble} problem=${problem} />` : null}
     ${is_away ? html`<div class="banner" role="alert">The server does not answer. What is shown may be old; this page goes on by itself.</div>` : null}
+    ${is_slow && !is_away ? html`<div class="banner" role="status">The server has not answered for ${SLOW_MS / 1e3} s. What is shown may be old.</div>` : null}
     ${version.current !== me.version ? html`<div class="banner" role="alert">The server is version ${me.version} now, and this page is of ${version.current}.
       <button type="button" onClick=${() => location.reload()}>Load the page again</button></div>` : null}
     <div class="body">
@@ -147,7 +161,7 @@ function App() {
         <${Switches} />
         <p class="quiet"><a href="/api/docs/">REST API</a> · <a href="/console/licences.txt">Licences</a></p>
       </nav>
-      <main id="main" ref=${main} tabindex="-1"><${Page} key=${address + here.name} me=${me} name=${here.name} parameters=${here.parameters} /></main>
+      <main id="main" ref=${main} tabindex="-1"><${Page} key=${address + here.name + here.parameters} me=${me} name=${here.name} parameters=${here.parameters} /></main>
     </div>
     <${Questions} />`;
 }

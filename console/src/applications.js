@@ -41,7 +41,7 @@ export function Applications({ me, parameters }) {
         { head: 'Events a second', number: true, cell: (one) => compact(rates[one.name]) },
         { head: 'Events', number: true, cell: (one) => compact(of(one.name)?.events) },
         { head: 'Results', number: true, cell: (one) => compact(of(one.name)?.results) },
-        { head: 'Latency p99', number: true, cell: (one) => span(of(one.name)?.end_to_end.p99_us) },
+        { head: 'From event to result', help: '99 % of the events, since the start of the server', number: true, cell: (one) => span(of(one.name)?.end_to_end.p99_us) },
         { head: 'Waiting', number: true, cell: (one) => compact(of(one.name)?.inbox_rows) },
         { head: 'To look at', cell: (one) => of(one.name)?.warnings?.[0] || '' },
       ]} />` : html`<${Waiting} />`}
@@ -161,7 +161,7 @@ export function Application({ me, name }) {
       <dt>Queries</dt><dd>${count(now.queries_running)} running, ${count(now.queries_paused)} paused${now.queries_not_running ? `, ${count(now.queries_not_running)} not running` : ''}</dd>
       <dt>Events</dt><dd>${count(now.events)}, ${compact(rates.events)} a second</dd>
       <dt>Results</dt><dd>${count(now.results)}, ${compact(rates.results)} a second</dd>
-      <dt>Latency</dt><dd>p50 ${span(now.end_to_end.p50_us)}, p99 ${span(now.end_to_end.p99_us)}</dd>
+      <dt>From event to result</dt><dd>p50 ${span(now.end_to_end.p50_us)}, p99 ${span(now.end_to_end.p99_us)}, since the start</dd>
       <dt>Waiting</dt><dd>${count(now.inbox_rows)} events, ${bytes(now.inbox_bytes)}</dd>
       <dt>Refused</dt><dd>${Object.entries(now.refused).filter(([, rows]) => rows).map(([why, rows]) => `${why}: ${count(rows)}`).join(', ') || 'none'}</dd>
       ${now.last_refusal ? html`<dt>Last refusal</dt><dd>${now.last_refusal}</dd>` : null}</dl>

@@ -9,6 +9,7 @@ export function Connections() {
   const asked = useAsked((signal) => get('/api/v1/status', { signal }), [], 3_000);
   const [topic, set_topic] = useState('');
   const [watched, watch] = useState();
+  const section = useRef();
   const known = asked.value;
   return html`<h1>Connections</h1><${Trouble} problem=${asked.problem} />
     ${known ? html`<${Table} label="Connections" rows=${known.connections} of=${(one) => one.broker} empty="no broker is in use" columns=${[
@@ -16,7 +17,7 @@ export function Connections() {
       { head: 'State', cell: (one) => html`<${State} word=${one.connected ? 'connected' : 'away'} tone=${one.connected ? 'good' : 'bad'} />` },
       { head: 'Connected again', number: true, cell: (one) => count(one.reconnects) },
       { head: 'Gaps', number: true, cell: (one) => count(one.gaps) },
-      { head: 'Dropped', cell: (one) => Object.entries(one.dropped || {}).filter(([, n]) => n).map(([why, n]) => `${why}: ${count(n)}`).join(', ') },
+      { head: 'Dropped', cell: (one) => Object.entries(one.dropped || {}).filter(([, n]) => n).map(([why, n]) => `${why}: ${count(n)}`).join(', ') || 'none' },
       { head: 'Last error', cell: (one) => one.last_error || '' },
     ]} />
     ${known.burst_workers?.length ? html`<h2>Burst workers</h2><${Table} label="Burst workers" rows=${known.burst_workers} columns=${[
@@ -25,8 +26,7 @@ export function Connections() {
       { head: 'Until', cell: (one) => one.until || '' },
     ]} />` : null}` : html`<${Waiting} />`}
     ${known?.connections.some((one) => one.broker.startsWith('embedded')) ? html`<${Clients} />` : null}
-    <${Topics} choose=${(chosen) => { set_topic(chosen); watch({ topic: chosen, at: Date.now() }); }} />
-    <section aria-labelledby="topic"><h2 id="topic">Messages of a topic</h2>
+    <section aria-labelledby="topic" ref=${section}><h2 id="topic">Messages of a topic</h2>
       <form class="row" onSubmit=${(event) => { event.preventDefault(); watch({ topic, at: Date.now() }); }}>
         <label>Topic, or a filter with + and # <input required value=${topic} placeholder="home/+/temperature" onInput=${(event) => set_topic(event.target.value)} /></label>
         <button type="submit" class="main">Watch</button>
@@ -34,9 +34,14 @@ export function Connections() {
       ${watched ? html`<${Results} key=${watched.at} begins address="/api/v1/select" method="POST"
         body=${`SELECT * FROM ${source(watched.topic)}`} shown=${line_of}
         use=${{ what: 'Try an application with these', act: (texts) => {
-          sessionStorage.setItem('rivulet.try events ', texts.map(line_of).join('\n'));
+          const messages = texts.map((text) => parse(text));
+          sessionStorage.setItem('rivulet.try events ', messages.map(line).join('\n'));
+          const { code, values } = application_of(messages);
+          sessionStorage.setItem('rivulet.try code ', code);
+          sessionStorage.setItem('rivulet.try values ', JSON.stringify(values));
           location.hash = '#/applications?new';
-        } }} />` : null}</section>`;
+        } }} />` : null}</section>
+    <${Topics} choose=${(chosen) => { set_topic(chosen); watch({ topic: chosen, at: Date.now() }); section.current.scrollIntoView(); }} />`;
 }
 
 /** The clients of the embedded broker, a page at a time. */
@@ -68,7 +73,7 @@ function Clients() {
 const TOPICS_MAX = 10_000;
 const TOPICS_SHOWN = 100;
 
-/** The topics on which messages come, the fastest first, counted for as long as a person looks. */
+/** The topics on which messages come, those with the most first, counted for as long as a person looks. */
 function Topics({ choose }) {
   const [filter, set_filter] = useState('#');
   const [state, set] = useState({ is_on: false });
@@ -84,7 +89,7 @@ function Topics({ choose }) {
       const seconds = (performance.now() - at) / 1e3;
       const topics = [...counts].map(([topic, messages]) => ({ topic, messages, rate: (messages - (before.get(topic) || 0)) / seconds }));
       [before, at] = [new Map(counts), performance.now()];
-      topics.sort((one, other) => other.rate - one.rate || other.messages - one.messages);
+      topics.sort((one, other) => other.messages - one.messages);
       set({ is_on: !ended.signal.aborted, topics: topics.slice(0, TOPICS_SHOWN), found: counts.size, left_out, lost, uncounted, end, begun });
     };
     set({ is_on: true, begun });
@@ -109,13 +114,16 @@ function Topics({ choose }) {
     }
     clearInterval(timer);
   };
+  const end = () => {
+    stop.current.abort();
+    set((now) => ({ ...now, is_on: false }));
+  };
   return html`<section aria-labelledby="topics"><h2 id="topics">Topics</h2>
-    <form class="row" onSubmit=${(event) => { event.preventDefault(); begin(); }}>
+    <form class="row" onSubmit=${(event) => { event.preventDefault(); (state.is_on ? end : begin)(); }}>
       <label>Filter <input required value=${filter} onInput=${(event) => set_filter(event.target.value)} /></label>
-      ${state.is_on ? html`<button type="button" onClick=${() => { stop.current.abort(); set((now) => ({ ...now, is_on: false })); }}>Stop counting</button>`
-        : html`<button type="submit" class="main">Count messages</button>`}
+      <button type="submit" class=${state.is_on ? '' : 'main'}>${state.is_on ? 'Stop counting' : 'Count messages'}</button>
       <span class="quiet" role="status">${!state.begun ? 'Counts from now on, and costs nothing until then.' : !state.topics ? 'counts …'
-        : `${count(state.found)} topics${state.found > TOPICS_SHOWN ? `, the ${TOPICS_SHOWN} fastest are shown` : ''}${state.left_out ? `; more than ${count(TOPICS_MAX)} are not counted` : ''}${state.lost ? '; messages come faster than this page counts them, so figures are late' : ''}${state.uncounted ? `; ${count(state.uncounted)} messages that are no text are not counted` : ''}${state.end ? `; it has ended: ${state.end}` : ''}`}</span>
+        : `${count(state.found)} topics${state.found > TOPICS_SHOWN ? `, the ${TOPICS_SHOWN} with the most messages are shown` : ''}${state.left_out ? `; more than ${count(TOPICS_MAX)} are not counted` : ''}${state.lost ? '; messages come faster than this page counts them, so figures are late' : ''}${state.uncounted ? `; ${count(state.uncounted)} messages that are no text are not counted` : ''}${state.end ? `; it has ended: ${state.end}` : ''}`}</span>
     </form>
     <${Trouble} problem=${state.problem} />
     ${state.topics ? html`<${Table} label="Topics" rows=${state.topics} of=${(one) => one.topic} empty="no message has come yet" columns=${[
@@ -129,7 +137,35 @@ function Topics({ choose }) {
 const source = (topic) => `"mqtt:${topic.replaceAll('"', '""')}"`;
 
 /** A message as a trial takes it: its topic, a space and its payload. */
-function line_of(text) {
-  const { topic, payload } = parse(text);
-  return `${topic} ${payload}`;
+const line = ({ topic, payload }) => `${topic} ${payload}`;
+const line_of = (text) => line(parse(text));
+
+/** The code of an application that reads messages like these, to be changed, and values for its parameters. */
+function application_of(messages) {
+  const levels = messages.map(({ topic }) => topic.split('/'));
+  const values = {};
+  const name_of = (level, place) => {
+    if (levels.every((other) => other.length === levels[0].length && other[place] === level)) return level;
+    values[`level_${place + 1}`] = level;
+    return `{level_${place + 1}}`;
+  };
+  const topic = levels[0].map(name_of).join('/').replaceAll("'", "''");
+  let fields = {};
+  try {
+    fields = JSON.parse(messages[0].payload);
+  } catch { /* It is no JSON, and the person knows what it is. */ }
+  const type = (name, value) => {
+    if (/^(ts|time|timestamp)$/i.test(name)) return 'TIMESTAMP EVENT TIME';
+    return { number: 'DOUBLE', boolean: 'BOOLEAN' }[typeof value] || 'TEXT';
+  };
+  const plain = Object.entries(fields).filter(([name, value]) => /^[a-z_]\w*$/i.test(name) && (value === null || typeof value !== 'object'));
+  const columns = plain.map(([name, value]) => `${name} ${type(name, value)}`).join(', ') || 'payload TEXT';
+  const of = Object.keys(values).map((name) => `${name} TEXT`).join(', ');
+  const shown = plain.filter(([name, value]) => !type(name, value).startsWith('TIMESTAMP')).map(([name]) => name).join(', ') || '*';
+  const code = `CREATE APPLICATION mine${of && ` (${of})`}
+INPUT messages (${columns}) FROM 'mqtt:${topic}' FORMAT JSON
+OUTPUT 'mqtt:mine/${topic}' FORMAT JSON
+AS SELECT ${shown} FROM messages;
+`;
+  return { code, values };
 }

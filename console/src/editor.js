@@ -31,7 +31,8 @@ const colours = HighlightStyle.define([
 
 const looks = EditorView.theme({
   '&': { color: 'var(--ink)', backgroundColor: 'var(--field)', fontSize: '14px' },
-  '&.cm-focused': { outline: '2px solid var(--focus)' },
+  // The field around it shows the focus.
+  '&.cm-focused': { outline: 'none' },
   '.cm-content': { caretColor: 'var(--ink)', fontFamily: 'ui-monospace, monospace', minHeight: '8em' },
   '.cm-scroller': { maxHeight: '28em', overflow: 'auto' },
   '.cm-cursor': { borderLeftColor: 'var(--ink)' },

@@ -20,10 +20,12 @@ export function Flows() {
         { head: 'Rows out', number: true, cell: (one) => compact(one.rows_out) },
         { head: 'Waiting', number: true, cell: (one) => compact(one.waiting_rows) },
         { head: 'Keeps', number: true, cell: (one) => bytes(one.state_bytes) },
-        { head: 'Latency p99', number: true, cell: (one) => span(one.latency.p99_us) },
+        { head: 'Latency p99', help: 'from the arrival of the last row of a result to the sink, since the start', number: true, cell: (one) => span(one.latency.p99_us) },
         { head: 'Why', cell: (one) => one.reason || '' },
       ]} />` : html`<${Waiting} />`}`;
 }
+
+const part = (of) => `${of < 0.1 ? (of * 100).toFixed(1) : Math.round(of * 100)}\u00a0%`;
 
 /** What each operator did since the look before: rows a second, and the part of the time in which it computed. */
 function useChanges(flow) {
@@ -82,14 +84,15 @@ export function Flow({ me, name }) {
     // A source has the rows that those behind it get.
     const behind = plan.value.nodes.find((other) => other.inputs.some((input) => input.from === node.number));
     const now = changes[node.number - 1] || (!node.inputs.length && behind && { rate: changes[behind.number - 1]?.rate });
-    const is_slowest = slowest && slowest[1].busy > 0.5 && Number(slowest[0]) === node.number - 1;
+    const is_busiest = slowest && Number(slowest[0]) === node.number - 1;
+    const is_slowest = is_busiest && slowest[1].busy > 0.5;
     return {
       id: node.number, title: `${node.number}. ${node.operator}`,
       lines: [
-        now?.rate !== undefined ? `${compact(now.rate)} rows/s` : '', now?.busy !== undefined ? `${Math.round(now.busy * 100)} % busy` : '',
+        now?.rate !== undefined ? `${compact(now.rate)} rows/s` : '', now?.busy !== undefined ? `${part(now.busy)} busy` : '',
         now?.waiting ? `${compact(now.waiting)} rows wait` : '', now?.watermark_us ? `at ${moment(now.watermark_us / 1e3)}` : '',
       ].filter(Boolean),
-      tone: is_slowest ? 'bad' : '', note: is_slowest ? 'slowest' : node.has_state ? 'state' : '',
+      tone: is_slowest ? 'bad' : '', note: is_slowest ? 'slowest' : is_busiest ? 'busiest' : node.has_state ? 'state' : '',
     };
   });
   const edges = (plan.value?.nodes || []).flatMap((node) => node.inputs.map((input) => ({
@@ -104,7 +107,7 @@ export function Flow({ me, name }) {
     <${Trouble} problem=${asked.problem} />
     ${flow.reason ? html`<div class="trouble"><strong>${flow.reason}</strong></div>` : null}
     ${may.change ? html`<div class="row">
-      ${flow.state === 'running' ? html`<${Act} what="Pause" act=${act('pause')} done=${asked.again} />` : html`<${Act} what="Resume" act=${act('resume')} done=${asked.again} />`}
+      <${Act} what=${flow.state === 'running' ? 'Pause' : 'Resume'} act=${act(flow.state === 'running' ? 'pause' : 'resume')} done=${asked.again} />
       <${Act} what="Drop" danger asks=${`Drop the big query ${name}? Its state is gone then.`}
         act=${() => call('DELETE', path`/api/v1/queries/${name}`)} done=${() => { location.hash = '#/flows'; }} />
     </div>` : null}
@@ -123,11 +126,11 @@ export function Flow({ me, name }) {
         { head: 'Queued', help: 'how long a row waits in the queue of the task, on average', number: true, cell: (task) => span(task.queued_us) },
         { head: 'For a worker', help: 'how long a row waits there while the task waits for a worker, on average', number: true, cell: (task) => span(task.scheduling_us) },
         { head: 'Computed', help: 'how long a row is computed, on average', number: true, cell: (task) => span(task.computing_us) },
-        { head: 'Had work', help: 'the part of the time in which it had rows, whether a worker computed them or not', cell: (task) => html`<meter min="0" max="1" value=${task.utilisation} aria-label=${`utilisation of task ${task.stage}.${task.instance}`}></meter> ${Math.round(task.utilisation * 100)} %` },
+        { head: 'Had work', help: 'the part of the time in which it had rows, whether a worker computed them or not', cell: (task) => html`<meter min="0" max="1" value=${task.utilisation} aria-label=${`utilisation of task ${task.stage}.${task.instance}`}></meter> ${part(task.utilisation)}` },
       ]} /></section>
     <section aria-labelledby="about"><h2 id="about">About it</h2><dl>
       <dt>Rows</dt><dd>${count(flow.rows_in)} in, ${count(flow.rows_out)} out</dd>
-      <dt>Latency</dt><dd>p50 ${span(flow.latency.p50_us)}, p99 ${span(flow.latency.p99_us)}</dd>
+      <dt>From the last row of a result</dt><dd>p50 ${span(flow.latency.p50_us)}, p99 ${span(flow.latency.p99_us)}, from its arrival to the sink, since the start</dd>
       <dt>State</dt><dd>${bytes(flow.state_bytes)}</dd>
       <dt>Results are at</dt><dd>${flow.watermark_us ? html`<${Moment} ms=${flow.watermark_us / 1e3} />${flow.watermark_lag_us !== undefined ? `, ${span(flow.watermark_lag_us)} behind the clock` : ''}` : '–'}</dd>
       <dt>Checkpoint</dt><dd>${saved?.epoch ? `${saved.epoch}, ${span(saved.age_ms * 1e3)} ago, ${bytes(saved.live_bytes)}` : 'none'}${saved?.last_error ? `: ${saved.last_error}` : ''}</dd>

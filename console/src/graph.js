@@ -25,7 +25,7 @@ export function Graph({ nodes, edges, chosen, choose, label }) {
     return points.map(({ x, y }, at) => `${at ? 'L' : 'M'}${x.toFixed(1)} ${y.toFixed(1)}`).join('');
   };
   return html`<div class="scroll graph" tabindex="0" role="group" aria-label=${label}>
-    <svg width=${Math.ceil(width)} height=${Math.ceil(height)} viewBox=${`0 0 ${Math.ceil(width)} ${Math.ceil(height)}`} role="group" aria-label=${label}>
+    <svg width=${Math.ceil(width)} height=${Math.ceil(height)} style=${{ minWidth: `${Math.ceil(width * 0.75)}px` }} viewBox=${`0 0 ${Math.ceil(width)} ${Math.ceil(height)}`} role="group" aria-label=${label}>
       <defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0L8 4L0 8z" /></marker></defs>
       ${edges.map((edge, place) => html`<g class=${'edge ' + (edge.kind || '')} key=${`e${place}`}><path d=${path_of(edge, place)} marker-end="url(#tip)" /><title>${edge.label}</title></g>`)}
       ${nodes.map((node) => {

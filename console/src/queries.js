@@ -103,10 +103,13 @@ export function Results({ address, body, method, begins, shown = (text) => text,
       if (!signal.aborted) set((now) => ({ ...now, is_on: false, problem }));
     }
   };
+  const end = () => {
+    stop.current.abort();
+    set((now) => ({ ...now, is_on: false }));
+  };
   return html`<div class="row">
-      ${state.is_on ? html`<button type="button" onClick=${() => { stop.current.abort(); set((now) => ({ ...now, is_on: false })); }}>Stop</button>
-        <button type="button" aria-pressed=${is_held} onClick=${() => hold(!is_held)}>${is_held ? 'Go on' : 'Hold'}</button>`
-      : html`<button type="button" class="main" onClick=${begin}>Watch</button>`}
+      <button type="button" class=${state.is_on ? '' : 'main'} onClick=${state.is_on ? end : begin}>${state.is_on ? 'Stop' : 'Watch'}</button>
+      ${state.is_on ? html`<button type="button" aria-pressed=${is_held} onClick=${() => hold(!is_held)}>${is_held ? 'Go on' : 'Hold'}</button>` : null}
       ${use && state.rows.length ? html`<button type="button" onClick=${() => use.act(state.rows.map((row) => row.text).reverse())}>${use.what}</button>` : null}
       <span class="quiet" role="status">${state.is_on || state.came ? `${count(state.came)} came${state.came > max ? `, the last ${max} are shown` : ''}${state.lost ? `; ${count(state.lost)} were skipped, because they came faster than this page takes them` : ''}` : ''}
         ${state.end ? `; it has ended: ${state.end}` : ''}</span>
@@ -134,7 +137,9 @@ function Values({ one, fixed, done }) {
     const body = `{"parameters":{${written.join()}}}`;
     const said = await call('PATCH', path`/api/v1/queries/${one.name}`, body, { kind: 'application/json' });
     set_given({});
-    return said.changed ? `state kept: ${said.state_kept?.join(', ') || 'none'}; begun anew: ${said.state_reset?.join(', ') || 'nothing'}` : 'it had these values';
+    if (!said.changed) return 'it had these values';
+    const begun = said.state_reset?.length ? `; the state of ${said.state_reset.join(', ')} begins anew` : '; its state goes on';
+    return `taken over${begun}`;
   };
   if (!names.length) return html`<p class="quiet">It has no values.</p>`;
   if (fixed) return html`<p class="mono">${values_of(one.parameters)}</p>`;
@@ -166,7 +171,7 @@ export function Query({ me, name }) {
     <h1>${one.name} <${State} word=${one.state} /></h1>
     <${Trouble} problem=${asked.problem} />
     ${may.change ? html`<div class="row">
-      ${one.state === 'paused' ? html`<${Act} what="Resume" act=${act('resume')} done=${asked.again} />` : html`<${Act} what="Pause" act=${act('pause')} done=${asked.again} />`}
+      <${Act} what=${one.state === 'paused' ? 'Resume' : 'Pause'} act=${act(one.state === 'paused' ? 'resume' : 'pause')} done=${asked.again} />
       <${Act} what="Drop" danger asks=${`Drop the query ${one.name}? Its state is gone then.`}
         act=${() => call('DELETE', path`/api/v1/queries/${name}`)} done=${() => { location.hash = '#/queries'; }} />
     </div>` : null}

@@ -32,20 +32,34 @@ export function Sql() {
   const [is_busy, set_busy] = useState(false);
   const [watched, watch] = useState();
   useEffect(() => sessionStorage.setItem(KEPT, text), [text]);
-  const is_select = /^\s*(?:--.*\n\s*)*(?:SELECT|WITH|VALUES)\b/i.test(text);
-  const run = useCallback(async () => {
+  // The last statement may be a SELECT, whose rows come as they are made.
+  const statements = text.match(/(?:[^;'"-]|'(?:[^']|'')*'|"[^"]*"|--.*|-)+/g) || [];
+  const is_word = (statement) => /\S/.test(statement.replace(/--.*/g, ''));
+  const last = statements.filter(is_word).at(-1) || '';
+  const is_select = /^\s*(?:--.*\n\s*)*(?:SELECT|WITH|VALUES)\b/i.test(last);
+  const before = is_select ? text.slice(0, text.lastIndexOf(last)) : '';
+  const run = useCallback(async (script) => {
     set_busy(true);
     set_problem();
     watch();
     try {
-      set_results(await sql(text));
+      set_results(await sql(script));
+      return true;
     } catch (refused) {
       set_results(refused.results || []);
       set_problem(refused);
+      return false;
+    } finally {
+      set_busy(false);
     }
-    set_busy(false);
-  }, [text]);
-  const act = is_select ? () => { set_results([]); set_problem(); watch({ text, at: Date.now() }); } : run;
+  }, []);
+  const act = async () => {
+    set_results([]);
+    if (!is_select) return run(text);
+    const is_done = !is_word(before.replaceAll(';', '')) || await run(before);
+    set_problem((problem) => (is_done ? undefined : problem));
+    return is_done && watch({ text: last, at: Date.now() });
+  };
   return html`<h1>SQL</h1>
     <${Editor} label="SQL" text=${text} changed=${set_text} problem=${problem} names=${names} run=${act} />
     <div class="row">

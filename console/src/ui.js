@@ -200,6 +200,8 @@ export function Table({ columns, rows, of, empty, label }) {
 export function Act({ what, act, asks, done, danger, disabled, submits }) {
   const [state, set] = useState({});
   const run = async (event) => {
+    // Not disabled: that would take the focus from it.
+    if (state.is_busy) return;
     if (submits && !event.currentTarget.form.reportValidity()) return;
     if (asks && !(await confirmed(asks, what))) return;
     set({ is_busy: true });
@@ -212,7 +214,7 @@ export function Act({ what, act, asks, done, danger, disabled, submits }) {
     }
   };
   return html`<span class="act">
-    <button type=${submits ? 'submit' : 'button'} class=${danger ? 'danger' : ''} disabled=${disabled || state.is_busy} onClick=${run}>${what}</button>
+    <button type=${submits ? 'submit' : 'button'} class=${danger ? 'danger' : ''} disabled=${disabled} aria-disabled=${Boolean(state.is_busy)} onClick=${run}>${what}</button>
     ${state.said ? html`<span class="quiet" role="status">${state.said}</span>` : null}
     <${Trouble} problem=${state.problem} />
   </span>`;
@@ -297,7 +299,7 @@ export function Plot({ title, times, lines, format }) {
         label: line.name, stroke: style_of(`--plot-${index + 1}`), width: 2, dash: line.dash, points: { show: false },
         value: (u, value) => (value === null || value === undefined ? '–' : format(value)),
       }))],
-      axes: [{ ...axis, values: (u, times) => times.map((at) => moment(at * 1e3).slice(11, 19)), space: 80 }, { ...axis, size: 64, values: (u, values) => values.map(format) }],
+      axes: [{ ...axis, values: (u, times) => times.map((at) => moment(at * 1e3).slice(11, 19)), space: 80 }, { ...axis, size: 76, values: (u, values) => values.map(format) }],
     }, [[], ...lines.map(() => [])], place.current);
     plot.current = make(place.current.clientWidth || 400);
     const [here, made] = [place.current, plot.current];
@@ -314,13 +316,13 @@ export function Plot({ title, times, lines, format }) {
     <div ref=${place} role="img" aria-label=${`${title}, at the end: ${last}`}></div></figure>`;
 }
 
-/** Whether the server answers. */
-export function useAway() {
-  const [is_away, set] = useState(false);
+/** Whether the server is `away`, or `slow`. */
+export function useHeard(what) {
+  const [is_so, set] = useState(false);
   useEffect(() => {
     const told = (event) => set(event.detail);
-    events.addEventListener('away', told);
-    return () => events.removeEventListener('away', told);
-  }, []);
-  return is_away;
+    events.addEventListener(what, told);
+    return () => events.removeEventListener(what, told);
+  }, [what]);
+  return is_so;
 }

@@ -60,7 +60,7 @@ const PARTS = {
     await is_accessible('query');
     await page.getByLabel('above').fill('30');
     await press('Give it these values');
-    await sees('state kept');
+    await sees('taken over; its state goes on');
     await press('Pause');
     await page.locator('h1').getByText('paused').waitFor();
     await press('Resume');
@@ -164,6 +164,17 @@ const PARTS = {
     await sees('no query is like that');
     // The answer to what was asked before comes last, and is not shown for what is asked now.
     await page.unroute('**/api/v1/queries*');
+    await page.route('**/api/v1/big-queries', async (route) => {
+      await new Promise((after) => setTimeout(after, 8_000));
+      await route.continue();
+    });
+    await go('flows');
+    await sees('The server has not answered for 5 s');
+    await sees('none: CREATE QUERY');
+    await page.getByText('The server has not answered').waitFor({ state: 'detached' });
+    await go('nonsense');
+    await has('Not here');
+    await go('queries');
     await page.route('**/api/v1/queries*', async (route) => {
       const like = new URL(route.request().url()).searchParams.get('like');
       if (like === 'a%') await new Promise((after) => setTimeout(after, 3_000));
@@ -255,7 +266,7 @@ const PARTS = {
     await page.getByRole('button', { name: 'default', exact: true }).click();
     await form('Limits').getByLabel(/^queries/).fill('7');
     await press('Set the limits');
-    await page.getByText('0 of 7').first().waitFor();
+    await page.getByText('queries: 0 of 7').first().waitFor();
     await is_accessible('accounts-all');
     await press('Look again');
     await page.getByRole('cell', { name: 'ALTER TENANT' }).first().waitFor();
