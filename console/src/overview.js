@@ -41,8 +41,7 @@ export function Overview() {
       <${Figure} name="Big queries" value=${count(of_big('running'))} note=${of_big('failed') ? `${of_big('failed')} failed` : `${now.big_queries.length} in all`}
         tone=${of_big('failed') ? 'bad' : ''} />
       <${Figure} name="Memory" value=${bytes(now.memory_rss_bytes)} />
-      <${Figure} name="From event to result" value=${span(now.last_minute.p99_us)}
-        note=${`p99 of the last minute, p50 ${span(now.last_minute.p50_us)}`} />
+      <${Figure} name="Event to result" value=${span(now.last_minute.p99_us)} note="p99, last minute" />
     </div>
     ${problems.length + warnings.length ? html`<section aria-labelledby="warnings"><h2 id="warnings">To look at</h2>
       <ul class="problems">${[...problems, ...warnings].map((text) => html`<li>${text}</li>`)}</ul></section>` : null}
@@ -51,7 +50,7 @@ export function Overview() {
     ${times.length < 2 ? html`<${Waiting} what="the first figures come within ten seconds" />` : html`<div class="plots">
       <${Plot} title="Events and results a second" times=${times} format=${compact}
         lines=${[{ name: 'events', values: rate }, { name: 'results', values: given, dash: [6, 4] }]} />
-      <${Plot} title="From an event’s own time to its result, in the minute before" times=${times} format=${span}
+      <${Plot} title="From an event’s own time to its result" times=${times} format=${span}
         lines=${[{ name: 'p99', values: of('p99_us') }, { name: 'p50', values: of('p50_us'), dash: [6, 4] }]} />
       <${Plot} title="Rows a second that big queries read" times=${times} format=${compact} lines=${[{ name: 'rows', values: rows }]} />
       <${Plot} title="Workers, mean load" times=${times} format=${(part) => `${Math.round(part * 100)} %`} lines=${[{ name: 'load', values: of('load') }]} />

@@ -310,6 +310,8 @@ const PARTS = {
       query: [`query/${encodeURIComponent(query)}`, 'ol li'], flow: ['flow/busiest', '.graph .node'], sql: ['sql', '.cm-content'],
       connections: ['connections', 'tbody tr'], try: ['applications?new', '.cm-content'],
     };
+    // Plots need a minute.
+    await page.waitForTimeout(60_000);
     for (const scheme of ['light', 'dark']) {
       await page.emulateMedia({ colorScheme: scheme });
       for (const [name, [where, there]] of Object.entries(places)) {
