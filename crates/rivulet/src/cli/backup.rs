@@ -24,7 +24,7 @@ pub(super) struct BackupArguments {
     file: PathBuf,
     #[command(flatten)]
     folders: Folders,
-    /// Have the running server at this address make it, while it goes on
+    /// Have the running server at this address make it, while it goes on; that of RIVULET_SERVER if no folder is named
     #[arg(long, value_name = "URL", conflicts_with_all = ["data_dir", "config", "set"])]
     server: Option<String>,
     #[command(flatten)]
@@ -48,9 +48,11 @@ pub(super) struct RestoreArguments {
 
 pub(super) fn run_backup(global: Global, arguments: &BackupArguments) -> Result<(), CliError> {
     let mut notices = Vec::new();
-    let contents = match &arguments.server {
+    // As for other commands, unless a folder is named here.
+    let of_environment = || std::env::var("RIVULET_SERVER").ok().filter(|_| !arguments.folders.are_named());
+    let contents = match arguments.server.clone().or_else(of_environment) {
         Some(server) => {
-            let client = arguments.token.client(server)?;
+            let client = arguments.token.client(&server)?;
             receive(&arguments.file, |out| -> Result<(), CliError> {
                 notices = client.download("/api/v1/backup", out)?;
                 Ok(())

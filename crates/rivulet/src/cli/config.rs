@@ -95,6 +95,11 @@ pub(super) struct Folders {
 }
 
 impl Folders {
+    /// Whether an option names any of them.
+    pub(super) fn are_named(&self) -> bool {
+        self.config.is_some() || self.data_dir.is_some() || !self.set.is_empty()
+    }
+
     /// The data folder, and where the checkpoints are.
     ///
     /// # Errors
