@@ -319,7 +319,7 @@ pub(super) fn checkpoints(status: Option<CheckpointStatus>) -> StatementResult {
     let of_last = |value: fn(&CheckpointInfo) -> u64| json!(status.last.as_ref().map(value));
     let recovered = status.recovered.as_ref();
     let rows = [
-        ("place", json!(status.place)),
+        ("place", json!(Some(status.place).filter(|place| !place.is_empty()))),
         ("interval_ms", json!(status.interval_ms)),
         ("made", json!(status.made)),
         ("failed", json!(status.failed)),

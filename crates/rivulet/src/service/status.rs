@@ -99,7 +99,7 @@ pub struct CheckpointInfo {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Checkpoints)]
 pub struct CheckpointStatus {
-    /// Where.
+    /// Where; empty for tenants.
     pub place: String,
     /// How often; absent for only when asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -206,15 +206,21 @@ impl Checkpoints {
     pub(super) fn status(&self, tenant: &Tenant) -> CheckpointStatus {
         let report = self.report.lock();
         let is_of_tenant = |(query, _): &&(FullName, LineStatus)| query.tenant == *tenant;
+        // An error may name files of the server.
+        let for_tenant = |mut one: QueryCheckpoint| {
+            let is_hidden = !tenant.is_default() && one.last_error.is_some();
+            one.last_error = if is_hidden { Some("the log of the server says why".into()) } else { one.last_error };
+            one
+        };
         CheckpointStatus {
-            place: self.store.place().to_owned(),
+            place: if tenant.is_default() { self.store.place().to_owned() } else { String::new() },
             interval_ms: self.settings.interval.map(|interval| interval.as_millis() as u64),
             last: report.last.as_ref().map(|(info, _)| info.clone()).filter(|_| tenant.is_default()),
             age_ms: report.last.as_ref().map(|(_, at)| at.elapsed().as_millis() as u64),
             made: report.made,
             failed: report.failed,
-            last_error: report.last_error.clone(),
-            big_queries: report.big_queries.iter().filter(is_of_tenant).map(of_query).collect(),
+            last_error: report.last_error.clone().filter(|_| tenant.is_default()),
+            big_queries: report.big_queries.iter().filter(is_of_tenant).map(of_query).map(for_tenant).collect(),
             recovered: report.recovered.clone().filter(|_| tenant.is_default()),
         }
     }
