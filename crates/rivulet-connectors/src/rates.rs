@@ -82,6 +82,16 @@ impl Bucket {
         }
     }
 
+    /// The same, but not so much that it would not be full again after `most`.
+    pub fn owe(&self, count: u64, most: Duration) {
+        self.used.fetch_add(count, Ordering::Relaxed);
+        let Some(per_second) = self.per_second() else { return };
+        let (cost, now, most) = (cost_ns(count, per_second), now_ns(), most.as_nanos() as u64);
+        let owed =
+            |full_at: u64| Some(full_at.max(now.saturating_add(most)).min(full_at.max(now).saturating_add(cost)));
+        let _ = self.full_at.fetch_update(Ordering::AcqRel, Ordering::Acquire, owed);
+    }
+
     /// How much is in it; [`u64::MAX`] without a limit.
     pub fn available(&self) -> u64 {
         let Some(per_second) = self.per_second() else { return u64::MAX };

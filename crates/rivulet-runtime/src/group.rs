@@ -36,7 +36,7 @@ use rivulet_dataflow::{
 
 use crate::labels::LabelHash;
 use crate::pool::Pool;
-use crate::scheduler::{Budget, Runnable};
+use crate::scheduler::{Budget, Runnable, Share};
 use crate::spill::Spill;
 use crate::task::{Rest, Standstill, TaskSettings, Upstream};
 use crate::{Activation, Examined, GroupMetrics, InboxLimits, Task, TaskParts};
@@ -126,6 +126,7 @@ impl Group {
             event_time_column: parts.event_time_column,
             passes_on: parts.passes_on,
             is_checkpointed: parts.is_checkpointed,
+            share: OnceLock::new(),
             counts_few: parts.task_queries_max.is_none() && parts.batch_rows_max.is_none(),
             upstream: RwLock::default(),
             rest: Rest::default(),
@@ -165,6 +166,11 @@ impl Group {
     /// group.
     pub fn hold_timers_at(&self, at_us: i64) {
         self.pool.held_at_us.store(at_us, Ordering::Release);
+    }
+
+    /// Says whose time its queries take. To be called before there are any; a second call changes nothing.
+    pub fn set_share(&self, share: Arc<Share>) {
+        let _ = self.settings.share.set(share);
     }
 
     /// The group's number.

@@ -44,7 +44,9 @@ pub use group::{
 pub use inbox::{InboxLimits, Overflow};
 pub use metrics::{GroupMetrics, Histogram};
 pub use numa::{Numa, Topology, WorkerCore};
-pub use scheduler::{Activation, Belonging, Budget, Consume, Policy, Rank, Runnable, Scheduler};
+pub use scheduler::{
+    Activation, Belonging, Budget, Consume, Policy, Rank, Runnable, Scheduler, Share, WEIGHT, WEIGHT_MAX,
+};
 pub use spill::{Spill, SpillStatus};
 pub use task::{Examined, Task, TaskParts};
 pub use workers::{WorkerSettings, WorkerStatus, Workers};

@@ -16,12 +16,12 @@ use rivulet_dataflow::{
     SlotTable, StateError, StateFrame, StateMap,
 };
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use crate::balance::{LoadMeter, Seen};
 use crate::inbox::{Held, InHand, TaskInbox};
 use crate::pool::{DeadlineId, Pool};
-use crate::scheduler::{Budget, Runnable, Standing};
+use crate::scheduler::{Budget, Runnable, Share, Standing};
 use crate::{Activation, GroupMetrics, InboxLimits};
 use parts::Parts;
 
@@ -72,6 +72,8 @@ pub(crate) struct TaskSettings {
     pub(crate) is_checkpointed: bool,
     /// Whether a task with a few queries counts what becomes of the events of each.
     pub(crate) counts_few: bool,
+    /// Whose time its tasks take, if not that which all have together.
+    pub(crate) share: OnceLock<Arc<Share>>,
     /// Groups that pass rows on to this one.
     pub(crate) upstream: RwLock<Vec<Weak<dyn Upstream>>>,
     pub(crate) rest: Rest,
@@ -79,6 +81,13 @@ pub(crate) struct TaskSettings {
 }
 
 impl TaskSettings {
+    /// The standing of a new task of the group.
+    pub(crate) fn standing(&self) -> Standing {
+        let standing = Standing::default();
+        self.share.get().into_iter().for_each(|share| standing.set_share(share.clone()));
+        standing
+    }
+
     /// The arrival of the oldest event that is still to be passed on to this group, or that the log keeps for it;
     /// `i64::MAX` if there is none.
     fn oldest_upstream_us(&self) -> i64 {
@@ -135,7 +144,7 @@ impl Task {
             worker: AtomicUsize::new(pool.place()),
             deadline: pool.deadlines.register(task.clone()),
             pool,
-            standing: Standing::default(),
+            standing: settings.standing(),
             busy_us: AtomicU64::new(0),
             queries: AtomicUsize::new(0),
             in_hand: InHand::new(),

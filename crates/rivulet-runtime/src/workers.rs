@@ -345,6 +345,10 @@ impl Drop for Workers {
     }
 }
 
+/// How long a task must have run, where there are shares, before its worker yields its core: the system would let other
+/// threads wait for some milliseconds.
+const YIELDS_AFTER: Duration = Duration::from_micros(80);
+
 impl Shared {
     fn start_worker(self: &Arc<Self>, worker: usize) -> std::io::Result<()> {
         let shared = self.clone();
@@ -378,15 +382,24 @@ impl Shared {
 
     /// Runs a task that the scheduler has handed out.
     fn run(&self, task: Arc<dyn Runnable>, budget: Budget) {
-        let begun = self.pool.counts_busy.load(Ordering::Relaxed).then(Instant::now);
+        let (counts_busy, measures) = (self.pool.counts_busy.load(Ordering::Relaxed), self.pool.scheduler.measures());
+        let begun = (counts_busy || measures).then(Instant::now);
         let outcome = catch_unwind(AssertUnwindSafe(|| task.run(budget))).unwrap_or_else(|_| {
             tracing::error!(application = task.name(), "an activation was cut short by a defect in the engine");
             Activation::Ran(0)
         });
-        if let Some(begun) = begun {
-            self.pool.busy_ns.fetch_add(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        let time = begun.map(|begun| begun.elapsed());
+        if let Some(time) = time {
+            if counts_busy {
+                self.pool.busy_ns.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
+            }
+            self.pool.scheduler.ran(&*task, time);
         }
         self.goes_on(task, outcome);
+        // Threads that bring events and take results may wait for the core as others wait for the worker.
+        if measures && time.is_some_and(|time| time >= YIELDS_AFTER) {
+            std::thread::yield_now();
+        }
     }
 
     /// Decides what happens to a task after a run.

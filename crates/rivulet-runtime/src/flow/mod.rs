@@ -40,6 +40,7 @@ use rivulet_dataflow::stage::{Stage, cut};
 use rivulet_dataflow::{Clock, Dataflow, Sink, Snapshot, StateError, StateSink};
 
 use crate::pool::Pool;
+use crate::scheduler::{Runnable, Share};
 use alignment::Alignment;
 use checkpoint::{CheckpointError, Gathered};
 use exchange::Outputs;
@@ -179,6 +180,11 @@ impl Flow {
         let clock = pool.clock.clone();
         let begun_us = clock.steady_us();
         Ok(Self { state, tasks, stages, sources_of, dataflow, clock, begun_us })
+    }
+
+    /// Says whose time it takes. A second call changes nothing.
+    pub fn set_share(&self, share: &Arc<Share>) {
+        self.tasks.iter().for_each(|task| task.standing().set_share(share.clone()));
     }
 
     /// Makes a snapshot of all tasks; the state of operators goes to `into`, from each task when it reaches the

@@ -11,6 +11,8 @@
 
 mod standing;
 mod runnable;
+mod share;
+mod lines;
 mod consume;
 mod policy;
 mod shared;
@@ -24,6 +26,7 @@ pub use consume::{Budgets, Consume};
 pub use owned::Owned;
 pub use policy::{Belonging, Closing, Policy, Scheduler, SchedulerSetup};
 pub use runnable::{Activation, Budget, Rank, Runnable, level};
+pub use share::{Share, WEIGHT, WEIGHT_MAX};
 pub use shared::{Shared, Waiting};
 pub use standing::Standing;
 pub(crate) use stepped::{STEPPED, Stepped};

@@ -1,15 +1,17 @@
 //! A queue for each worker, so that a task stays where its state is warm.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rivulet_dataflow::hold::{self, Wake};
 
+use super::lines::{Lines, SLICE};
 use super::{Belonging, Budget, Budgets, Closing, Policy, Runnable, Scheduler, SchedulerSetup};
 
-/// Each task belongs to a worker, which runs its tasks first in, first out. An idle worker helps the others.
+/// Each task belongs to a worker, which runs its tasks first in, first out, and those of several shares in turns by the
+/// time that each share had. An idle worker helps the others.
 pub(super) static GROUP: Policy = Policy {
     name: "group",
     help: "its own first, then those of others",
@@ -34,7 +36,7 @@ const HELP_FROM: usize = 2;
 /// The same for a worker on another memory node, which is farther from the state of the task.
 const HELP_FAR_FROM: usize = 4;
 
-/// Ready tasks by the worker that owns them, first in, first out.
+/// Ready tasks by the worker that owns them.
 pub struct Owned {
     queues: boxcar::Vec<Arc<Queue>>,
     /// Whether an idle worker takes tasks of others.
@@ -43,6 +45,8 @@ pub struct Owned {
     nodes: Vec<usize>,
     /// The number of sleeping workers, so that no one is looked for when there is none.
     asleep: AtomicUsize,
+    /// Whether any task has a share of its own: until then nobody has to measure, and turns are as long as they may be.
+    has_shares: AtomicBool,
     budgets: Budgets,
     closing: Arc<Closing>,
 }
@@ -55,7 +59,7 @@ struct Queue {
 
 #[derive(Default)]
 struct State {
-    tasks: VecDeque<Arc<dyn Runnable>>,
+    tasks: Lines,
     is_asleep: bool,
 }
 
@@ -65,18 +69,11 @@ impl Wake for Queue {
     }
 }
 
-impl State {
-    fn take(&mut self) -> Option<Arc<dyn Runnable>> {
-        let task = self.tasks.pop_front()?;
-        task.standing().leave();
-        Some(task)
-    }
-}
-
 impl Owned {
     /// A scheduler without workers yet. `helps` says whether idle workers take tasks of others.
     pub fn new(helps: bool, SchedulerSetup { closing, nodes, budgets, .. }: SchedulerSetup) -> Self {
-        Self { queues: boxcar::Vec::new(), helps, nodes, asleep: AtomicUsize::new(0), budgets, closing }
+        let (queues, asleep, has_shares) = (boxcar::Vec::new(), AtomicUsize::new(0), AtomicBool::new(false));
+        Self { queues, helps, nodes, asleep, has_shares, budgets, closing }
     }
 
     /// Takes the oldest task of the longest queue of another worker; from another memory node only if no near queue has
@@ -85,11 +82,11 @@ impl Owned {
         let longest = |is_near: bool| {
             let others = self.queues.iter().filter(|(other, _)| *other != worker);
             let others = others.filter(|(other, _)| self.are_near(*other, worker) == is_near);
-            others.map(|(_, queue)| (queue.state.lock().tasks.len(), queue)).max_by_key(|(waiting, _)| *waiting)
+            others.map(|(_, queue)| (queue.state.lock().tasks.waiting(), queue)).max_by_key(|(waiting, _)| *waiting)
         };
         let near = longest(true).filter(|(waiting, _)| *waiting > 0);
         let (_, queue) = near.or_else(|| longest(false).filter(|(waiting, _)| *waiting >= HELP_FAR_FROM))?;
-        queue.state.lock().take()
+        queue.state.lock().tasks.take()
     }
 
     fn are_near(&self, one: usize, other: usize) -> bool {
@@ -117,8 +114,11 @@ impl Scheduler for Owned {
         if !task.standing().enter() {
             return;
         }
-        state.tasks.push_back(task);
-        let (is_asleep, waiting) = (state.is_asleep, state.tasks.len());
+        if task.standing().share().is_some() && !self.measures() {
+            self.has_shares.store(true, Ordering::Relaxed);
+        }
+        state.tasks.enter(task);
+        let (is_asleep, waiting) = (state.is_asleep, state.tasks.waiting());
         drop(state);
         if is_asleep {
             hold::wake(queue);
@@ -133,13 +133,16 @@ impl Scheduler for Owned {
             if self.closing.is_over() {
                 return None;
             }
-            let own = queue.state.lock().take();
+            let own = queue.state.lock().tasks.take();
             if let Some(task) = own.or_else(|| if self.helps { self.help(worker) } else { None }) {
-                let budget = self.budgets.of(&*task, usize::MAX);
+                let mut budget = self.budgets.of(&*task, usize::MAX);
+                if self.measures() {
+                    budget.time = budget.time.min(SLICE);
+                }
                 return Some((task, budget));
             }
             let mut state = queue.state.lock();
-            if !state.tasks.is_empty() {
+            if state.tasks.waiting() > 0 {
                 continue;
             }
             if self.closing.has_begun() {
@@ -153,8 +156,17 @@ impl Scheduler for Owned {
         }
     }
 
+    fn measures(&self) -> bool {
+        self.has_shares.load(Ordering::Relaxed)
+    }
+
+    fn ran(&self, task: &dyn Runnable, time: Duration) {
+        // Of the worker that it belongs to, also where another one has helped.
+        self.queues[task.worker()].state.lock().tasks.took(task.standing().share(), time);
+    }
+
     fn waiting(&self) -> usize {
-        self.queues.iter().map(|(_, queue)| queue.state.lock().tasks.len()).sum()
+        self.queues.iter().map(|(_, queue)| queue.state.lock().tasks.waiting()).sum()
     }
 
     fn add_worker(&self) -> usize {
@@ -174,5 +186,97 @@ impl Scheduler for Owned {
             let tasks = std::mem::take(&mut queue.state.lock().tasks);
             drop(tasks);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::tests::Idler;
+    use super::super::{Consume, Share, WEIGHT};
+    use super::*;
+
+    fn scheduler() -> Owned {
+        let budgets = Budgets { time_slice: Duration::from_millis(20), consume: Consume::All };
+        let (closing, run) = (Arc::default(), Arc::new(|_: Arc<dyn Runnable>, _| ()));
+        let scheduler = Owned::new(true, SchedulerSetup { closing, nodes: Vec::new(), budgets, run });
+        scheduler.add_worker();
+        scheduler
+    }
+
+    /// A task that has work from now on.
+    fn begin(scheduler: &Owned, name: &str, share: Option<&Arc<Share>>) {
+        let idler = Arc::new(Idler { name: name.into(), ..Idler::default() });
+        share.into_iter().for_each(|share| idler.standing.set_share(share.clone()));
+        assert!(idler.standing.claim());
+        scheduler.ready(idler, 1);
+    }
+
+    /// Runs so many tasks for a millisecond each, and counts those of each name.
+    fn turns(scheduler: &Owned, count: usize) -> BTreeMap<String, usize> {
+        let mut turns = BTreeMap::new();
+        for _ in 0..count {
+            let (task, budget) = scheduler.next(0).expect("a task");
+            assert_eq!(budget.time, SLICE, "others wait no longer");
+            scheduler.ran(&*task, Duration::from_millis(1));
+            *turns.entry(task.name().to_owned()).or_default() += 1;
+            task.standing().again();
+            scheduler.ready(task, 1);
+        }
+        turns
+    }
+
+    #[test]
+    fn each_share_gets_time_by_its_weight_however_many_tasks_it_has() {
+        let (scheduler, many, heavy) = (scheduler(), Arc::<Share>::default(), Arc::<Share>::default());
+        heavy.set_weight(2 * WEIGHT);
+        (0..10).for_each(|_| begin(&scheduler, "many", Some(&many)));
+        begin(&scheduler, "heavy", Some(&heavy));
+        begin(&scheduler, "common", None);
+        let turns = turns(&scheduler, 400);
+        let of = |name: &str| turns[name] as i64;
+        for (name, expected) in [("many", 100), ("heavy", 200), ("common", 100)] {
+            assert!((of(name) - expected).abs() <= 2, "{turns:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_share_has_on_one_worker_counts_on_no_other() {
+        let (scheduler, busy, own) = (scheduler(), Arc::<Share>::default(), Arc::<Share>::default());
+        scheduler.add_worker();
+        busy.set_weight(1);
+        // A long time on the other worker, in the shares of both.
+        for share in [&busy, &own] {
+            scheduler.queues[1].state.lock().tasks.took(Some(share), Duration::from_secs(3_600));
+        }
+        begin(&scheduler, "own", Some(&own));
+        begin(&scheduler, "common", None);
+        begin(&scheduler, "common", None);
+        let turns = turns(&scheduler, 100);
+        assert!((48..=52).contains(&turns["own"]), "{turns:?}");
+    }
+
+    #[test]
+    fn who_had_no_work_comes_first_and_saves_nothing_up() {
+        let (scheduler, busy, quiet) = (scheduler(), Arc::<Share>::default(), Arc::<Share>::default());
+        begin(&scheduler, "busy", Some(&busy));
+        begin(&scheduler, "busy", Some(&busy));
+        turns(&scheduler, 1_000);
+        begin(&scheduler, "quiet", Some(&quiet));
+        let first = turns(&scheduler, 2);
+        assert_eq!(first.get("quiet"), Some(&1), "{first:?}");
+        let next = turns(&scheduler, 100);
+        assert!((48..=52).contains(&next["quiet"]), "{next:?}");
+    }
+
+    #[test]
+    fn without_shares_tasks_have_the_whole_slice_in_their_order() {
+        let scheduler = scheduler();
+        ["a", "b", "c"].into_iter().for_each(|name| begin(&scheduler, name, None));
+        assert!(!scheduler.measures());
+        let taken = [0; 3].map(|_| scheduler.next(0).expect("a task"));
+        assert_eq!(taken.each_ref().map(|(task, _)| task.name()), ["a", "b", "c"]);
+        assert!(taken.iter().all(|(_, budget)| budget.time == Duration::from_millis(20)));
     }
 }

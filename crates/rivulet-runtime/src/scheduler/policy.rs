@@ -79,6 +79,16 @@ pub trait Scheduler: Send + Sync {
     /// stopping.
     fn next(&self, worker: usize) -> Option<(Arc<dyn Runnable>, Budget)>;
 
+    /// Whether it is to be told how long tasks run.
+    fn measures(&self) -> bool {
+        false
+    }
+
+    /// Is told for how long a task has run.
+    fn ran(&self, task: &dyn Runnable, time: Duration) {
+        let _ = (task, time);
+    }
+
     /// The number of tasks that wait for a worker.
     fn waiting(&self) -> usize;
 

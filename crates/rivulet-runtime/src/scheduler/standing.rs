@@ -1,6 +1,9 @@
 //! The state of a task between those who give it work, its scheduler and its worker.
 
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use super::Share;
 
 /// No work is known.
 const IDLE: u8 = 0;
@@ -21,9 +24,21 @@ pub struct Standing {
     /// When it last became due, microseconds of the steady clock, of a task that asks for it. The thread that makes it
     /// due writes it, and tells the scheduler then.
     due_us: AtomicI64,
+    /// Whose time the task takes.
+    share: OnceLock<Arc<Share>>,
 }
 
 impl Standing {
+    /// Says whose time the task takes. A second call changes nothing.
+    pub(crate) fn set_share(&self, share: Arc<Share>) {
+        let _ = self.share.set(share);
+    }
+
+    /// Whose time the task takes; `None` for that which all have together who have no share of their own.
+    pub fn share(&self) -> Option<&Arc<Share>> {
+        self.share.get()
+    }
+
     /// For [`Scheduler::ready`](super::Scheduler::ready): accepts the task; false if it already waits or runs.
     pub fn enter(&self) -> bool {
         self.state.compare_exchange(DUE, WAITING, Ordering::AcqRel, Ordering::Acquire).is_ok()

@@ -180,7 +180,7 @@ impl Task {
                         number: index + 1,
                         name: name.clone(),
                         worker,
-                        standing: Standing::default(),
+                        standing: self.settings.standing(),
                         core: core.clone(),
                     };
                     OtherPart { runnable: Arc::new(part), core }

@@ -4,7 +4,7 @@ use rivulet_sql::{Name, TenantLimit};
 
 use super::record::limits_text;
 use super::{Accounts, Known};
-use crate::service::{AccountAnswer, ErrorKind, LIMIT_MAX, Limit, LimitUse, Limits, ServiceError, Tenant, TenantInfo};
+use crate::service::{AccountAnswer, ErrorKind, Limit, LimitUse, Limits, ServiceError, Tenant, TenantInfo};
 
 /// The longest name of a user or tenant, in characters.
 const NAME_CHARACTERS_MAX: usize = 64;
@@ -129,9 +129,10 @@ fn changed(mut limits: Limits, changes: &[TenantLimit]) -> Result<Limits, Servic
             return Err(at(error.suggesting(&name.text, names, format!("limits are {}", names.join(", "))), name));
         };
         if let Some(most) = *most
-            && !(limit.least()..=LIMIT_MAX).contains(&most)
+            && !(limit.least()..=limit.greatest()).contains(&most)
         {
-            let message = format!("the limit {name} is a whole number from {} to {LIMIT_MAX}", limit.least());
+            let (least, greatest) = (limit.least(), limit.greatest());
+            let message = format!("the limit {name} is a whole number from {least} to {greatest}");
             return Err(at(ServiceError::invalid(message).with_hint("NULL removes it"), name));
         }
         limits.set(limit, *most);

@@ -82,7 +82,8 @@ Limits:
   bytes_per_second      bytes a second that MQTT clients send; over it they are slowed down
   bytes_out_per_second  bytes a second that MQTT clients get
   state_bytes           memory of queries and reference tables
-  log_bytes             events in the log that no checkpoint has yet";
+  log_bytes             events in the log that no checkpoint has yet
+  weight                its share of the workers' time, beside 100 of others";
 
 /// Reads `queries=1000`.
 fn limit(text: &str) -> Result<TenantLimit, String> {

@@ -242,6 +242,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "tenants.bytes_out_per_second", kind: Kind::Bytes(1, LIMIT), default: None, help: "most bytes a second that MQTT clients get; what is beyond waits for them as for slow clients" },
     Key { name: "tenants.state_bytes", kind: Kind::Bytes(1, LIMIT), default: None, help: "most memory of queries and reference tables; beyond it nothing is created, and while queries hold that much, MQTT clients are not read" },
     Key { name: "tenants.log_bytes", kind: Kind::Bytes(1, LIMIT), default: None, help: "most bytes of events in the log that no checkpoint has yet; beyond it MQTT clients are not read" },
+    Key { name: "tenants.weight", kind: Kind::Count(1, 10_000), default: None, help: "weight of a tenant's share of the workers' time where those of several have work; 100 without it" },
     Key { name: "jwt.issuer", kind: Kind::Text, default: None, help: "who issues JSON Web Tokens (JWT) that users log in with, as its tokens name it (iss)" },
     Key { name: "jwt.audience", kind: Kind::Text, default: None, help: "whom its tokens must be for (aud): the name that it has for this server" },
     Key { name: "jwt.keys_file", kind: Kind::Path, default: None, help: "file with the public keys of the issuer, a JSON Web Key Set; read again when it changes" },
@@ -315,6 +316,7 @@ const RELOADED: &[&str] = &[
     "tenants.bytes_out_per_second",
     "tenants.state_bytes",
     "tenants.log_bytes",
+    "tenants.weight",
     "log.level",
 ];
 

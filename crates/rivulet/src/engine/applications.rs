@@ -13,7 +13,7 @@ use std::sync::{Arc, OnceLock};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use rivulet_operators::application::{Application, Tables};
-use rivulet_runtime::Workers;
+use rivulet_runtime::{Group, GroupParts, Workers};
 
 use super::languages::Languages;
 use super::not_running::{NotRunning, Refusal, Unrestored};
@@ -220,9 +220,16 @@ impl Applications {
         answers.into_iter().flatten().collect()
     }
 
+    /// A group of queries that takes the time of a tenant.
+    pub(super) fn create_group(&self, tenant: &Tenant, parts: GroupParts) -> Arc<Group> {
+        let group = self.workers.create_group(parts);
+        self.preparation.permitted.share(tenant).into_iter().for_each(|share| group.set_share(share));
+        group
+    }
+
     fn start(&self, known: &mut Known, number: ApplicationNumber, prepared: Prepared) -> Arc<Running> {
         let Prepared { tenant, application, topics, outputs, shape, parts, shown, warnings } = prepared;
-        let group = self.workers.create_group(parts);
+        let group = self.create_group(&tenant, parts);
         let inboxes = self.routing.register_inboxes(&group, &topics);
         let running = Arc::new(Running {
             number,

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use rivulet_connectors::connector::{self, ConnectorContext};
 use rivulet_connectors::files::Files;
 use rivulet_connectors::reach::{AllowedHosts, KEY_OF_LISTENERS, Reach};
+use rivulet_runtime::Share;
 
 use super::links::ServerLinks;
 use super::topics::Topics;
@@ -112,6 +113,12 @@ impl Permitted {
     /// What a tenant may have and use.
     pub(super) fn quota(&self, tenant: &Tenant) -> Arc<Quota> {
         self.access.quotas().of(tenant)
+    }
+
+    /// The share of the workers' time that a tenant has; `None` for the default tenant, whose share is that of all that
+    /// is of no other.
+    pub(super) fn share(&self, tenant: &Tenant) -> Option<Arc<Share>> {
+        (!tenant.is_default()).then(|| self.quota(tenant).share().clone())
     }
 
     /// The files that statements of a tenant may name; none if its folder cannot be used.

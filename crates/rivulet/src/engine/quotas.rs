@@ -90,6 +90,7 @@ impl Engine {
                     Limit::Workers if big_queries == 0 => 0,
                     Limit::Workers => quota.workers(self.config.workers.threads) as u64,
                     Limit::StateBytes => state_bytes.get(&tenant).copied().unwrap_or(0),
+                    Limit::Weight => continue,
                     limit => quota.used(limit),
                 });
             }

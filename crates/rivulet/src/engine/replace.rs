@@ -270,7 +270,7 @@ impl Upgrade for Version<'_> {
     fn start(&mut self) -> Result<(), ServiceError> {
         let Prepared { tenant, application, topics, outputs, shape, parts, shown, warnings } =
             self.prepared.take().expect(IS_NEW);
-        let group = self.queries.applications.workers.create_group(parts);
+        let group = self.queries.applications.create_group(&tenant, parts);
         // Its timers, too, have to wait until the version counts.
         group.quiesce();
         let after = self.after.insert(Running {

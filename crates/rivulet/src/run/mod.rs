@@ -18,7 +18,7 @@ use rivulet_connectors::connector::{ConnectorContext, Direction, FinalUpTo, Heal
 use rivulet_dataflow::stage::sink_instances;
 use rivulet_dataflow::{Sink, Snapshot, Source};
 use rivulet_runtime::{
-    Consume, Flow, FlowLimits, FlowParts, FlowReport, Policy, Tap, WorkerSettings, WorkerStatus, Workers,
+    Consume, Flow, FlowLimits, FlowParts, FlowReport, Policy, Share, Tap, WorkerSettings, WorkerStatus, Workers,
 };
 use rivulet_sql::{PlannedOutput, PlannedSource, QueryPlan, SinkDeclaration};
 
@@ -263,6 +263,13 @@ impl Opened {
             ends,
             output,
         })
+    }
+}
+
+impl Running {
+    /// Says whose time it takes.
+    pub(crate) fn set_share(&self, share: &Arc<Share>) {
+        self.flow.set_share(share);
     }
 }
 

@@ -6,11 +6,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock};
 use rivulet_connectors::rates::{Bucket, Rates};
 use rivulet_dataflow::LogPosition;
+use rivulet_runtime::{Share, WEIGHT, WEIGHT_MAX};
 
 use super::error::{ErrorKind, ServiceError};
 use super::names::Tenant;
@@ -47,11 +48,13 @@ pub enum Limit {
     StateBytes,
     /// Events in the log that no checkpoint has yet.
     LogBytes,
+    /// The weight of its share of the workers' time, where those of several tenants have work: 100 without one.
+    Weight,
 }
 
 impl Limit {
     /// Every limit, in the order in which they are shown.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Applications,
         Self::Queries,
         Self::BigQueries,
@@ -63,6 +66,7 @@ impl Limit {
         Self::BytesOutPerSecond,
         Self::StateBytes,
         Self::LogBytes,
+        Self::Weight,
     ];
 
     /// Its name in statements, REST, metrics and the configuration.
@@ -79,6 +83,7 @@ impl Limit {
             Self::BytesOutPerSecond => "bytes_out_per_second",
             Self::StateBytes => "state_bytes",
             Self::LogBytes => "log_bytes",
+            Self::Weight => "weight",
         }
     }
 
@@ -93,6 +98,11 @@ impl Limit {
             Self::Applications | Self::Queries | Self::BigQueries | Self::Streams => 0,
             _ => 1,
         }
+    }
+
+    /// Its highest value.
+    pub fn greatest(self) -> u64 {
+        if self == Self::Weight { WEIGHT_MAX } else { LIMIT_MAX }
     }
 
     /// Why no more is had, if a tenant uses so much and may use `most`.
@@ -114,6 +124,8 @@ impl Limit {
             Self::LogBytes => {
                 format!("the log has {} of the tenant '{tenant}', and may have {most}", counted(used, "byte"))
             }
+            // Nothing is refused for it.
+            Self::Weight => format!("the share of the tenant '{tenant}' has the weight {most}"),
         }
     }
 }
@@ -206,9 +218,13 @@ pub struct Quota {
     streams: AtomicU64,
     requests: Bucket,
     rates: Arc<Rates>,
+    share: Arc<Share>,
     /// When rates were last measured, and how much was used by then.
     last: Mutex<(Instant, [u64; RATES.len()])>,
 }
+
+/// How long requests wait at most for what one before them has asked for.
+const OWED_MAX: Duration = Duration::from_secs(60);
 
 /// What is limited a second.
 const RATES: [Limit; 4] =
@@ -235,6 +251,7 @@ impl Quota {
             streams: AtomicU64::new(0),
             requests: Bucket::default(),
             rates: Arc::default(),
+            share: Arc::default(),
             last: Mutex::new((Instant::now(), [0; RATES.len()])),
         }
     }
@@ -255,6 +272,12 @@ impl Quota {
             limits.get(Limit::BytesOutPerSecond),
         );
         self.rates.set_log(limits.get(Limit::LogBytes));
+        self.share.set_weight(limits.get(Limit::Weight).unwrap_or(WEIGHT));
+    }
+
+    /// Its share of the workers' time.
+    pub fn share(&self) -> &Arc<Share> {
+        &self.share
     }
 
     /// Whose quota it is.
@@ -330,6 +353,12 @@ impl Quota {
             let most = self.requests.per_second().unwrap_or_default();
             self.refuse(Limit::RequestsPerSecond, 0, most).until(wait)
         })
+    }
+
+    /// Counts what a request asks for beyond one thing. It is not refused: those that follow wait for it, for a minute
+    /// at most.
+    pub fn charge_requests(&self, more: u64) {
+        self.requests.owe(more, OWED_MAX);
     }
 
     /// Counts a stream for as long as what it returns exists.

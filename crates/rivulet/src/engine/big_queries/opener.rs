@@ -130,7 +130,7 @@ impl Opener {
     ) -> Result<run::Running, ServiceError> {
         let checkpoints = self.config.checkpoint.is_some().then_some(snapshot);
         let opened = self.open(plan, name, self.host_of(name), None, checkpoints)?;
-        opened.with_tap(tap).start(&self.workers).map_err(without_place)
+        self.run(opened.with_tap(tap), name)
     }
 
     /// Opens the sources of a SELECT, except those that are `given`, and starts it for its reader alone.
@@ -143,7 +143,13 @@ impl Opener {
     ) -> Result<run::Running, ServiceError> {
         let host = ConnectorContext { only_looks: true, ..self.host_of(name) };
         let opened = self.open(plan, name, host, Some((results, given)), None)?;
-        opened.start(&self.workers).map_err(without_place)
+        self.run(opened, name)
+    }
+
+    fn run(&self, opened: run::Opened, name: &FullName) -> Result<run::Running, ServiceError> {
+        let running = opened.start(&self.workers).map_err(without_place)?;
+        self.permitted.share(&name.tenant).into_iter().for_each(|share| running.set_share(&share));
+        Ok(running)
     }
 
     fn open(
