@@ -2,9 +2,9 @@
 //!
 //! Two tenants of one server publish through its embedded broker to applications of their own. The quiet one sends
 //! events at an even rate, first alone; then the wild one beside it publishes as fast as its connections take it,
-//! submits queries, opens streams and sends requests, all over its quotas. Each is done several times. Latency is
-//! from the intended time of an event to the receipt of its result. All clients are in this process, and share the
-//! machine.
+//! submits queries, opens streams and sends requests, all over its quotas, and runs big queries that compute all the
+//! time. Each is done several times. Latency is from the intended time of an event to the receipt of its result. All
+//! clients are in this process, and share the machine.
 
 mod client;
 mod wild;
@@ -51,8 +51,11 @@ pub struct TenantOptions {
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
     /// Connections of the wild tenant that publish, and as many that send requests
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=1_000))]
     pub wild_connections: u32,
+    /// Big queries of the wild tenant, over a generator that gives as much as is taken
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub wild_big_queries: u32,
     /// Limits of the wild tenant, as in CREATE TENANT wild WITH (...); empty for none
     #[arg(long, default_value = LIMITS)]
     pub limits: String,
@@ -171,7 +174,8 @@ fn measure(options: &TenantOptions, progress: &mut impl FnMut(&str)) -> Result<[
     }
     for round in 1..=options.rounds {
         progress(&format!("round {round} of {}: a wild tenant beside it ...", options.rounds));
-        let wild = Wild::start(broker, &server.url(), &wild, options.wild_connections)?;
+        let counts = [options.wild_connections, options.wild_big_queries];
+        let wild = Wild::start(broker, &server.url(), &wild, counts)?;
         // It has used up what its buckets held.
         thread::sleep(WARM_UP);
         all[1].add(&send(options, broker, &quiet)?);

@@ -57,12 +57,28 @@ pub(super) struct Wild {
     counts: Arc<Counts>,
     closers: Vec<Box<dyn FnOnce() + Send>>,
     threads: Vec<JoinHandle<()>>,
+    /// The address of its statements, its token, and how many big queries it has.
+    big: (String, String, u32),
 }
 
 impl Wild {
-    /// Starts so many connections that publish, and as many that send requests.
-    pub(super) fn start(broker: SocketAddr, url: &str, token: &str, connections: u32) -> Result<Self, String> {
-        let mut wild = Self { counts: Arc::default(), closers: Vec::new(), threads: Vec::new() };
+    /// Starts so many connections that publish, and as many that send requests; and so many big queries.
+    pub(super) fn start(
+        broker: SocketAddr,
+        url: &str,
+        token: &str,
+        [connections, big_queries]: [u32; 2],
+    ) -> Result<Self, String> {
+        let big = (format!("{url}/api/v1/sql"), format!("Bearer {token}"), 0);
+        let mut wild = Self { counts: Arc::default(), closers: Vec::new(), threads: Vec::new(), big };
+        for number in 0..big_queries {
+            wild.sql(&format!(
+                "CREATE SOURCE bid{number} FROM 'nexmark:bid' WITH (rate => 0); CREATE SINK none{number} TO 'blackhole:'; \
+                 CREATE QUERY big{number} AS SELECT auction, count(*) AS n FROM bid{number} \
+                 GROUP BY auction, tumble(date_time, INTERVAL '1 second') INTO none{number}"
+            ))?;
+            wild.big.2 += 1;
+        }
         for number in 0..connections {
             let client = Client::connect(broker, token, &format!("wild-{number}"))?;
             wild.closers.push(Box::new(client.closer()?));
@@ -72,6 +88,12 @@ impl Wild {
             wild.threads.push(thread::spawn(move || ask(number, &url, &token, &counts)));
         }
         Ok(wild)
+    }
+
+    fn sql(&self, script: &str) -> Result<(), String> {
+        let (url, token, _) = &self.big;
+        let answer = ureq::post(url).header("authorization", token).send(script);
+        answer.map(drop).map_err(|error| format!("a statement of the wild tenant was refused: {error}"))
     }
 
     /// Ends it.
@@ -86,6 +108,9 @@ impl Wild {
         self.counts.is_over.store(true, Ordering::Release);
         // Who waits until it is read waits no longer.
         self.closers.drain(..).for_each(|close| close());
+        for number in 0..std::mem::take(&mut self.big.2) {
+            let _ = self.sql(&format!("DROP QUERY big{number}; DROP SINK none{number}; DROP SOURCE bid{number}"));
+        }
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
 }
