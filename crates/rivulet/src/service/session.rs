@@ -472,7 +472,11 @@ impl Session<'_> {
         let mut texts = self.auditor.as_ref().map(|_| StatementTexts::new(script));
         let mut declared = Vec::new();
         // One statement after the other: all of them may take a thousand times the memory of their text.
-        for (statement, position) in rivulet_sql::statements(script).map_while(Result::ok) {
+        let quota = self.access.as_ref().map(|access| access.quotas().of(self.permit.tenant()));
+        let statements = rivulet_sql::statements(script).map_while(Result::ok);
+        for (number, (statement, position)) in statements.enumerate() {
+            // A script counts as its statements.
+            quota.iter().for_each(|quota| quota.charge_requests(u64::from(number > 0)));
             let text = texts.as_mut().and_then(|texts| texts.at(position)).map(without_values);
             let text = text.as_deref();
             if let Statement::Account(account) = &statement {

@@ -700,7 +700,7 @@ fn commands_change_accounts_and_a_backup_has_them() {
     let backup = folder.path().join("all.backup");
     let backup = backup.to_str().expect("a path");
     assert!(!rivulet(&["backup", backup, "--server", &url], &url, ann).status.success());
-    out(&run(&["backup", backup, "--server", &url]));
+    out(&run(&["backup", backup]));
     out(&run(&["token", "rotate", id]));
     assert!(!rivulet(&["query", "show", "home-1"], &url, ann).status.success());
     out(&run(&["grant", "remove", "ann", "read,subscribe", "query", "home-%", "--tenant", "acme"]));

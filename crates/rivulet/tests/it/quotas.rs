@@ -342,6 +342,36 @@ fn requests_over_the_rate_are_answered_with_429_and_when_to_come_again() {
 }
 
 #[test]
+fn a_script_counts_as_its_statements() {
+    // A second is enough for no more than a few requests, however slow the machine is.
+    let fixture = Fixture::new("WITH (requests_per_second => 1)");
+    let script = "SHOW QUERIES;".repeat(1_000);
+    let answer = (0..50).map(|_| fixture.sql(&fixture.boss, &script)).find(|(status, _)| *status != 429);
+    let (status, answer) = answer.expect("a script is not refused for its length");
+    assert_eq!((status, answer["results"].as_array().map(Vec::len)), (200, Some(1_000)), "{answer}");
+    let (status, text) = fixture.sql(&fixture.boss, "SHOW QUERIES");
+    assert_eq!(status, 429, "{text}");
+    assert_eq!(fixture.sql(&fixture.admin, &script).0, 200, "another tenant has no limit");
+    assert_eq!(fixture.sql(&fixture.admin, &script).0, 200);
+}
+
+#[test]
+fn a_tenant_has_a_weight_which_is_no_limit() {
+    let fixture = Fixture::new("WITH (weight => 200)");
+    let weight = || {
+        let (_, answer) = ask(&fixture.server, &fixture.admin, "GET", "/api/v1/tenants", "");
+        let tenants = answer["limits"].as_array().expect("tenants").iter();
+        tenants.filter(|one| one["name"] == "acme").map(|one| one["limits"]["weight"].clone()).next()
+    };
+    assert_eq!(weight(), Some(json!({ "most": 200 })));
+    fixture.alter("weight => NULL");
+    assert_eq!(weight(), Some(json!({})));
+    for (weight, status) in [(0, 400), (10_000, 200), (10_001, 400)] {
+        assert_eq!(fixture.sql(&fixture.admin, &format!("ALTER TENANT acme SET (weight => {weight})")).0, status);
+    }
+}
+
+#[test]
 fn a_publisher_over_its_rate_is_slowed_down_loses_nothing_and_slows_down_nobody_else() {
     let fixture = Fixture::new("WITH (events_per_second => 100)").with_queries("");
     let mut one = fixture.client(&fixture.boss, "one");

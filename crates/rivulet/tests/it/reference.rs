@@ -34,6 +34,7 @@ fn example(key: &Key) -> String {
         (_, Kind::Switch | Kind::Count(..) | Kind::Dollars, Some(default)) => return default.to_owned(),
         (_, _, Some(default)) => default,
         (_, Kind::Switch, None) => return "true".to_owned(),
+        ("tenants.weight", ..) => return "200".to_owned(),
         (_, Kind::Count(least, _), None) => return (least + 1).to_string(),
         (_, Kind::Bytes(..), None) => "2 GiB",
         (_, Kind::TextByName, None) => return "{ acme = \"10.0.0.0/8\" }".to_owned(),
