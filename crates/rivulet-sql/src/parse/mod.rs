@@ -123,7 +123,7 @@ fn parse_tokens(
     quoted: Quoted,
 ) -> Result<Statement, SqlError> {
     let mut cursor = Cursor::new(tokens, statement.end);
-    if query::begins_query(cursor.peek()) || cursor.is_word("insert") {
+    if query::begins_query(cursor.peek()) || *cursor.peek() == Token::LParen || cursor.is_word("insert") {
         return Ok(Statement::RunQuery(query::select_or_insert(&mut cursor, statement.text)?));
     }
     let Some(first) = FIRST_WORDS.iter().position(|word| cursor.eat_word(word)) else {
@@ -341,7 +341,8 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
 
 fn explain(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) -> Result<Statement, SqlError> {
     let analyze = cursor.eat_word("analyze");
-    if analyze || query::begins_query(cursor.peek()) || cursor.is_word("insert") {
+    let is_query = query::begins_query(cursor.peek()) || *cursor.peek() == Token::LParen;
+    if analyze || is_query || cursor.is_word("insert") {
         let query = query::select_or_insert(cursor, statement.text)?;
         return Ok(Statement::ExplainBigQuery { query, analyze });
     }

@@ -399,6 +399,13 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
 }
 
 #[test]
+fn a_select_may_be_in_parentheses() {
+    let union = "(SELECT k FROM a) UNION ALL (SELECT k FROM b)";
+    assert!(matches!(one(union), Statement::RunQuery(_)));
+    assert!(matches!(one(&format!("EXPLAIN {union}")), Statement::ExplainBigQuery { .. }));
+}
+
+#[test]
 fn statements_of_big_queries_are_read() {
     let Statement::CreateSource(source) = one("CREATE SOURCE IF NOT EXISTS `Bids` (price DOUBLE NOT NULL, ts TIMESTAMP(3),
         WATERMARK FOR ts AS ts - INTERVAL '4' SECOND) FROM 'kafka:bids' FORMAT JSON WITH (\"group\" => 'a', start => 'earliest')")
