@@ -70,7 +70,7 @@ pub use status::{
 /// The most requests in one call of [`Service::submit`].
 pub const SUBMIT_BATCH_MAX: usize = 8192;
 
-/// The most queries on one page of a list. The next page begins after the name of the last one.
+/// The most entries on one page of a list. The next page begins after the name of the last one.
 pub const QUERIES_PAGE_MAX: usize = 1000;
 
 /// The calls of the server; the engine implements them. They block: the API makes them on tokio's blocking pool.

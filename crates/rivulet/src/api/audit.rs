@@ -5,11 +5,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::{IntoParams, ToSchema};
 
-use super::call::{Authenticated, Parameters};
+use super::call::{Authenticated, Parameters, page_limit};
 use super::error::ApiError;
-
-/// The most entries of an answer.
-const ENTRIES_MAX: usize = 1_000;
 
 /// How many entries.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
@@ -44,10 +41,7 @@ pub(super) async fn show_audit(
     api: Authenticated,
     Parameters(AuditParameters { limit }): Parameters<AuditParameters>,
 ) -> Result<Json<AuditEntries>, ApiError> {
-    let limit = limit.unwrap_or(100);
-    if !(1..=ENTRIES_MAX).contains(&limit) {
-        return Err(ApiError::invalid(format!("limit is {limit}, expected 1 to {ENTRIES_MAX}")));
-    }
+    let limit = page_limit(limit)?;
     let entries = api.blocking(move |session| session.audit(limit)).await??;
     Ok(Json(AuditEntries { entries }))
 }

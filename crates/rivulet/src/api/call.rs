@@ -22,10 +22,15 @@ use super::cookies;
 use super::error::ApiError;
 use super::moments::Moments;
 use super::turns::Turns;
-use crate::service::{Access, AccountAnswer, Caller, Credentials, ErrorKind, Origin, Service, ServiceError, Session};
+use crate::service::{
+    Access, AccountAnswer, Caller, Credentials, ErrorKind, Origin, QUERIES_PAGE_MAX, Service, ServiceError, Session,
+};
 
 /// The largest body of a request that is read as a whole.
 const BODY_BYTES_MAX: usize = 4 << 20;
+
+/// Entries of a page unless the request says otherwise.
+const PAGE_LIMIT_DEFAULT: usize = 100;
 
 /// Calls of the service at a time; others wait.
 const CALLS_MAX: usize = 64;
@@ -489,6 +494,18 @@ impl<S: Send + Sync> FromRequestParts<S> for Name {
             Err(rejection) => Err(ApiError::invalid(rejection.body_text())),
         }
     }
+}
+
+/// How many entries a page has.
+///
+/// # Errors
+/// Outside of 1 to [`QUERIES_PAGE_MAX`].
+pub(super) fn page_limit(limit: Option<usize>) -> Result<usize, ApiError> {
+    let limit = limit.unwrap_or(PAGE_LIMIT_DEFAULT);
+    if !(1..=QUERIES_PAGE_MAX).contains(&limit) {
+        return Err(ApiError::invalid(format!("limit is {limit}, expected 1 to {QUERIES_PAGE_MAX}")));
+    }
+    Ok(limit)
 }
 
 /// The parameters behind the path of a request.

@@ -5,12 +5,8 @@ use rivulet_connectors::mqtt::{ClientFilter, ClientInfo};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::call::{Authenticated, Parameters};
+use super::call::{Authenticated, Parameters, page_limit};
 use super::error::ApiError;
-use crate::service::QUERIES_PAGE_MAX;
-
-/// Clients of a page unless the request says otherwise.
-const PAGE_LIMIT_DEFAULT: usize = 100;
 
 /// Which clients to list.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
@@ -86,10 +82,7 @@ pub(super) async fn list_clients(
     api: Authenticated,
     Parameters(ClientParameters { prefix, after, limit }): Parameters<ClientParameters>,
 ) -> Result<Json<ClientPage>, ApiError> {
-    let limit = limit.unwrap_or(PAGE_LIMIT_DEFAULT);
-    if !(1..=QUERIES_PAGE_MAX).contains(&limit) {
-        return Err(ApiError::invalid(format!("limit is {limit}, expected 1 to {QUERIES_PAGE_MAX}")));
-    }
+    let limit = page_limit(limit)?;
     let filter = ClientFilter { tenant: None, prefix, after, limit: limit + 1 };
     let mut found = api.blocking(move |session| session.clients(filter)).await??;
     let has_more = found.len() > limit;

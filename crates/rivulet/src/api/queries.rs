@@ -4,15 +4,12 @@ use axum::Json;
 use axum::body::Body;
 use axum::http::StatusCode;
 
-use crate::service::{QUERIES_PAGE_MAX, QueryChange, QueryFilter, QueryRequest, ServiceError, generated_name};
+use crate::service::{QueryChange, QueryFilter, QueryRequest, ServiceError, generated_name};
 
-use super::call::{Authenticated, Name, Parameters};
+use super::call::{Authenticated, Name, Parameters, page_limit};
 use super::error::ApiError;
 use super::submission::{parse, parse_change};
 use super::types::{self, ListParameters, QueryAltered, QueryCreated, QueryPage, QueryPatch, QuerySubmission};
-
-/// Queries of a page unless the request says otherwise.
-const PAGE_LIMIT_DEFAULT: usize = 100;
 
 /// Submit a query
 ///
@@ -56,11 +53,8 @@ pub(super) async fn list_queries(
     api: Authenticated,
     Parameters(ListParameters { application, like, label, after, limit }): Parameters<ListParameters>,
 ) -> Result<Json<QueryPage>, ApiError> {
-    let limit = limit.unwrap_or(PAGE_LIMIT_DEFAULT);
-    if !(1..=QUERIES_PAGE_MAX).contains(&limit) {
-        return Err(ApiError::invalid(format!("limit is {limit}, expected 1 to {QUERIES_PAGE_MAX}"))
-            .with_hint("the field next of a page is the after of the one that follows it"));
-    }
+    let limit = page_limit(limit)
+        .map_err(|error| error.with_hint("the field next of a page is the after of the one that follows it"))?;
     // One more than asked for shows whether there is a next page.
     let filter = QueryFilter { application, like, label, after, limit: limit + 1 };
     let mut found = api.blocking(move |session| session.queries(&filter)).await??;
