@@ -168,7 +168,7 @@ const FACTS: &[(&str, &str, Source)] = &[
     (APPLICATIONS, "or {1 MiB} wait", Constant(RECEIVERS, "SLOW_BYTES")),
     (APPLICATIONS, "and of all slow ones {64 MiB}", Constant(RECEIVERS, "SLOW_BYTES_ALL")),
     (APPLICATIONS, "requests or {4 MiB} do", Constant("rivulet-connectors/src/connector/http/sink.rs", "ROOM_BYTES")),
-    (APPLICATIONS, "`SHOW QUERIES` gives {100} rows", Constant("rivulet/src/api/queries.rs", "PAGE_LIMIT_DEFAULT")),
+    (APPLICATIONS, "`SHOW QUERIES` gives {100} rows", Constant(CALL, "PAGE_LIMIT_DEFAULT")),
     (APPLICATIONS, "up to {1,000}; `rivulet query list", Constant("rivulet/src/service.rs", "QUERIES_PAGE_MAX")),
     (
         APPLICATIONS,
