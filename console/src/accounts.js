@@ -101,10 +101,10 @@ export function Accounts({ me }) {
         { head: 'When', cell: (one) => html`<${Moment} ms=${Date.parse(one.time)} />` },
         { head: 'Who', cell: (one) => (one.user ? `${one.tenant} / ${one.user}` : '–') },
         { head: 'From', cell: (one) => `${one.door || 'this process'} ${one.address || ''}` },
-        { head: 'Did', cell: (one) => `${one.action} ${one.kind || ''} ${one.name || ''}${one.count ? ` (${count(one.count)} times)` : ''}` },
+        { head: 'Did', cell: (one) => `${one.action} ${one.kind || ''} ${one.name || ''}${one.count ? ` (${count(one.count)} of them)` : ''}${one.repeats ? `, ${count(one.repeats)} times more` : ''}` },
         { head: 'Statement', cell: (one) => html`<code>${one.statement || ''}</code>` },
-        { head: 'Permitted', help: 'whether somebody had the right; it may have failed all the same', cell: (one) => html`<${State} word=${one.allowed ? 'yes' : 'no'} tone=${one.allowed ? 'good' : 'bad'} />` },
-        { head: 'Why not', cell: (one) => one.why || '' },
+        { head: 'Outcome', help: 'refused: there was no right to it; failed: there was, and it could not be done', cell: (one) => html`<${State} word=${one.failed ? 'failed' : one.allowed ? 'done' : 'refused'} tone=${one.failed ? 'still' : one.allowed ? 'good' : 'bad'} />` },
+        { head: 'Why not', cell: (one) => one.why || (one.failed || '').replaceAll('_', ' ') },
       ]} />` : null}
       <button type="button" onClick=${audit.again}>Look again</button></section>`;
 }

@@ -50,6 +50,7 @@ fn run(bytes: &[u8]) {
         count: repeats,
         statement: Some(&recorded),
         refused: Some(&why),
+        failed: None,
     };
     let line = audit_line(&entry);
     assert!(line.len() <= LINE_BYTES_MAX, "{} bytes", line.len());

@@ -1,12 +1,15 @@
-//! The record of what callers do: JSON lines in files that are replaced by size.
+//! The record of what callers do: JSON lines in files that are replaced by size, in a folder for each tenant.
 //!
 //! What must hold: nobody waits for the disk. Entries wait in a bounded queue for a thread that writes them. Those for
-//! which there is no room, because the disk is full or too slow, are counted, and the log of the server tells it.
-//! Clients without credentials, of whom there may be any number, get one line for an address and minute. Texts of
-//! clients are cut, so that the queue takes a bounded amount of memory.
+//! which there is no room, because the disk is full or too slow, are counted, and the log of the server tells it. Texts
+//! of clients are cut, so that the queue takes a bounded amount of memory.
+//!
+//! Nobody pushes out the evidence about others. What was refused, failed or only looked at, and comes again in the same
+//! words, is counted for a minute; each change has a line. When the files take more than they may, the folder that takes the
+//! most loses its oldest file.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -24,11 +27,17 @@ use serde_json::{Map, Value, json};
 use super::token;
 use crate::catalog::OWNER_ONLY;
 use crate::config::AuditConfig;
-use crate::service::{Action, AuditEntry, Auditor, ErrorKind, LoginProof, Origin, ServiceError};
+use crate::service::{Action, AuditEntry, Auditor, Caller, ErrorKind, LoginProof, Origin, ServiceError, Tenant};
 use crate::times::at;
 
-/// The file that is written now. Those before it have the time at which they ended in their names.
+/// The file of a folder that is written now. Those before it have the time at which they ended in their names.
 const FILE_NAME: &str = "audit.jsonl";
+
+/// The folder with a folder for each tenant but the default one, whose files lie beside it.
+const TENANTS: &str = "tenants";
+
+/// The folder for logins that were refused.
+const LOGINS: &str = "logins";
 
 /// Entries that wait to be written. About 300 bytes each, and some KiB with the longest texts.
 const QUEUE_MAX: usize = 16_384;
@@ -39,17 +48,24 @@ const TEXT_CHARACTERS_MAX: usize = 500;
 /// How many may wait while changes are made, if none is to be without an entry: some are asked for at the same time.
 const QUEUE_ADMITS: usize = QUEUE_MAX - 1_024;
 
-/// How long clients without credentials are counted until a line tells of them.
+/// How long repeats are counted until a line tells of them.
 const COUNTED_FOR: Duration = Duration::from_secs(60);
 
-/// The most addresses of which they are counted one by one. Others are counted together.
-const ADDRESSES_MAX: usize = 1_024;
+/// The most entries of which repeats are counted. Others are written each time; of refused logins the address is left
+/// out then.
+const COUNTED_MAX: usize = 1_024;
+
+/// The most files that are open.
+const OPEN_MAX: usize = 64;
 
 /// How often the counts are looked at.
 const LOOK_PERIOD: Duration = Duration::from_secs(10);
 
-/// How much of the newest files is read for the last entries.
+/// How much of the newest files of a folder is read for the last entries.
 const READ_MAX: u64 = 1 << 20;
+
+/// How many folders are read for the last entries of all tenants: those that were written last.
+const FOLDERS_READ_MAX: usize = 16;
 
 /// How often a disk that fails is tried again.
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
@@ -58,10 +74,13 @@ const RETRY_PERIOD: Duration = Duration::from_secs(1);
 pub(crate) struct AuditLog {
     config: AuditConfig,
     /// `None` once it is closed.
-    queue: Mutex<Option<SyncSender<Vec<u8>>>>,
+    queue: Mutex<Option<SyncSender<Line>>>,
     state: Arc<State>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
+
+/// The folder of an entry below that of the audit, and its line.
+type Line = (String, Vec<u8>);
 
 #[derive(Default)]
 struct State {
@@ -70,48 +89,44 @@ struct State {
     is_closing: AtomicBool,
     /// How many entries are in the queue.
     queued: AtomicUsize,
-    anonymous: Mutex<Anonymous>,
+    repeats: Mutex<Repeats>,
 }
 
-impl State {
-    /// The lines about clients without credentials whose time is over, or about all of them.
-    fn counted(&self, all: bool) -> Vec<Vec<u8>> {
-        let counts = self.anonymous.lock().take(all).into_iter();
-        let line = |(origin, (count, refused))| {
-            let (caller, action, resource, statement) = (None, None, None, None);
-            audit_line(&AuditEntry { caller, origin, action, resource, count, statement, refused: Some(refused) })
-        };
-        counts.map(line).collect()
-    }
-}
-
-/// How many came from where, and why they were refused.
-type Counts = BTreeMap<Option<Origin>, (usize, &'static str)>;
-
-/// Clients without credentials that no line tells of yet.
+/// How often entries came again since their line, by folder and line without its time.
 #[derive(Default)]
-struct Anonymous {
+struct Repeats {
     /// When the first of them came.
     since: Option<Instant>,
-    counts: Counts,
+    counts: HashMap<(String, String), usize>,
 }
 
-impl Anonymous {
-    fn add(&mut self, origin: Option<Origin>, refused: &'static str) {
-        self.since.get_or_insert_with(Instant::now);
-        let mut origin = origin.map(|origin| Origin { address: origin.address.map(network), ..origin });
-        if self.counts.len() >= ADDRESSES_MAX && !self.counts.contains_key(&origin) {
-            origin = origin.map(|origin| Origin { address: None, ..origin });
-        }
-        self.counts.entry(origin).or_insert((0, refused)).0 += 1;
+impl Repeats {
+    /// Counts an entry if there is a line of it already.
+    fn has(&mut self, key: &(String, String)) -> bool {
+        self.counts.get_mut(key).is_some_and(|count| {
+            *count += 1;
+            true
+        })
     }
 
-    fn take(&mut self, all: bool) -> Counts {
-        if !all && self.since.is_none_or(|since| since.elapsed() < COUNTED_FOR) {
-            return Counts::new();
+    /// Has repeats of an entry counted that has its line now.
+    fn put(&mut self, key: (String, String)) {
+        self.since.get_or_insert_with(Instant::now);
+        self.counts.insert(key, 0);
+    }
+
+    fn is_full(&self) -> bool {
+        self.counts.len() >= COUNTED_MAX
+    }
+
+    /// The lines about what came again, once its minute is over or at the end.
+    fn take(&mut self, at_end: bool) -> Vec<Line> {
+        if !at_end && self.since.is_none_or(|since| since.elapsed() < COUNTED_FOR) {
+            return Vec::new();
         }
         self.since = None;
-        std::mem::take(&mut self.counts)
+        let again = self.counts.drain().filter(|(_, count)| *count > 0);
+        again.map(|((folder, fields), count)| (folder, dated(&fields, &format!(",\"repeats\":{count}")))).collect()
     }
 }
 
@@ -123,7 +138,7 @@ impl AuditLog {
     pub(crate) fn start(config: &AuditConfig) -> io::Result<Arc<Self>> {
         let (queue, entries) = sync_channel(QUEUE_MAX);
         let state = Arc::<State>::default();
-        let mut writer = Writer { config: config.clone(), state: state.clone(), file: None };
+        let mut writer = Writer { config: config.clone(), state: state.clone(), folders: None };
         let thread = std::thread::Builder::new().name("rivulet-audit".into()).spawn(move || writer.run(&entries))?;
         let (queue, thread) = (Mutex::new(Some(queue)), Mutex::new(Some(thread)));
         Ok(Arc::new(Self { config: config.clone(), queue, state, thread }))
@@ -146,12 +161,27 @@ impl Auditor for AuditLog {
         if is_look && entry.refused.is_none() && !self.config.reads {
             return;
         }
-        let line = audit_line(entry);
+        let is_counted = is_look || entry.refused.is_some() || entry.failed.is_some();
+        let key = (folder_of(entry.caller.map(Caller::tenant)), fields(entry));
+        let mut repeats = self.state.repeats.lock();
+        if is_counted && repeats.has(&key) {
+            return;
+        }
+        // Strangers may have any number of addresses.
+        if let (None, true, Some(Origin { address: Some(_), .. })) = (entry.caller, repeats.is_full(), entry.origin) {
+            drop(repeats);
+            let origin = entry.origin.map(|origin| Origin { address: None, ..origin });
+            return self.note(&AuditEntry { origin, ..*entry });
+        }
+        let line = (key.0.clone(), dated(&key.1, ""));
         let queue = self.queue.lock();
         self.state.queued.fetch_add(1, Ordering::Relaxed);
         let is_queued = queue.as_ref().is_some_and(|queue| queue.try_send(line).is_ok());
         if !is_queued {
             self.state.queued.fetch_sub(1, Ordering::Relaxed);
+        }
+        if is_queued && is_counted && (entry.caller.is_none() || !repeats.is_full()) {
+            repeats.put(key);
         }
         if !is_queued && self.state.lost.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::error!("entries of the audit are lost, because its files are not written as fast as they come");
@@ -159,7 +189,18 @@ impl Auditor for AuditLog {
     }
 
     fn note_anonymous(&self, origin: Option<Origin>, refused: &'static str) {
-        self.state.anonymous.lock().add(origin, refused);
+        let origin = origin.map(|origin| Origin { address: origin.address.map(network), ..origin });
+        let (caller, action, resource, statement) = (None, None, None, None);
+        self.note(&AuditEntry {
+            caller,
+            origin,
+            action,
+            resource,
+            count: 1,
+            statement,
+            refused: Some(refused),
+            failed: None,
+        });
     }
 
     fn admits_changes(&self) -> Result<(), ServiceError> {
@@ -185,53 +226,107 @@ impl Auditor for AuditLog {
         self.state.lost.load(Ordering::Relaxed)
     }
 
-    fn last(&self, tenant: Option<&str>, limit: usize) -> io::Result<Vec<Value>> {
-        // It may be gone by now, or not be there yet.
-        let open = |path: &Path| match File::open(path) {
-            Ok(file) => Ok(Some(file)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+    fn last(&self, tenant: Option<&Tenant>, limit: usize) -> io::Result<Vec<Value>> {
+        if let Some(tenant) = tenant {
+            return last_of(&self.config.folder.join(folder_of(Some(tenant))), limit);
+        }
+        // Those that were written last, first: what is older than enough entries of others is not read.
+        let written = |folder: PathBuf| {
+            let written_us = std::fs::metadata(folder.join(FILE_NAME)).map_or(0, |known| written_us(&known));
+            (at(written_us), folder)
         };
-        // Opened before the others are listed, of which it may be one a moment later.
-        let present = open(&self.config.folder.join(FILE_NAME))?;
-        let number = present.as_ref().map(|file| file.metadata().map(|known| known.ino())).transpose()?;
-        let (mut last, mut left) = (Vec::new(), READ_MAX);
-        let mut files = earlier_files(&self.config.folder)?;
-        let mut next = present;
-        loop {
-            let Some(mut file) = next.take() else {
-                let Some(path) = files.pop() else { break };
-                next = open(&path)?.filter(|file| file.metadata().map(|known| known.ino()).ok() != number);
-                continue;
-            };
-            let from = file.metadata()?.len().saturating_sub(left);
-            file.seek(SeekFrom::Start(from))?;
-            let mut text = Vec::new();
-            left -= file.take(left).read_to_end(&mut text)? as u64;
-            // The first line may be cut, and no JSON then.
-            let lines = text.rsplit(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
-            last.extend(lines.filter(|line: &Value| tenant.is_none_or(|tenant| line["tenant"] == tenant)));
-            if last.len() >= limit || left == 0 {
+        let mut folders: Vec<_> = folders(&self.config.folder)?.into_iter().map(written).collect();
+        folders.sort_by(|one, other| other.cmp(one));
+        let mut last: Vec<Value> = Vec::new();
+        for (written, folder) in folders.into_iter().take(FOLDERS_READ_MAX) {
+            if limit.checked_sub(1).and_then(|at| last.get(at)).is_some_and(|one| one["time"].as_str() > Some(&written))
+            {
                 break;
             }
+            last.extend(last_of(&folder, limit)?);
+            last.sort_by(|one, other| other["time"].as_str().cmp(&one["time"].as_str()));
         }
         last.truncate(limit);
         Ok(last)
     }
 }
 
-/// The line of an entry as it is written: JSON, with a line break behind it.
-pub fn audit_line(entry: &AuditEntry<'_>) -> Vec<u8> {
-    let mut line = line(entry).to_string().into_bytes();
-    line.push(b'\n');
-    line
+/// When a file was written, in microseconds since 1970.
+fn written_us(known: &std::fs::Metadata) -> i64 {
+    known.mtime().saturating_mul(1_000_000).saturating_add(known.mtime_nsec() / 1_000)
 }
 
-fn line(entry: &AuditEntry<'_>) -> Value {
+/// The folder of the entries of a tenant, or of those of no caller.
+fn folder_of(tenant: Option<&Tenant>) -> String {
+    match tenant {
+        None => LOGINS.to_owned(),
+        Some(tenant) if tenant.is_default() => String::new(),
+        Some(tenant) => format!("{TENANTS}/{}", tenant.file_name()),
+    }
+}
+
+/// All folders that have entries.
+fn folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let tenants = match std::fs::read_dir(folder.join(TENANTS)) {
+        Ok(tenants) => tenants.collect::<io::Result<Vec<_>>>()?,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error),
+    };
+    let of_tenants = tenants.into_iter().map(|tenant| tenant.path());
+    Ok([folder.to_owned(), folder.join(LOGINS)].into_iter().chain(of_tenants).collect())
+}
+
+/// The last entries of a folder, newest first.
+fn last_of(folder: &Path, limit: usize) -> io::Result<Vec<Value>> {
+    // It may be gone by now, or not be there yet.
+    let open = |path: &Path| match File::open(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    };
+    // Opened before the others are listed, of which it may be one a moment later.
+    let present = open(&folder.join(FILE_NAME))?;
+    let number = present.as_ref().map(|file| file.metadata().map(|known| known.ino())).transpose()?;
+    let (mut last, mut left) = (Vec::new(), READ_MAX);
+    let mut files = earlier_files(folder)?;
+    let mut next = present;
+    loop {
+        let Some(mut file) = next.take() else {
+            let Some(path) = files.pop() else { break };
+            next = open(&path)?.filter(|file| file.metadata().map(|known| known.ino()).ok() != number);
+            continue;
+        };
+        let from = file.metadata()?.len().saturating_sub(left);
+        file.seek(SeekFrom::Start(from))?;
+        let mut text = Vec::new();
+        left -= file.take(left).read_to_end(&mut text)? as u64;
+        // The first line may be cut, and no JSON then.
+        let lines = text.rsplit(|&byte| byte == b'\n').filter_map(|line| serde_json::from_slice(line).ok());
+        last.extend(lines.take(limit - last.len()));
+        if last.len() >= limit || left == 0 {
+            break;
+        }
+    }
+    Ok(last)
+}
+
+/// The line of an entry as it is written: JSON, with a line break behind it.
+pub fn audit_line(entry: &AuditEntry<'_>) -> Vec<u8> {
+    dated(&fields(entry), "")
+}
+
+/// The line with these fields, which are a JSON object, with the present time in front and more at the end.
+fn dated(fields: &str, more: &str) -> Vec<u8> {
     let now_us = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_micros());
+    let time = at(i64::try_from(now_us).unwrap_or(i64::MAX));
+    let fields = fields.strip_prefix('{').and_then(|fields| fields.strip_suffix('}')).unwrap_or(fields);
+    format!("{{\"time\":\"{time}\",{fields}{more}}}\n").into_bytes()
+}
+
+/// The entry as JSON, without its time.
+fn fields(entry: &AuditEntry<'_>) -> String {
     let mut line = Map::new();
     let mut put = |name: &str, value: Value| drop(line.insert(name.to_owned(), value));
-    put("time", json!(at(i64::try_from(now_us).unwrap_or(i64::MAX))));
     if let Some(caller) = entry.caller {
         put("tenant", json!(caller.tenant().as_str()));
         put("user", json!(caller.name()));
@@ -274,7 +369,10 @@ fn line(entry: &AuditEntry<'_>) -> Value {
     if let Some(why) = entry.refused {
         put("why", json!(cut(why)));
     }
-    Value::Object(line)
+    if let Some(kind) = entry.failed {
+        put("failed", json!(kind.name()));
+    }
+    Value::Object(line).to_string()
 }
 
 /// The text, or the begin of a long one.
@@ -307,17 +405,26 @@ fn earlier_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
 struct Writer {
     config: AuditConfig,
     state: Arc<State>,
-    /// The file, and how many bytes it has.
-    file: Option<(File, u64)>,
+    /// `None` until the disk was looked at.
+    folders: Option<Folders>,
+}
+
+/// What the folders have on disk.
+#[derive(Default)]
+struct Folders {
+    /// How many bytes the files of each folder have.
+    bytes: BTreeMap<String, u64>,
+    /// The files that are written, as far as they are open, and how many bytes they have.
+    open: HashMap<String, (File, u64)>,
 }
 
 impl Writer {
-    fn run(&mut self, entries: &Receiver<Vec<u8>>) {
-        let mut waiting: VecDeque<Vec<u8>> = VecDeque::new();
+    fn run(&mut self, entries: &Receiver<Line>) {
+        let mut waiting: VecDeque<Line> = VecDeque::new();
         let mut has_ended = false;
         loop {
             if waiting.is_empty() {
-                waiting.extend(self.state.counted(has_ended));
+                waiting.extend(self.state.repeats.lock().take(has_ended));
             }
             let Some(next) = waiting.front() else {
                 if has_ended {
@@ -340,13 +447,13 @@ impl Writer {
                 }
                 continue;
             };
-            self.file = None;
+            self.folders = None;
             if !self.state.is_failing.swap(true, Ordering::AcqRel) {
                 let folder = self.config.folder.display();
                 tracing::error!("the audit in {folder} is not written, and entries are lost if that lasts: {error}");
             }
             if self.state.is_closing.load(Ordering::Acquire) {
-                let left = waiting.len() + entries.try_iter().count() + self.state.counted(true).len();
+                let left = waiting.len() + entries.try_iter().count() + self.state.repeats.lock().take(true).len();
                 self.state.lost.fetch_add(left as u64, Ordering::Relaxed);
                 return;
             }
@@ -355,44 +462,89 @@ impl Writer {
         }
     }
 
-    fn write(&mut self, line: &[u8]) -> io::Result<()> {
-        let path = self.config.folder.join(FILE_NAME);
-        let is_full = |bytes: u64| bytes > 0 && bytes + line.len() as u64 > self.config.file_bytes_max;
-        if self.file.as_ref().is_some_and(|(_, bytes)| is_full(*bytes)) {
-            self.file = None;
-            self.replace(&path)?;
+    fn write(&mut self, (folder, line): &Line) -> io::Result<()> {
+        let Self { config, folders, .. } = self;
+        let folders = match folders {
+            Some(folders) => folders,
+            None => folders.insert(Folders::of(&config.folder)?),
+        };
+        let path = config.folder.join(folder);
+        let len = line.len() as u64;
+        let all_max = config.file_bytes_max.saturating_mul(config.files_max as u64);
+        *folders.bytes.entry(folder.clone()).or_default() += len;
+        // Half of a share, so that a folder that loses a file keeps another.
+        let file_max = config.file_bytes_max.min(all_max / folders.bytes.len() as u64 / 2);
+        if folders.open.get(folder).is_some_and(|(_, bytes)| *bytes > 0 && bytes + len > file_max) {
+            folders.open.remove(folder);
+            end_file(&path)?;
         }
-        if self.file.is_none() {
-            std::fs::create_dir_all(&self.config.folder)?;
-            let file = OpenOptions::new().create(true).append(true).mode(OWNER_ONLY).open(&path)?;
+        folders.make_room(&config.folder, all_max)?;
+        if !folders.open.contains_key(folder) {
+            if folders.open.len() >= OPEN_MAX {
+                folders.open.clear();
+            }
+            std::fs::create_dir_all(&path)?;
+            let path = path.join(FILE_NAME);
+            let file = OpenOptions::new().create(true).append(true).mode(OWNER_ONLY).open(path)?;
             let bytes = file.metadata()?.len();
-            self.file = Some((file, bytes));
+            folders.open.insert(folder.clone(), (file, bytes));
         }
-        let Some((file, bytes)) = &mut self.file else { return Ok(()) };
+        let Some((file, bytes)) = folders.open.get_mut(folder) else { return Ok(()) };
         let before = *bytes;
         // A line that is written in part is taken back, so that every line is whole.
         file.write_all(line).inspect_err(|_| drop(file.set_len(before)))?;
-        *bytes += line.len() as u64;
+        *bytes += len;
         Ok(())
     }
+}
 
-    /// Gives the present file a name of its own, and removes the oldest files.
-    fn replace(&self, path: &Path) -> io::Result<()> {
-        let now_ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis());
-        let named = |number: u128| self.config.folder.join(format!("audit-{number:015}.jsonl"));
-        let free = (now_ms..).map(named).find(|name| !name.exists()).expect("some name is free");
-        std::fs::rename(path, free)?;
-        let files = earlier_files(&self.config.folder)?;
-        let kept = self.config.files_max.saturating_sub(1);
-        let surplus = files.len().saturating_sub(kept);
-        files[..surplus].iter().try_for_each(std::fs::remove_file)
+impl Folders {
+    /// What is on disk.
+    fn of(folder: &Path) -> io::Result<Self> {
+        let mut found = Self::default();
+        for path in folders(folder)? {
+            let mut bytes = 0;
+            for file in earlier_files(&path)?.into_iter().chain([path.join(FILE_NAME)]) {
+                bytes += std::fs::metadata(file).map_or(0, |known| known.len());
+            }
+            let name = path.strip_prefix(folder).unwrap_or(&path).to_string_lossy().into_owned();
+            found.bytes.insert(name, bytes);
+        }
+        found.bytes.retain(|_, bytes| *bytes > 0);
+        Ok(found)
     }
+
+    /// Removes the oldest file of the folder that has the most bytes, until no more than those are left.
+    fn make_room(&mut self, folder: &Path, bytes_max: u64) -> io::Result<()> {
+        while self.bytes.values().sum::<u64>() > bytes_max {
+            let Some((name, bytes)) = self.bytes.iter_mut().max_by_key(|(_, bytes)| **bytes) else { break };
+            let path = folder.join(name);
+            let mut files = earlier_files(&path)?;
+            if files.is_empty() {
+                self.open.remove(name);
+                end_file(&path)?;
+                files = earlier_files(&path)?;
+            }
+            let Some(oldest) = files.first() else { break };
+            let removed = std::fs::metadata(oldest)?.len();
+            std::fs::remove_file(oldest)?;
+            *bytes = bytes.saturating_sub(removed);
+        }
+        Ok(())
+    }
+}
+
+/// Gives the present file of a folder a name of its own.
+fn end_file(folder: &Path) -> io::Result<()> {
+    let now_ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_millis());
+    let named = |number: u128| folder.join(format!("audit-{number:015}.jsonl"));
+    let free = (now_ms..).map(named).find(|name| !name.exists()).expect("some name is free");
+    std::fs::rename(folder.join(FILE_NAME), free)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::service::Caller;
 
     fn entry(caller: &Caller) -> AuditEntry<'_> {
         AuditEntry {
@@ -403,6 +555,7 @@ mod tests {
             count: 1,
             statement: Some("DROP QUERY q"),
             refused: None,
+            failed: None,
         }
     }
 
@@ -420,22 +573,20 @@ mod tests {
 
     fn files(folder: &Path) -> Vec<String> {
         let names = std::fs::read_dir(folder).into_iter().flatten();
-        let mut names: Vec<String> =
-            names.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned())).collect();
+        let names = names.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned()));
+        let mut names: Vec<String> = names.filter(|name| name.ends_with(".jsonl")).collect();
         names.sort();
         names
     }
 
+    fn config(folder: &Path, file_bytes_max: u64) -> AuditConfig {
+        AuditConfig { folder: folder.join("audit"), reads: false, file_bytes_max, files_max: 3, required: true }
+    }
+
     #[test]
-    fn files_are_replaced_by_size_and_so_many_are_kept() {
+    fn files_are_replaced_by_size_and_so_many_bytes_are_kept() {
         let folder = tempfile::tempdir().unwrap();
-        let config = AuditConfig {
-            folder: folder.path().join("audit"),
-            reads: false,
-            file_bytes_max: 1_000,
-            files_max: 3,
-            required: true,
-        };
+        let config = config(folder.path(), 1_000);
         let caller = Caller::new("acme", "ann");
         let log = AuditLog::start(&config).unwrap();
         log.note(&AuditEntry { action: Some(Action::Read), ..entry(&caller) });
@@ -444,16 +595,19 @@ mod tests {
         }
         assert!(log.admits_changes().is_ok());
         log.close();
-        let names = files(&config.folder);
-        assert_eq!((names.len(), names.last().map(String::as_str)), (3, Some(FILE_NAME)), "{names:?}");
-        let ([all, few], none) = ([1_000, 2].map(|limit| log.last(None, limit).unwrap()), log.last(Some("zoo"), 9));
+        let (acme, zoo) = (Tenant::new("acme"), Tenant::new("zoo"));
+        let own = config.folder.join(folder_of(Some(&acme)));
+        let names = files(&own);
+        assert_eq!(names.last().map(String::as_str), Some(FILE_NAME), "{names:?}");
+        let ([all, few], none) = ([1_000, 2].map(|limit| log.last(None, limit).unwrap()), log.last(Some(&zoo), 9));
         assert_eq!((few, none.unwrap()), (all[..2].to_vec(), Vec::new()));
         assert!(all.is_sorted_by(|one, other| one["time"].as_str() >= other["time"].as_str()));
-        assert_eq!(log.last(Some("acme"), 1_000).unwrap(), all);
-        let mut lines = 0;
+        assert_eq!(log.last(Some(&acme), 1_000).unwrap(), all);
+        let (mut lines, mut bytes) = (0, 0);
         for name in names {
-            let text = std::fs::read_to_string(config.folder.join(name)).unwrap();
+            let text = std::fs::read_to_string(own.join(name)).unwrap();
             assert!(text.len() <= 1_000);
+            bytes += text.len();
             for line in text.lines() {
                 let line: Value = serde_json::from_str(line).unwrap();
                 assert_eq!(
@@ -464,9 +618,60 @@ mod tests {
                 lines += 1;
             }
         }
-        assert!((10..100).contains(&lines), "{lines}");
+        assert!((2_000..=3_000).contains(&bytes), "{bytes}");
+        assert!((10..100).contains(&lines), "each change has a line: {lines}");
         assert_eq!(all.len(), lines);
         assert_eq!(log.lost(), 0);
+    }
+
+    #[test]
+    fn who_does_much_pushes_out_nobodys_evidence_but_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = config(folder.path(), 2_000);
+        let callers = [Caller::new("default", "root"), Caller::new("acme", "ann"), Caller::new("zoo", "bob")];
+        // Restarted between, so that what is there already counts too.
+        for round in 0..3 {
+            let log = AuditLog::start(&config).unwrap();
+            if round == 0 {
+                callers.iter().for_each(|caller| log.note(&entry(caller)));
+                log.note_anonymous(None, "none");
+            }
+            (0..200).for_each(|_| log.note(&entry(&callers[2])));
+            log.close();
+            assert_eq!(log.lost(), 0);
+        }
+        let log = AuditLog::start(&config).unwrap();
+        let of = |tenant: &str| log.last(Some(&Tenant::new(tenant)), 1_000).unwrap();
+        assert_eq!((of("default").len(), of("acme").len()), (1, 1));
+        assert!(of("zoo").len() > 10, "{:?}", of("zoo"));
+        let found = Folders::of(&config.folder).unwrap();
+        assert_eq!(found.bytes.len(), 4, "{:?}", found.bytes);
+        assert!(found.bytes.values().sum::<u64>() <= 6_000, "{:?}", found.bytes);
+        let all = log.last(None, 1_000).unwrap();
+        assert_eq!(all.len(), of("zoo").len() + 3);
+        // With more folders each has less, and those that had more lose first, the file that is written too.
+        for number in 0..20 {
+            log.note(&entry(&Caller::new(&format!("t{number}"), "eve")));
+        }
+        log.close();
+        let found = Folders::of(&config.folder).unwrap();
+        assert!(found.bytes.values().sum::<u64>() <= 6_000, "{:?}", found.bytes);
+        assert_eq!(log.last(Some(&Tenant::new("t19")), 9).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_is_refused_again_is_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = AuditLog::start(&config(folder.path(), 1 << 20)).unwrap();
+        let (ann, acme) = (Caller::new("acme", "ann"), Tenant::new("acme"));
+        (0..5_000).for_each(|_| log.note(&AuditEntry { refused: Some("no right"), ..entry(&ann) }));
+        log.note(&AuditEntry { refused: Some("no right"), ..entry(&Caller::new("acme", "bob")) });
+        log.close();
+        let last = log.last(Some(&acme), 10).unwrap();
+        let shown: Vec<(&Value, &Value)> = last.iter().map(|line| (&line["user"], &line["repeats"])).collect();
+        let (ann, bob) = (&json!("ann"), &json!("bob"));
+        assert_eq!(shown, [(ann, &json!(4_999)), (bob, &Value::Null), (ann, &Value::Null)], "newest first");
+        assert!(last.iter().all(|line| line["statement"] == "DROP QUERY q" && line["time"].is_string()), "{last:?}");
     }
 
     #[test]
@@ -475,9 +680,8 @@ mod tests {
         let blocked = folder.path().join("audit");
         // A file where the folder should be.
         std::fs::write(&blocked, "").unwrap();
-        let config =
-            AuditConfig { folder: blocked.clone(), reads: false, file_bytes_max: 1_000, files_max: 3, required: true };
-        let caller = Caller::new("acme", "ann");
+        let config = config(folder.path(), 1_000);
+        let caller = Caller::new("default", "ann");
         let log = AuditLog::start(&config).unwrap();
         log.note(&entry(&caller));
         let begun = std::time::Instant::now();
@@ -497,35 +701,33 @@ mod tests {
     }
 
     #[test]
-    fn clients_without_credentials_get_one_line_for_an_address() {
+    fn clients_without_credentials_get_a_line_for_an_address() {
         let folder = tempfile::tempdir().unwrap();
-        let config = AuditConfig {
-            folder: folder.path().to_owned(),
-            reads: false,
-            file_bytes_max: 1 << 20,
-            files_max: 3,
-            required: true,
-        };
+        let config = config(folder.path(), 1 << 20);
         let log = AuditLog::start(&config).unwrap();
         let origin =
             |number: u32| Some(Origin { address: Some(std::net::Ipv4Addr::from(number).into()), door: "http" });
         (0..1_000).for_each(|_| log.note_anonymous(origin(7), "none"));
         log.note_anonymous(origin(8), "none");
         assert!(log.admits_changes().is_ok());
+        // Beyond so many addresses the others are one line together.
+        (100..5_100).for_each(|number| log.note_anonymous(origin(number), "none"));
+        assert!(log.state.repeats.lock().take(false).is_empty(), "the minute is not over");
         log.state.queued.store(QUEUE_MAX, Ordering::Relaxed);
         let refused = log.admits_changes().unwrap_err();
         assert!(refused.message.contains("as fast as it comes"), "{refused:?}");
         log.close();
-        let text = std::fs::read_to_string(config.folder.join(FILE_NAME)).unwrap();
+        assert_eq!(log.lost(), 0);
+        let text = std::fs::read_to_string(config.folder.join(LOGINS).join(FILE_NAME)).unwrap();
         let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(lines.len(), 2, "{text}");
-        assert_eq!((&lines[0]["address"], &lines[0]["count"]), (&json!("0.0.0.7"), &json!(1_000)));
-        assert_eq!((&lines[1]["address"], &lines[1]["count"]), (&json!("0.0.0.8"), &Value::Null));
-        let mut anonymous = Anonymous::default();
-        (0..5_000).for_each(|number| anonymous.add(origin(number), "none"));
-        assert!(anonymous.take(false).is_empty(), "the minute is not over");
-        let counts = anonymous.take(true);
-        assert_eq!(counts.len(), ADDRESSES_MAX + 1);
-        assert_eq!(counts.values().map(|(count, _)| count).sum::<usize>(), 5_000);
+        let repeats = |address: Value| {
+            let found = lines.iter().filter(|line| line["address"] == address);
+            found.map(|line| line["repeats"].as_u64()).collect::<Vec<_>>()
+        };
+        assert_eq!(repeats(json!("0.0.0.7")), [None, Some(999)]);
+        assert_eq!(repeats(json!("0.0.0.8")), [None]);
+        let others = 5_000 - (COUNTED_MAX as u64 - 2);
+        assert_eq!(repeats(Value::Null), [None, Some(others - 1)]);
+        assert_eq!(lines.len(), COUNTED_MAX + 3);
     }
 }

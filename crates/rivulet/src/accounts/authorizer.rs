@@ -30,7 +30,7 @@ impl Accounts {
         let now_s = now_s();
         if token.login.has_ended() || token.login.is_expired_at(now_s) {
             let hint = "the token has expired; ask an administrator for another, or have it rotated before it ends";
-            return Err(Refused::with_hint(hint));
+            return Err(Refused { user: Some(token.user.in_log()), ..Refused::with_hint(hint) });
         }
         token.login.last_used_s.store(now_s, Ordering::Relaxed);
         Ok(Caller::logged_in(token.user, Login { rights, token: token.login }))

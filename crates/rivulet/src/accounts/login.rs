@@ -26,11 +26,12 @@ impl Accounts {
             return Err(Refused::default());
         }
         let user = FullName::from_login(name);
+        let known_user = || self.known.read().users.contains_key(&user).then(|| user.in_log());
         let address = credentials.origin.and_then(|origin| origin.address);
         if let Some(wait) = self.passwords.must_wait(&user, address) {
             let seconds = wait.as_secs() + 1;
             let hint = format!("none is looked at for {seconds} s; a token of the user is looked at all the same");
-            return Err(Refused { hint: Some(hint), wait: Some(wait) });
+            return Err(Refused { hint: Some(hint), wait: Some(wait), user: known_user() });
         }
         let saved = self.known.read().users.get(&user).and_then(|user| user.record.password.clone());
         let is_right = self.passwords.is_right(given, saved.as_deref());
@@ -41,10 +42,11 @@ impl Accounts {
             found.and_then(|user| Some(Login { rights: user.rights.clone(), token: user.password.clone()? }))
         };
         let Some(login) = login else {
+            let named = known_user();
             self.passwords.note_wrong(user, saved.is_some());
             let hint = "the user name or the password is wrong; a user of another tenant than the default one is named \
                         with it";
-            return Err(Refused::with_hint(hint));
+            return Err(Refused { user: named, ..Refused::with_hint(hint) });
         };
         self.passwords.note_right(&user, address);
         Ok(Caller::logged_in(user, login))

@@ -30,8 +30,8 @@ pub(super) struct AuditEntries {
 
 /// What callers did last
 ///
-/// For who administers accounts: of the own tenant, and of all for the default tenant. The newest files of the audit
-/// are read, a MiB at most.
+/// For who administers accounts: of the own tenant, and of all for the default tenant. Of each tenant the newest files
+/// are read, a MiB at most; of all, those of the 16 that were written last.
 #[utoipa::path(
     get, path = "/api/v1/audit", tag = "accounts",
     params(AuditParameters),

@@ -229,7 +229,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "audit.folder", kind: Kind::Path, default: None, help: "where the audit's files are; the folder audit of the data folder by default" },
     Key { name: "audit.reads", kind: Kind::Switch, default: Some("false"), help: "whether reads, accepted logins and subscriptions are recorded too" },
     Key { name: "audit.file_bytes_max", kind: Kind::Bytes(64 * KIB, 64 * GIB), default: Some("64 MiB"), help: "most bytes of a file of the audit; then another one begins" },
-    Key { name: "audit.files_max", kind: Kind::Count(1, 10_000), default: Some("10"), help: "most files of the audit; the oldest is removed for a new one" },
+    Key { name: "audit.files_max", kind: Kind::Count(1, 10_000), default: Some("10"), help: "all files of the audit take so many times audit.file_bytes_max; the tenant that has most of it loses its oldest file" },
     Key { name: "audit.required", kind: Kind::Switch, default: Some("false"), help: "whether changes are refused while the audit cannot be written" },
     Key { name: "tenants.applications", kind: Kind::Count(0, LIMIT), default: None, help: "most applications of a tenant; this and the other limits below tenants are those of tenants, other than the default one, that have none of their own (ALTER TENANT)" },
     Key { name: "tenants.queries", kind: Kind::Count(0, LIMIT), default: None, help: "most queries of applications" },

@@ -7,7 +7,6 @@
 //! for all.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -203,7 +202,7 @@ impl Permitted {
         let data_dir = &self.config.data_dir;
         match tenant.is_default() {
             true => data_dir.join(FILES),
-            false => data_dir.join(TENANTS).join(as_file_name(tenant)).join(FILES),
+            false => data_dir.join(TENANTS).join(tenant.file_name()).join(FILES),
         }
     }
 
@@ -233,23 +232,9 @@ impl Permitted {
 /// A folder of `files.allow`, for a tenant.
 fn of_tenant(path: &Path, tenant: &Tenant) -> PathBuf {
     match path.to_str().filter(|path| path.contains(TENANT)) {
-        Some(path) => path.replace(TENANT, &as_file_name(tenant)).into(),
+        Some(path) => path.replace(TENANT, &tenant.file_name()).into(),
         None => path.to_owned(),
     }
-}
-
-/// A tenant's name as the name of a folder. Different tenants have different folders, also where names of files ignore
-/// case, and none leads out of its folder.
-fn as_file_name(tenant: &Tenant) -> String {
-    let mut name = String::new();
-    for byte in tenant.as_str().bytes() {
-        match byte {
-            b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => name.push(char::from(byte)),
-            // Writing to a text does not fail.
-            _ => _ = write!(name, "%{byte:02x}"),
-        }
-    }
-    if name.is_empty() { "%".to_owned() } else { name }
 }
 
 #[cfg(test)]
@@ -258,14 +243,6 @@ mod tests {
 
     #[test]
     fn a_folder_of_a_tenant_is_its_own() {
-        let name = |tenant: &str| as_file_name(&Tenant::new(tenant));
-        assert_eq!(name("acme-2_x"), "acme-2_x");
-        let names = ["..", ".", "", "a/b", "a%2fb", "A", "a", "\0", "%", "%25"].map(name);
-        for (number, one) in names.iter().enumerate() {
-            let path = Path::new(one);
-            assert_eq!(path.file_name().and_then(|name| name.to_str()), Some(one.as_str()), "{one}");
-            assert!(!names[..number].contains(one) && one.to_lowercase() == *one, "{one}");
-        }
         let path = |path: &str| of_tenant(Path::new(path), &Tenant::new("a/b"));
         assert_eq!(path("/srv/{tenant}/in"), Path::new("/srv/a%2fb/in"));
         assert_eq!(path("/srv/all"), Path::new("/srv/all"));

@@ -70,12 +70,14 @@ pub struct Refused {
     pub hint: Option<String>,
     /// The credentials were not looked at, because wrong ones were given too often. They are after this time.
     pub wait: Option<Duration>,
+    /// The user whose credentials were wrong, for the record and not for the client; `None` if there is no such user.
+    pub user: Option<String>,
 }
 
 impl Refused {
     /// A refusal with what to do about it.
     pub fn with_hint(hint: impl Into<String>) -> Self {
-        Self { hint: Some(hint.into()), wait: None }
+        Self { hint: Some(hint.into()), ..Self::default() }
     }
 }
 
@@ -246,10 +248,14 @@ impl Access {
         self.auditor.as_ref().map_or(0, |auditor| auditor.lost())
     }
 
-    fn note_login(&self, caller: Option<&Caller>, origin: Option<Origin>, refused: Option<&str>) {
+    /// Has a login recorded, or that one was refused, with the user whose credentials were wrong.
+    fn note_login(&self, caller: Option<&Caller>, origin: Option<Origin>, refused: Option<(&str, Option<&str>)>) {
         if let Some(auditor) = self.auditor() {
-            let (action, resource, statement) = (None, None, None);
-            auditor.note(&AuditEntry { caller, origin, action, resource, count: 1, statement, refused });
+            let (action, statement, failed) = (None, None, None);
+            let user = refused.and_then(|(_, user)| user);
+            let resource = user.map(|user| Resource { kind: ResourceKind::User, name: Some(user) });
+            let refused = refused.map(|(why, _)| why);
+            auditor.note(&AuditEntry { caller, origin, action, resource, count: 1, statement, refused, failed });
         }
     }
 
@@ -294,7 +300,7 @@ impl Access {
     }
 
     /// Records what was done with a token of its caller, who needs no right for that.
-    fn note_own_token(&self, caller: &Caller, origin: Option<Origin>, statement: &str, refused: Option<&ServiceError>) {
+    fn note_own_token(&self, caller: &Caller, origin: Option<Origin>, statement: &str, error: Option<&ServiceError>) {
         let Some(auditor) = self.auditor() else { return };
         auditor.note(&AuditEntry {
             caller: Some(caller),
@@ -303,7 +309,8 @@ impl Access {
             resource: Some(Resource { kind: ResourceKind::User, name: Some(caller.name()) }),
             count: 1,
             statement: Some(statement),
-            refused: refused.map(|error| error.message.as_str()),
+            refused: None,
+            failed: error.map(|error| error.kind),
         });
     }
 
@@ -337,7 +344,7 @@ impl Access {
             };
             match (credentials.secret, self.auditor()) {
                 (None, Some(auditor)) => auditor.note_anonymous(credentials.origin, message),
-                _ => self.note_login(None, credentials.origin, Some(message)),
+                _ => self.note_login(None, credentials.origin, Some((message, refused.user.as_deref()))),
             }
             let hint = match is_link {
                 true => {
@@ -407,6 +414,7 @@ impl Access {
                 count: 1,
                 statement: None,
                 refused: Some(why),
+                failed: None,
             });
         }
     }

@@ -5,10 +5,11 @@ use std::{fmt, io};
 use serde_json::Value;
 
 use super::caller::{Caller, Origin};
-use super::error::ServiceError;
+use super::error::{ErrorKind, ServiceError};
+use super::names::Tenant;
 use super::resource::{Action, Resource};
 
-/// One thing that somebody did, or was refused.
+/// One thing that somebody did or tried to do, or was refused.
 #[derive(Clone, Copy, Debug)]
 pub struct AuditEntry<'a> {
     /// Who; `None` if a login was refused.
@@ -25,6 +26,8 @@ pub struct AuditEntry<'a> {
     pub statement: Option<&'a str>,
     /// Why it was refused; `None` if it was allowed.
     pub refused: Option<&'a str>,
+    /// What kind of error came of what was allowed; `None` if it was done. The error's message may quote values.
+    pub failed: Option<ErrorKind>,
 }
 
 /// Keeps a record of what callers do.
@@ -49,7 +52,7 @@ pub trait Auditor: Send + Sync + 'static {
     ///
     /// # Errors
     /// They cannot be read.
-    fn last(&self, tenant: Option<&str>, limit: usize) -> io::Result<Vec<Value>> {
+    fn last(&self, tenant: Option<&Tenant>, limit: usize) -> io::Result<Vec<Value>> {
         let _ = (tenant, limit);
         Ok(Vec::new())
     }

@@ -4,7 +4,7 @@
 //! or the catalog determines the tenant, and is the key of every table of names from there on.
 
 use std::borrow::{Borrow, Cow};
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::{Arc, LazyLock};
 
 /// A space of names: that of the callers who belong to it. Cheap to clone.
@@ -50,6 +50,20 @@ impl Tenant {
     /// Whether it is the default tenant, which is neither typed nor shown.
     pub fn is_default(&self) -> bool {
         *self.0 == *DEFAULT
+    }
+
+    /// Its name as the name of a folder. Different tenants have different folders, also where names of files ignore
+    /// case, and none leads out of its folder.
+    pub(crate) fn file_name(&self) -> String {
+        let mut name = String::new();
+        for byte in self.0.bytes() {
+            match byte {
+                b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' => name.push(char::from(byte)),
+                // Writing to a text does not fail.
+                _ => _ = write!(name, "%{byte:02x}"),
+            }
+        }
+        if name.is_empty() { "%".to_owned() } else { name }
     }
 
     /// A name of this tenant.
@@ -145,6 +159,18 @@ mod tests {
         assert_eq!(Tenant::default().encode("floors"), "floors", "as before there were tenants");
         for damaged in ["\u{0}", "\u{0}4", "\u{0}9:acme", "\u{0}x:acme", "\u{0}2:aß", "\u{0}-1:a"] {
             assert_eq!(Tenant::decode(damaged), None, "{damaged:?}");
+        }
+    }
+
+    #[test]
+    fn a_folder_of_a_tenant_is_its_own() {
+        let name = |tenant: &str| Tenant::new(tenant).file_name();
+        assert_eq!(name("acme-2_x"), "acme-2_x");
+        let names = ["..", ".", "", "a/b", "a%2fb", "A", "a", "\0", "%", "%25"].map(name);
+        for (number, one) in names.iter().enumerate() {
+            let path = std::path::Path::new(one);
+            assert_eq!(path.file_name().and_then(|name| name.to_str()), Some(one.as_str()), "{one}");
+            assert!(!names[..number].contains(one) && one.to_lowercase() == *one, "{one}");
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rivulet_connectors::mqtt::{ClientFilter, ClientInfo};
 use rivulet_dataflow::QueryId;
-use rivulet_sql::{AccountStatement, StateWish, Statement, StatementTexts, UserName};
+use rivulet_sql::{AccountStatement, Name, StateWish, Statement, StatementTexts, UserName};
 use serde_json::Value;
 use tokio::sync::broadcast;
 
@@ -55,7 +55,11 @@ impl Session<'_> {
     /// of the statements, nothing of the script is run.
     pub fn execute(&self, script: &str) -> Vec<Result<StatementResult, ServiceError>> {
         match self.permit_script(script) {
-            Ok(permit) => self.service.execute(permit, script),
+            Ok(permit) => {
+                let results = self.service.execute(permit, script);
+                self.note_script(script, &results);
+                results
+            }
             Err(error) => vec![Err(error)],
         }
     }
@@ -72,7 +76,20 @@ impl Session<'_> {
             Code::Statement(sql) => self.permit_script(sql)?,
             Code::Of(kind, code) => self.permit_code(kind, code)?,
         };
-        self.service.create_application(permit, code, replaces)
+        let created = self.service.create_application(permit, code, replaces);
+        let text = match code {
+            Code::Statement(sql) => Some(sql),
+            Code::Of(rivulet_sql::SQL, code) => str::from_utf8(code).ok(),
+            Code::Of(..) => None,
+        };
+        match text {
+            Some(sql) => self.note_script(sql, std::slice::from_ref(&created)),
+            None => {
+                let name = created.as_ref().ok().map(|application| application.name.as_str());
+                self.note_done((Change, Application, name), None, created.as_ref().err());
+            }
+        }
+        created
     }
 
     /// See [`Service::secrets`].
@@ -82,27 +99,27 @@ impl Session<'_> {
 
     /// See [`Service::put_secret`].
     pub fn put_secret(&self, name: &str, value: String) -> Result<SecretInfo, ServiceError> {
-        self.service.put_secret(self.permit(Change, Secret, Some(name))?, name, value)
+        self.change((Change, Secret, Some(name)), |permit| self.service.put_secret(permit, name, value))
     }
 
     /// See [`Service::drop_secret`].
     pub fn drop_secret(&self, name: &str) -> Result<(), ServiceError> {
-        self.service.drop_secret(self.permit(Change, Secret, Some(name))?, name)
+        self.change((Change, Secret, Some(name)), |permit| self.service.drop_secret(permit, name))
     }
 
     /// See [`Service::create_table`].
     pub fn create_table(&self, sql: &str) -> Result<TableInfo, ServiceError> {
-        self.service.create_table(self.permit_script(sql)?, sql)
+        self.run(sql, |permit| self.service.create_table(permit, sql))
     }
 
     /// See [`Service::refresh_table`].
     pub fn refresh_table(&self, name: &str) -> Result<TableInfo, ServiceError> {
-        self.service.refresh_table(self.permit(Change, Table, Some(name))?, name)
+        self.change((Change, Table, Some(name)), |permit| self.service.refresh_table(permit, name))
     }
 
     /// See [`Service::drop_table`].
     pub fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
-        self.service.drop_table(self.permit(Change, Table, Some(name))?, name)
+        self.change((Change, Table, Some(name)), |permit| self.service.drop_table(permit, name))
     }
 
     /// See [`Service::tables`].
@@ -127,7 +144,8 @@ impl Session<'_> {
 
     /// See [`Service::drop_application`].
     pub fn drop_application(&self, name: &str, cascade: bool) -> Result<(), ServiceError> {
-        self.service.drop_application(self.permit(Change, Application, Some(name))?, name, cascade)
+        let what = (Change, Application, Some(name));
+        self.change(what, |permit| self.service.drop_application(permit, name, cascade))
     }
 
     /// See [`Service::explain`].
@@ -154,21 +172,24 @@ impl Session<'_> {
         let permits: Vec<Result<&Permit, ServiceError>> = requests.iter().map(permit).collect();
         let permitted = requests.iter().zip(&permits).filter(|(_, permit)| permit.is_ok());
         let permitted: Vec<R> = permitted.map(|(request, _)| *request).collect();
-        let refused = permits.iter().find_map(|permit| permit.as_ref().err());
-        // Of many, the first stands for all.
-        for (count, refused) in [(permitted.len(), None), (requests.len() - permitted.len(), refused)] {
-            if count > 0 {
-                let is_one = |permit: &Result<&Permit, ServiceError>| permit.is_ok() == refused.is_none();
-                let first =
-                    requests.iter().zip(&permits).find(|(_, permit)| is_one(permit)).map(|(request, _)| request);
-                let what = (Change, Query, first.and_then(&name_of));
-                self.note(what, count, None, refused);
-            }
-        }
         let answers = if permitted.is_empty() { Vec::new() } else { pass_on(&permitted) };
         let mut answers = answers.into_iter();
         let unanswered = || Err(ServiceError::new(ErrorKind::Internal, "the query was not answered"));
-        permits.into_iter().map(|permit| permit.and_then(|_| answers.next().unwrap_or_else(unanswered))).collect()
+        let are_allowed: Vec<bool> = permits.iter().map(Result::is_ok).collect();
+        let answers: Vec<Result<A, ServiceError>> =
+            permits.into_iter().map(|permit| permit.and_then(|_| answers.next().unwrap_or_else(unanswered))).collect();
+        // Of many that went the same way, the first stands for all.
+        for (is_allowed, is_done) in [(true, true), (true, false), (false, false)] {
+            let all = || requests.iter().zip(&answers).zip(&are_allowed);
+            let mut same = all().filter(|((_, answer), allowed)| (**allowed, answer.is_ok()) == (is_allowed, is_done));
+            let Some(((request, answer), _)) = same.next() else { continue };
+            let (what, count, error) = ((Change, Query, name_of(request)), 1 + same.count(), answer.as_ref().err());
+            match is_allowed {
+                true => self.note(what, count, None, None, error.map(|error| error.kind)),
+                false => self.note(what, count, None, error, None),
+            }
+        }
+        answers
     }
 
     /// See [`Service::alter`]. A change that is refused harms none of the others.
@@ -203,22 +224,22 @@ impl Session<'_> {
 
     /// See [`Service::create_big_query`].
     pub fn create_big_query(&self, sql: &str) -> Result<(BigQueryInfo, String), ServiceError> {
-        self.service.create_big_query(self.permit_script(sql)?, sql)
+        self.run(sql, |permit| self.service.create_big_query(permit, sql))
     }
 
     /// See [`Service::pause`].
     pub fn pause(&self, query: &str) -> Result<(), ServiceError> {
-        self.service.pause(self.permit(Change, Query, Some(query))?, query)
+        self.change((Change, Query, Some(query)), |permit| self.service.pause(permit, query))
     }
 
     /// See [`Service::resume`].
     pub fn resume(&self, query: &str) -> Result<(), ServiceError> {
-        self.service.resume(self.permit(Change, Query, Some(query))?, query)
+        self.change((Change, Query, Some(query)), |permit| self.service.resume(permit, query))
     }
 
     /// See [`Service::drop_query`].
     pub fn drop_query(&self, query: &str) -> Result<(), ServiceError> {
-        self.service.drop_query(self.permit(Change, Query, Some(query))?, query)
+        self.change((Change, Query, Some(query)), |permit| self.service.drop_query(permit, query))
     }
 
     /// See [`Service::status`].
@@ -267,13 +288,14 @@ impl Session<'_> {
     /// The last entries of the record of what callers do, newest first; of the caller's tenant, and all for the default
     /// tenant. At most `limit`, and those that the newest files have.
     pub fn audit(&self, limit: usize) -> Result<Vec<Value>, ServiceError> {
-        let tenant = self.permit_look(User, None, None)?.tenant();
+        let tenant = self.require_look(User, None, None)?.tenant();
+        self.note_done((Read, User, None), None, None);
         let access = self.service.access();
         let Some(auditor) = access.auditor() else {
             let error = ServiceError::not_found("no record is kept of what is done");
             return Err(error.with_hint("audit.enabled keeps one, once there are accounts"));
         };
-        let found = auditor.last(Some(tenant.as_str()).filter(|_| !tenant.is_default()), limit);
+        let found = auditor.last(Some(tenant).filter(|tenant| !tenant.is_default()), limit);
         found.map_err(|error| ServiceError::new(ErrorKind::Internal, format!("the audit cannot be read: {error}")))
     }
 
@@ -289,40 +311,97 @@ impl Session<'_> {
 
     /// See [`Service::account`].
     pub fn account(&self, statement: &AccountStatement) -> Result<AccountAnswer, ServiceError> {
-        self.service.account(self.permit_account(statement)?, statement)
+        let done = self.service.account(self.permit_account(statement)?, statement);
+        let (action, kind, name) = about(statement, &self.permit);
+        let what = (action, kind, name.as_ref().map(|name| name.text.as_str()));
+        self.note_done(what, Some(&statement.text()), done.as_ref().err());
+        done
     }
 
     /// See [`Service::checkpoint`].
     pub fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {
-        self.service.checkpoint(self.permit(Administer, Server, None)?)
+        self.change((Administer, Server, None), |permit| self.service.checkpoint(permit))
     }
 
     /// See [`Service::back_up`].
     pub fn back_up(&self) -> Result<Box<dyn Backup>, ServiceError> {
-        self.service.back_up(self.permit(Administer, Server, None)?)
+        self.change((Administer, Server, None), |permit| self.service.back_up(permit))
     }
 
+    /// Checks that the caller may look at something, and has that recorded.
     fn permit(&self, action: Action, kind: ResourceKind, name: Option<&str>) -> Result<&Permit, ServiceError> {
-        self.permit_statement((action, kind, name), None)
-    }
-
-    /// The same for what a statement does.
-    fn permit_statement(&self, what: What<'_>, statement: Option<&str>) -> Result<&Permit, ServiceError> {
-        let permitted = self.check(what.0, what.1, what.2);
-        self.note(what, 1, statement, permitted.as_ref().err());
+        let permitted = self.require((action, kind, name), None);
+        if permitted.is_ok() {
+            self.note_done((action, kind, name), None, None);
+        }
         permitted
     }
 
+    /// Makes a change that the caller may make, and has recorded what came of it.
+    fn change<A>(
+        &self,
+        what: What<'_>,
+        make: impl FnOnce(&Permit) -> Result<A, ServiceError>,
+    ) -> Result<A, ServiceError> {
+        let made = make(self.require(what, None)?);
+        self.note_done(what, None, made.as_ref().err());
+        made
+    }
+
+    /// The same for a statement.
+    fn run<A>(&self, sql: &str, run: impl FnOnce(&Permit) -> Result<A, ServiceError>) -> Result<A, ServiceError> {
+        let done = run(self.permit_script(sql)?);
+        self.note_script(sql, std::slice::from_ref(&done));
+        done
+    }
+
+    /// Checks that the caller may do something, and has a refusal recorded.
+    fn require(&self, what: What<'_>, statement: Option<&str>) -> Result<&Permit, ServiceError> {
+        self.check(what.0, what.1, what.2).inspect_err(|error| self.note(what, 1, statement, Some(error), None))
+    }
+
     /// The same for a look that is for who administers what it shows. It is recorded as what it is.
-    fn permit_look(
+    fn require_look(
         &self,
         kind: ResourceKind,
         name: Option<&str>,
         statement: Option<&str>,
     ) -> Result<&Permit, ServiceError> {
         let permitted = self.check_right(Administer, kind, name);
-        self.note((Read, kind, name), 1, statement, permitted.as_ref().err());
-        permitted
+        permitted.inspect_err(|error| self.note((Read, kind, name), 1, statement, Some(error), None))
+    }
+
+    /// Has recorded what came of something that the caller may do. The message of an error may quote values.
+    fn note_done(&self, what: What<'_>, statement: Option<&str>, error: Option<&ServiceError>) {
+        self.note(what, 1, statement, None, error.map(|error| error.kind));
+    }
+
+    /// Has the statements of a script recorded that were run, and what came of each.
+    fn note_script<A>(&self, script: &str, results: &[Result<A, ServiceError>]) {
+        if self.auditor.is_none() {
+            return;
+        }
+        // An error in the text of a script is its only result, and nothing was run.
+        if matches!(results, [Err(_)]) && rivulet_sql::statements(script).any(|statement| statement.is_err()) {
+            return;
+        }
+        let mut texts = StatementTexts::new(script);
+        let statements = rivulet_sql::statements(script).map_while(Result::ok);
+        for ((statement, position), result) in statements.zip(results) {
+            let (action, kind, name) = match &statement {
+                Statement::Account(account) => about(account, &self.permit),
+                statement => {
+                    let (action, kind, name) = needed(statement);
+                    (action, kind, name.cloned())
+                }
+            };
+            let text = match &statement {
+                Statement::Account(account) => Some(account.text()),
+                _ => texts.at(position).map(without_values),
+            };
+            let what = (action, kind, name.as_ref().map(|name| name.text.as_str()));
+            self.note_done(what, text.as_deref(), result.as_ref().err());
+        }
     }
 
     /// Has a request recorded.
@@ -332,6 +411,7 @@ impl Session<'_> {
         count: usize,
         statement: Option<&str>,
         refused: Option<&ServiceError>,
+        failed: Option<ErrorKind>,
     ) {
         let Some(auditor) = &self.auditor else { return };
         let caller = self.permit.caller();
@@ -343,6 +423,7 @@ impl Session<'_> {
             count,
             statement,
             refused: refused.map(|error| error.message.as_str()),
+            failed,
         });
     }
 
@@ -365,14 +446,14 @@ impl Session<'_> {
     /// Checks that the caller may register code in which the service alone finds names, sources, sinks and tables. Code
     /// that is the text of a statement is also checked as that statement; other code may name any topic and secret.
     fn permit_code(&self, kind: &str, code: &[u8]) -> Result<&Permit, ServiceError> {
-        self.permit(Change, Source, None)?;
-        self.permit(Change, Sink, None)?;
-        self.permit(Subscribe, Table, None)?;
-        let permit = self.permit(Change, Application, None)?;
+        self.require((Change, Source, None), None)?;
+        self.require((Change, Sink, None), None)?;
+        self.require((Subscribe, Table, None), None)?;
+        let permit = self.require((Change, Application, None), None)?;
         if kind == rivulet_sql::SQL {
             return str::from_utf8(code).map_or(Ok(permit), |text| self.permit_script(text));
         }
-        self.permit(Read, Secret, None)?;
+        self.require((Read, Secret, None), None)?;
         if let Some(access) = &self.access {
             let named = access.may_name_topic(self.permit.caller(), Subscribe, EVERY_TOPIC);
             let hint = "write the application in SQL, with the addresses of its topics";
@@ -403,19 +484,18 @@ impl Session<'_> {
         Ok(())
     }
 
-    /// Checks that the caller may run a statement about accounts. Users of other tenants belong to the one who runs the
-    /// server.
+    /// Checks that the caller may run a statement about accounts.
     fn permit_account(&self, statement: &AccountStatement) -> Result<&Permit, ServiceError> {
-        let other = |user: &UserName| user.tenant.clone().filter(|tenant| tenant.text != self.permit.tenant().as_str());
-        let tenant = statement.tenant().cloned().or_else(|| statement.user().and_then(other));
-        let name = tenant.as_ref().or_else(|| statement.user().map(|user| &user.name));
-        let kind = if tenant.is_some() || *statement == AccountStatement::ShowTenants { Tenant } else { User };
-        let (text, name_text) = (statement.text(), name.map(|name| name.text.as_str()));
-        let permitted = match statement.shows() {
-            true => self.permit_look(kind, name_text, Some(&text)),
-            false => self.permit_statement((Administer, kind, name_text), Some(&text)),
+        let (action, kind, name) = about(statement, &self.permit);
+        let (text, name_text) = (statement.text(), name.as_ref().map(|name| name.text.as_str()));
+        let permitted = match action {
+            Read => self.require_look(kind, name_text, Some(&text)),
+            _ => self.require((action, kind, name_text), Some(&text)),
         };
-        permitted.map_err(|error| name.map_or(error.clone(), |name| error.at_place(name.position.into())))
+        permitted.map_err(|error| match &name {
+            Some(name) => error.at_place(name.position.into()),
+            None => error,
+        })
     }
 
     /// Checks that the caller may have the rows of what a statement reads, because whoever reads its results has them,
@@ -426,7 +506,7 @@ impl Session<'_> {
         }
         // The files of models are read as those of sources are.
         if calls_models(statement) {
-            self.permit(Change, Source, None)?;
+            self.require((Change, Source, None), None)?;
         }
         let read = read_by(statement).into_iter().map(|name| (Subscribe, name));
         for (action, name) in read.chain(written_by(statement).into_iter().map(|name| (Publish, name))) {
@@ -435,7 +515,7 @@ impl Session<'_> {
             kinds.extend(of_script);
             for kind in kinds.into_iter().filter(|kind| (action == Publish) == (*kind == Sink)) {
                 let why = if action == Publish { "to which the statement writes" } else { "which the statement reads" };
-                self.permit(action, kind, Some(&name.text)).map_err(|mut error| {
+                self.require((action, kind, Some(&name.text)), None).map_err(|mut error| {
                     error.message = format!("{}, {why}", error.message);
                     error.at_place(name.position.into())
                 })?;
@@ -485,10 +565,11 @@ impl Session<'_> {
             }
             let (action, kind, name) = needed(&statement);
             let position = name.map_or(position, |name| name.position);
-            self.permit_statement((action, kind, name.map(|name| name.text.as_str())), text)
+            self.require((action, kind, name.map(|name| name.text.as_str())), text)
                 .map_err(|error| error.at(position.line, position.column))?;
             for (secret, position) in statement.secrets() {
-                self.permit(Read, Secret, Some(secret)).map_err(|error| error.at(position.line, position.column))?;
+                self.require((Read, Secret, Some(secret)), None)
+                    .map_err(|error| error.at(position.line, position.column))?;
             }
             self.permit_topics(&statement)?;
             self.permit_rows(&statement, &declared)?;
@@ -498,9 +579,19 @@ impl Session<'_> {
             let Statement::CreateApplication(create) = &statement else { continue };
             let sources = create.source_positions().map(|place| (Source, place));
             for (kind, place) in sources.chain(create.sink_positions().map(|place| (Sink, place))) {
-                self.permit(Change, kind, None).map_err(|error| error.at(place.line, place.column))?;
+                self.require((Change, kind, None), None).map_err(|error| error.at(place.line, place.column))?;
             }
         }
         Ok(&self.permit)
     }
+}
+
+/// What a statement about accounts does to what: to another tenant than the caller's, or to a user. Users of other
+/// tenants belong to the one who runs the server.
+fn about(statement: &AccountStatement, permit: &Permit) -> (Action, ResourceKind, Option<Name>) {
+    let other = |user: &UserName| user.tenant.clone().filter(|tenant| tenant.text != permit.tenant().as_str());
+    let tenant = statement.tenant().cloned().or_else(|| statement.user().and_then(other));
+    let kind = if tenant.is_some() || *statement == AccountStatement::ShowTenants { Tenant } else { User };
+    let action = if statement.shows() { Read } else { Administer };
+    (action, kind, tenant.or_else(|| statement.user().map(|user| user.name.clone())))
 }

@@ -256,6 +256,16 @@ fn a_tenant_sees_its_own_clients_and_its_own_part_of_the_audit() {
     let all = audit(&fixture.admin);
     assert!(has(&all, "CREATE USER ann") && has(&all, "CREATE TENANT zoo"), "{all:?}");
     assert!(!has(&audit(&zoo), "CREATE USER ann"));
+    // What was allowed and then failed is told, and whose credentials were wrong.
+    assert_eq!(fixture.sql(&fixture.admin, "SHOW QUERIES; CREATE TENANT acme; CREATE TENANT later").0, 409);
+    assert_eq!(ask(&fixture.server, &fixture.admin, "DELETE", "/api/v1/users/nobody", "").0, 404);
+    let wait = |what: &str, is_it: &dyn Fn(&Value) -> bool| {
+        wait_until(what, || audit(&fixture.admin).iter().any(is_it));
+    };
+    for (name, failed) in [("acme", "already_exists"), ("nobody", "not_found")] {
+        wait("what failed", &|one| one["allowed"] == true && one["name"] == name && one["failed"] == failed);
+    }
+    assert!(!has(&audit(&fixture.admin), "CREATE TENANT later"), "it was not run");
     assert!(!all.iter().any(|one| one["action"] == "read"), "to look at the audit leaves nothing in it: {all:?}");
 }
 
@@ -745,7 +755,8 @@ fn the_audit_tells_who_did_what_from_where_and_what_was_refused() {
     let fixture = Fixture::new();
     let ann = fixture.user("ann", &["change ON QUERY 'ann_%'", "publish ON TOPIC 'in'"]);
     fixture.done(APPLICATION);
-    fixture.sql(&ann, "DROP QUERY IF EXISTS ann_1; CREATE SINK s TO 'http://user:rose@127.0.0.1:1/' FORMAT JSON");
+    fixture.sql(&ann, "DROP QUERY IF EXISTS ann_1");
+    fixture.sql(&ann, "DROP QUERY IF EXISTS ann_2; CREATE SINK s TO 'http://user:rose@127.0.0.1:1/' FORMAT JSON");
     fixture.sql(&ann, "SHOW QUERIES");
     fixture.sql("rvt_wrong", "SHOW QUERIES");
     fixture.done("CREATE TENANT acme; CREATE USER acme.boss ADMIN");
@@ -758,10 +769,13 @@ fn the_audit_tells_who_did_what_from_where_and_what_was_refused() {
     let Fixture { folder, engine, server, admin } = fixture;
     drop(server);
     AsOperator::shutdown(&*engine);
-    let file = folder.path().join("data/audit/audit.jsonl");
-    let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).expect("the audit").permissions());
-    assert_eq!(mode & 0o777, 0o600);
-    let text = std::fs::read_to_string(file).expect("the audit");
+    let mut text = String::new();
+    for of in ["", "logins", "tenants/acme"] {
+        let file = folder.path().join("data/audit").join(of).join("audit.jsonl");
+        let mode = std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&file).expect("the audit").permissions());
+        assert_eq!(mode & 0o777, 0o600);
+        text += &std::fs::read_to_string(file).expect("the audit");
+    }
     for secret in ["rose", &ann[20..], &admin[20..], "rvt_wrong"] {
         assert!(!text.contains(secret), "{secret} in {text}");
     }
@@ -779,6 +793,7 @@ fn the_audit_tells_who_did_what_from_where_and_what_was_refused() {
     let dropped = find(json!({"user": "ann", "statement": "DROP QUERY IF EXISTS ann_1"}));
     assert_eq!((&dropped["token"], &dropped["door"], &dropped["allowed"]), (&json!(id), &json!("http"), &json!(true)));
     assert_eq!((&dropped["tenant"], &dropped["address"]), (&json!("default"), &json!("127.0.0.1")));
+    assert!(!text.contains("ann_2"), "the script was refused as a whole: {text}");
     let sink = find(json!({"user": "ann", "kind": "sink", "name": "s", "allowed": false}));
     assert_eq!(
         (&sink["statement"], &sink["why"]),
@@ -788,7 +803,9 @@ fn the_audit_tells_who_did_what_from_where_and_what_was_refused() {
     find(json!({"tenant": "acme", "action": "subscribe", "kind": "topic", "name": "bank/in", "allowed": false}));
     find(json!({"user": "ann", "action": "subscribe", "kind": "topic", "name": "bank/out", "allowed": false}));
     find(json!({"action": "login", "allowed": false, "door": "http"}));
-    find(json!({"user": "ann", "action": "change", "kind": "query", "count": 2, "allowed": true}));
+    find(
+        json!({"user": "ann", "action": "change", "kind": "query", "count": 2, "allowed": true, "failed": "not_found"}),
+    );
     find(json!({"user": "ann", "action": "change", "name": "other", "allowed": false}));
     find(json!({"client": "d1", "door": "mqtt", "action": "publish", "name": "out", "allowed": false}));
 }

@@ -374,6 +374,7 @@ fn a_password_stands_in_no_file_and_no_log() {
     let guess = "an entirely wrong guess";
     let wrong = run("", &["login", "--user", "ann"], guess);
     assert!(!wrong.status.success() && !String::from_utf8_lossy(&wrong.stderr).contains(guess), "{wrong:?}");
+    assert!(!run("", &["login", "--user", "a-guess"], guess).status.success());
     is_done(run("", &["login", "--user", "ann"], SECOND));
     is_done(run("", &["login", "--user", "eve"], &format!("{FIRST}\r\n")));
     let shown = run("", &["--json", "user", "list"], "");
@@ -402,6 +403,9 @@ fn a_password_stands_in_no_file_and_no_log() {
     ] {
         assert!(audit.contains(line), "{line} in {audit}");
     }
+    let logins = std::fs::read_to_string(data.join("audit/logins/audit.jsonl")).expect("the refused logins");
+    assert!(logins.contains(r#""kind":"user","name":"ann""#), "{logins}");
+    assert!(!logins.contains("a-guess"), "what is no user's name may be a password in the wrong field: {logins}");
 }
 
 #[test]
