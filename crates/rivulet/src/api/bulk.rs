@@ -4,12 +4,12 @@
 //! request body -> reader task -> [1 batch] -> worker task -> [2 answers] -> response body
 //! ```
 //!
-//! A batch is cut at 8192 lines or when its oldest line has waited for 5 ms: under load batches are large and a commit
-//! to disk serves thousands of queries, a line that comes alone is answered at once. Memory is bounded by the two
-//! channels: a client that does not read its answers stops being read, so it must read while it writes. What all bulk
-//! submissions have in hand, from a line's arrival to its answer's departure, is counted with that of all other
-//! requests; one for which there is no room is read when there is. So there may be as many as there are connections,
-//! and those that send nothing are in nobody's way.
+//! A batch is cut at 8192 lines, or when its oldest line has waited for 5 ms and the worker takes it: under load
+//! batches are large and a commit to disk serves thousands of queries, a line that comes alone is answered at once.
+//! Memory is bounded by the two channels: a client that does not read its answers stops being read, so it must read
+//! while it writes. What all bulk submissions have in hand, from a line's arrival to its answer's departure, is counted
+//! with that of all other requests; one for which there is no room is read when there is. So there may be as many as
+//! there are connections, and those that send nothing are in nobody's way.
 
 use std::convert::Infallible;
 use std::io::Write;
@@ -155,8 +155,12 @@ impl Reader {
             let has_lines = self.cutter.has_lines();
             let frame = tokio::select! {
                 frame = next_data(&mut self.body) => frame,
-                // The oldest line has waited long enough.
-                () = sleep_until(deadline), if has_lines => {
+                // The oldest line has waited long enough. While no batch is taken, this one grows.
+                () = async {
+                    sleep_until(deadline).await;
+                    // Where nobody takes batches any more, handing over tells it.
+                    let _ = self.batches.reserve().await;
+                }, if has_lines => {
                     self.hand_over(&[]).await?;
                     continue;
                 }
