@@ -245,7 +245,7 @@ impl StateFrame {
         metadata.insert(OPERATOR.into(), self.operator.clone());
         metadata.insert(VERSION.into(), self.version.to_string());
         if let Some(address) = &self.address {
-            let address = serde_json::to_string(address).expect("texts and numbers are always JSON");
+            let address = serde_json::to_string(&**address).expect("texts and numbers are always JSON");
             metadata.insert(ADDRESS.into(), address);
         }
         let schema = Arc::new(Schema::new_with_metadata(self.rows.schema_ref().fields().clone(), metadata));
