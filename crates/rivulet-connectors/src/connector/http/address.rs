@@ -36,3 +36,22 @@ pub(super) fn parse_address<'a>(
     }
     Ok((host, path))
 }
+
+/// Scheme and host of a URL: what is behind them may be a secret, also without a path.
+pub(super) fn host_of(url: &str) -> &str {
+    let begin = url.find("://").map_or(0, |at| at + 3);
+    let end = url[begin..].find(['/', '?', '#']).map_or(url.len(), |at| begin + at);
+    &url[..end]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host_of;
+
+    #[test]
+    fn a_host_is_named_without_what_may_be_a_secret() {
+        for rest in ["", "/", "/hook?token=7", "?token=7", "#token"] {
+            assert_eq!(host_of(&format!("https://example.org:8443{rest}")), "https://example.org:8443", "{rest}");
+        }
+    }
+}

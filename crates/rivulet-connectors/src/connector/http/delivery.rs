@@ -16,6 +16,7 @@ use ureq::tls::TlsConfig;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
+use super::address::host_of;
 use super::receivers::{Change, PAUSE_MAX, Receivers, Request, TOO_MUCH, Waiting};
 use crate::connector::Health;
 use crate::reach::{AllowedHosts, check_port};
@@ -182,10 +183,10 @@ impl Drop for Delivery {
 }
 
 impl Shared {
-    /// Starts as many threads as there are requests to post, up to the number of connections. If a thread cannot be
-    /// started and there is no other, that is a failure like any other.
+    /// Starts a thread if a request waits for one: for a connection, the thread waits. If it cannot be started and there
+    /// is no other, that is a failure like any other.
     fn start_threads(self: &Arc<Self>, state: &mut State) {
-        if !state.receivers.is_ready() || state.idle > 0 || state.threads >= self.options.connections {
+        if !state.receivers.is_ready() || state.idle > 0 || state.threads >= state.receivers.on_their_way_max() {
             return;
         }
         let shared = self.clone();
@@ -225,7 +226,8 @@ impl Shared {
                 }
                 Err(until) => until,
             };
-            if now >= idle_until && (state.threads > 1 || state.receivers.have_no_queue()) {
+            // The others may have requests that hang.
+            if now >= idle_until && (state.idle > 0 || state.receivers.have_no_queue()) {
                 state.threads -= 1;
                 return None;
             }
@@ -349,25 +351,6 @@ impl Shared {
             Attempt::Again(told, asked.map(Duration::from_secs))
         } else {
             Attempt::Rejected(told)
-        }
-    }
-}
-
-/// Scheme and host of a URL: what is behind them may be a secret, also without a path.
-fn host_of(url: &str) -> &str {
-    let begin = url.find("://").map_or(0, |at| at + 3);
-    let end = url[begin..].find(['/', '?', '#']).map_or(url.len(), |at| begin + at);
-    &url[..end]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::host_of;
-
-    #[test]
-    fn a_host_is_named_without_what_may_be_a_secret() {
-        for rest in ["", "/", "/hook?token=7", "?token=7", "#token"] {
-            assert_eq!(host_of(&format!("https://example.org:8443{rest}")), "https://example.org:8443", "{rest}");
         }
     }
 }

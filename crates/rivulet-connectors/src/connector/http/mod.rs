@@ -187,7 +187,8 @@ const SINK: DirectionDescription = DirectionDescription {
             default: None,
             help: "How many requests are on their way at a time; 1 if nothing is said. With more than one they do not arrive in \
                    order. Of an output of an application with parameters in its address, 32: one at a time for each address, and \
-                   half of them for those that are slow.",
+                   half of them for those that are slow. There, requests that take longer than 0.1 s do not count: up to \
+                   four times as many are on their way then, of which one host has so many as this says.",
         },
         OptionDescription {
             name: "headers.*",

@@ -1,7 +1,8 @@
 //! Requests that wait for their receivers: a queue for each receiver, and the choice of the next one.
 //!
-//! A receiver is fast until an attempt fails or takes long. Slow receivers share half of the connections, so that the
-//! others always have connections.
+//! A receiver is fast until an attempt fails or takes long. Slow receivers share half of the connections. A fast one may
+//! hang at any moment, and that shows only when its time is over. So a request that is late takes no place of others:
+//! there are more connections than requests that are not late. One host cannot have them all.
 //!
 //! What must hold: the requests of one receiver leave in their order. Waiting requests are bounded: for fast receivers
 //! the sinks ask whether there is room; of a slow one, if each row has its own receiver, the oldest requests are
@@ -11,11 +12,19 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::address::host_of;
+
 /// The first pause between two attempts; it doubles.
 pub(super) const PAUSE_MIN: Duration = Duration::from_millis(100);
 
 /// The longest pause, even if the receiver asks for more.
 pub(super) const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// A request that takes longer is late.
+const LATE: Duration = Duration::from_millis(100);
+
+/// So many times as many requests may be on their way together, if all but one part are late.
+const WITH_LATE: usize = 4;
 
 /// A receiver that takes longer for a request is slow.
 const FAST: Duration = Duration::from_secs(1);
@@ -60,6 +69,8 @@ pub(super) struct Waiting {
     pub(super) request: Arc<Request>,
     since: Instant,
     tried: Option<Instant>,
+    /// When it was posted last.
+    posted: Option<Instant>,
 }
 
 /// One receiver.
@@ -76,6 +87,19 @@ struct Receiver {
     rests_until: Option<Instant>,
     /// Whether it is in a list of receivers with a request to post.
     is_listed: bool,
+    /// Whether it is parked at its host instead.
+    is_parked: bool,
+    /// Whether it has one of the places of its host.
+    has_place: bool,
+}
+
+/// A host with fast receivers.
+#[derive(Debug, Default)]
+struct Host {
+    /// How many of them are listed or have a request on its way.
+    places_taken: usize,
+    /// The others with a request to post.
+    parked: VecDeque<Arc<str>>,
 }
 
 impl Default for Receiver {
@@ -89,6 +113,8 @@ impl Default for Receiver {
             is_failing: false,
             rests_until: None,
             is_listed: false,
+            is_parked: false,
+            has_place: false,
         }
     }
 }
@@ -113,7 +139,15 @@ pub(super) struct Receivers {
     sweep_at: usize,
     /// The receivers with a request to post, by pace.
     listed: [VecDeque<Arc<str>>; 2],
+    /// By scheme, name and port.
+    hosts: HashMap<Box<str>, Host>,
     resting: BTreeSet<(Instant, Arc<str>)>,
+    /// When each request on its way was posted, oldest first.
+    on_their_way: VecDeque<Instant>,
+    /// The most requests on their way that are not late; also the places of a host.
+    connections: usize,
+    /// The most requests on their way.
+    on_their_way_max: usize,
     /// The most requests on their way: to one receiver, and to all slow receivers.
     of_one_max: usize,
     slow_max: usize,
@@ -136,13 +170,18 @@ pub(super) enum Change {
 
 impl Receivers {
     /// With one receiver, `connections` is the number of requests to it on their way at a time. If it `gives_way`,
-    /// there may be a receiver for each row, and it is the number of requests to all of them together.
+    /// there may be a receiver for each row, and it is the number of requests to all of them together, except late
+    /// ones.
     pub(super) fn new(connections: usize, gives_way: bool) -> Self {
         Self {
             known: HashMap::new(),
             sweep_at: RECEIVERS_MAX,
             listed: Default::default(),
+            hosts: HashMap::new(),
             resting: BTreeSet::new(),
+            on_their_way: VecDeque::new(),
+            connections,
+            on_their_way_max: if gives_way { WITH_LATE * connections } else { connections },
             of_one_max: if gives_way { 1 } else { connections },
             slow_max: if gives_way { (connections / 2).max(1) } else { connections },
             slow_on_their_way: 0,
@@ -162,7 +201,7 @@ impl Receivers {
         }
         let receiver = self.known.entry(url.clone()).or_default();
         let waits = receiver.queue.front().is_some_and(|first| now.duration_since(first.since) > WAITS_MAX);
-        receiver.queue.push_back(Waiting { request, since: now, tried: None });
+        receiver.queue.push_back(Waiting { request, since: now, tried: None, posted: None });
         receiver.bytes += bytes;
         self.load[receiver.pace()].add(bytes, 1);
         if waits && self.gives_way {
@@ -173,8 +212,8 @@ impl Receivers {
         gone
     }
 
-    /// Takes the next request to post, whose receiver is not resting. The error is the time until which all receivers
-    /// with a request rest.
+    /// Takes the next request to post, whose receiver is not resting. The error is the time at which there may be one, if
+    /// that is known.
     pub(super) fn next(&mut self, now: Instant) -> Result<Waiting, Option<Instant>> {
         while let Some((until, _)) = self.resting.first().filter(|(until, _)| *until <= now) {
             let until = *until;
@@ -184,27 +223,49 @@ impl Receivers {
             }
             self.list(&url);
         }
-        let has_slow = self.slow_on_their_way < self.slow_max && !self.listed[SLOW_ONES].is_empty();
-        let is_slow = has_slow && (self.listed[FAST_ONES].is_empty() || self.fast_in_a_row >= FAST_IN_A_ROW);
-        self.fast_in_a_row = if is_slow { 0 } else { self.fast_in_a_row + 1 };
-        let Some(url) = self.listed[usize::from(is_slow)].pop_front() else {
-            return Err(self.resting.first().map(|(until, _)| *until));
-        };
-        let Some(receiver) = self.known.get_mut(&url) else { return self.next(now) };
-        receiver.is_listed = false;
-        // A receiver that has begun to rest since it was listed is listed again after its rest.
-        if receiver.rests_until.is_some() {
-            return self.next(now);
+        while self.is_ready() {
+            self.has_connection(now)?;
+            let has_slow = self.slow_on_their_way < self.slow_max && !self.listed[SLOW_ONES].is_empty();
+            let is_slow = has_slow && (self.listed[FAST_ONES].is_empty() || self.fast_in_a_row >= FAST_IN_A_ROW);
+            self.fast_in_a_row = if is_slow { 0 } else { self.fast_in_a_row + 1 };
+            let Some(url) = self.listed[usize::from(is_slow)].pop_front() else { break };
+            let Some(receiver) = self.known.get_mut(&url) else { continue };
+            receiver.is_listed = false;
+            // A receiver that has begun to rest since it was listed is listed again after its rest.
+            let is_free = receiver.rests_until.is_none() && receiver.on_their_way.len() < self.of_one_max;
+            let waiting = if is_free { receiver.queue.pop_front() } else { None };
+            let Some(mut waiting) = waiting else {
+                self.leave_place(&url);
+                continue;
+            };
+            waiting.tried.get_or_insert(now);
+            waiting.posted = Some(now);
+            receiver.on_their_way.push(waiting.request.clone());
+            self.slow_on_their_way += usize::from(receiver.is_slow);
+            self.on_their_way.push_back(now);
+            self.list(&url);
+            return Ok(waiting);
         }
-        let Some(mut waiting) = receiver.queue.pop_front() else { return self.next(now) };
-        waiting.tried.get_or_insert(now);
-        receiver.on_their_way.push(waiting.request.clone());
-        self.slow_on_their_way += usize::from(receiver.is_slow);
-        self.list(&url);
-        Ok(waiting)
+        Err(self.resting.first().map(|(until, _)| *until))
     }
 
-    /// Whether a request may be posted right now.
+    /// Whether there is a connection for one more request. The error is the time at which there is, if nothing comes
+    /// back before.
+    fn has_connection(&self, now: Instant) -> Result<(), Option<Instant>> {
+        let late = self.on_their_way.partition_point(|posted| now.duration_since(*posted) >= LATE);
+        match self.on_their_way.get(late) {
+            _ if self.on_their_way.len() >= self.on_their_way_max => Err(None),
+            Some(posted) if self.on_their_way.len() - late >= self.connections => Err(Some(*posted + LATE)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The most requests on their way.
+    pub(super) fn on_their_way_max(&self) -> usize {
+        self.on_their_way_max
+    }
+
+    /// Whether a request waits for nothing but a connection.
     pub(super) fn is_ready(&self) -> bool {
         let [fast, slow] = &self.listed;
         !fast.is_empty() || (!slow.is_empty() && self.slow_on_their_way < self.slow_max)
@@ -213,7 +274,7 @@ impl Receivers {
     /// Notes that a request is done: accepted within this time, or left out.
     pub(super) fn done(&mut self, waiting: &Waiting, took: Duration) -> Change {
         let url = &waiting.request.url;
-        self.forget(&waiting.request);
+        self.forget(waiting);
         let Some(receiver) = self.known.get_mut(url) else { return Change::None };
         receiver.pause = PAUSE_MIN;
         let was_failing = std::mem::take(&mut receiver.is_failing);
@@ -230,9 +291,8 @@ impl Receivers {
     pub(super) fn again(&mut self, waiting: Waiting, rest: Duration, now: Instant) {
         let (url, until) = (waiting.request.url.clone(), now + rest);
         self.mark(&url, true);
+        self.come_back(&waiting);
         let Some(receiver) = self.known.get_mut(&url) else { return };
-        self.slow_on_their_way -= 1;
-        receiver.on_their_way.retain(|one| !Arc::ptr_eq(one, &waiting.request));
         receiver.queue.push_front(waiting);
         receiver.pause = (2 * receiver.pause).min(PAUSE_MAX);
         self.failing += usize::from(!std::mem::replace(&mut receiver.is_failing, true));
@@ -244,7 +304,7 @@ impl Receivers {
     pub(super) fn give_up(&mut self, waiting: &Waiting, begin: Option<Instant>) -> Vec<Arc<Request>> {
         self.mark(&waiting.request.url, true);
         let mut gone = vec![waiting.request.clone()];
-        self.forget(&waiting.request);
+        self.forget(waiting);
         let Some(receiver) = self.known.get_mut(&waiting.request.url) else { return gone };
         while let Some(old) = receiver.queue.pop_front_if(|one| begin.is_some_and(|begin| one.since < begin)) {
             receiver.bytes -= old.request.body.len();
@@ -298,15 +358,45 @@ impl Receivers {
         requests.cloned().collect()
     }
 
-    /// Lists a receiver as having a request to post, if it has one and may get it.
+    /// Lists a receiver as having a request to post, if it has one and may get it. A fast one needs a place of its host.
     fn list(&mut self, url: &Arc<str>) {
         let Some(receiver) = self.known.get_mut(url) else { return };
         let is_free = receiver.on_their_way.len() < self.of_one_max && receiver.rests_until.is_none();
-        if receiver.is_listed || receiver.queue.is_empty() || !is_free {
+        if receiver.is_listed || receiver.is_parked || receiver.queue.is_empty() || !is_free {
             return;
+        }
+        if !receiver.is_slow && !receiver.has_place {
+            let name = host_of(url);
+            if !self.hosts.contains_key(name) {
+                self.hosts.insert(name.into(), Host::default());
+            }
+            let host = self.hosts.get_mut(name).expect("it is there now");
+            if host.places_taken >= self.connections {
+                receiver.is_parked = true;
+                return host.parked.push_back(url.clone());
+            }
+            host.places_taken += 1;
+            receiver.has_place = true;
         }
         receiver.is_listed = true;
         self.listed[receiver.pace()].push_back(url.clone());
+    }
+
+    /// Leaves the place of a receiver that needs it no more to the next one of its host.
+    fn leave_place(&mut self, url: &Arc<str>) {
+        let Some(receiver) = self.known.get_mut(url) else { return };
+        let needs = !receiver.is_slow && (receiver.is_listed || !receiver.on_their_way.is_empty());
+        if needs || !std::mem::take(&mut receiver.has_place) {
+            return;
+        }
+        let Some(host) = self.hosts.get_mut(host_of(url)) else { return };
+        host.places_taken -= 1;
+        if let Some(next) = host.parked.pop_front() {
+            self.known.get_mut(&next).iter_mut().for_each(|one| one.is_parked = false);
+            self.list(&next);
+        } else if host.places_taken == 0 {
+            self.hosts.remove(host_of(url));
+        }
     }
 
     /// Notes the pace of a receiver.
@@ -317,6 +407,9 @@ impl Receivers {
         if std::mem::take(&mut receiver.is_listed) {
             self.listed[receiver.pace()].retain(|one| one != url);
         }
+        if std::mem::take(&mut receiver.is_parked) {
+            self.hosts.get_mut(host_of(url)).iter_mut().for_each(|host| host.parked.retain(|one| one != url));
+        }
         self.load[receiver.pace()].remove(bytes, requests);
         receiver.is_slow = is_slow;
         self.load[receiver.pace()].add(bytes, requests);
@@ -324,16 +417,28 @@ impl Receivers {
             true => self.slow_on_their_way += on_their_way,
             false => self.slow_on_their_way -= on_their_way,
         }
+        self.leave_place(url);
         self.list(url);
     }
 
     /// Removes the counts of a request that is neither waiting nor on its way any more.
-    fn forget(&mut self, request: &Arc<Request>) {
-        let Some(receiver) = self.known.get_mut(&request.url) else { return };
-        receiver.on_their_way.retain(|one| !Arc::ptr_eq(one, request));
-        receiver.bytes -= request.body.len();
+    fn forget(&mut self, waiting: &Waiting) {
+        self.come_back(waiting);
+        let Some(receiver) = self.known.get_mut(&waiting.request.url) else { return };
+        let bytes = waiting.request.body.len();
+        receiver.bytes -= bytes;
+        self.load[receiver.pace()].remove(bytes, 1);
+    }
+
+    /// Notes that a request is not on its way any more.
+    fn come_back(&mut self, waiting: &Waiting) {
+        if let Some(at) = self.on_their_way.iter().position(|posted| Some(*posted) == waiting.posted) {
+            self.on_their_way.remove(at);
+        }
+        let Some(receiver) = self.known.get_mut(&waiting.request.url) else { return };
+        receiver.on_their_way.retain(|one| !Arc::ptr_eq(one, &waiting.request));
         self.slow_on_their_way -= usize::from(receiver.is_slow);
-        self.load[receiver.pace()].remove(request.body.len(), 1);
+        self.leave_place(&waiting.request.url);
     }
 
     /// Drops the oldest requests of a slow receiver until its waiting requests are within bounds; then those of the
@@ -450,6 +555,14 @@ mod tests {
         let slow = receivers.known.values().filter(|one| one.is_slow);
         assert_eq!(slow.map(|one| one.on_their_way.len()).sum::<usize>(), receivers.slow_on_their_way);
         assert_eq!(receivers.known.values().filter(|one| one.is_failing).count(), receivers.failing);
+        let on_their_way = receivers.known.values().map(|one| one.on_their_way.len()).sum::<usize>();
+        assert_eq!(receivers.on_their_way.len(), on_their_way);
+        let count = |is: fn(&Receiver) -> bool| receivers.known.values().filter(|one| is(one)).count();
+        let hosts = receivers.hosts.values();
+        assert_eq!(hosts.clone().map(|host| host.places_taken).sum::<usize>(), count(|one| one.has_place));
+        assert_eq!(hosts.clone().map(|host| host.parked.len()).sum::<usize>(), count(|one| one.is_parked));
+        assert!(hosts.clone().all(|host| host.parked.is_empty() || host.places_taken == receivers.connections));
+        assert_eq!(receivers.listed.iter().map(VecDeque::len).sum::<usize>(), count(|one| one.is_listed));
     }
 
     #[test]
@@ -485,6 +598,66 @@ mod tests {
         assert_eq!(receivers.failing(), 2);
         assert_eq!(body(&receivers.next(later).unwrap()), "a1", "it is fast again");
         check(&receivers);
+    }
+
+    #[test]
+    fn requests_that_hang_take_no_connection_from_others() {
+        let mut receivers = Receivers::new(2, true);
+        let mut now = Instant::now();
+        for url in ["a", "b", "c", "d", "e", "f", "fast"] {
+            (0..2).for_each(|n| assert!(receivers.push(request(url, &format!("{url}{n}")), now).is_empty()));
+        }
+        let mut hang = Vec::new();
+        for _ in 0..3 {
+            (0..2).for_each(|_| hang.push(receivers.next(now).unwrap()));
+            assert_eq!(receivers.next(now).unwrap_err(), Some(now + LATE), "as soon as these are late");
+            now += LATE;
+            check(&receivers);
+        }
+        for n in 0..2 {
+            let fast = receivers.next(now).unwrap();
+            assert_eq!(body(&fast), format!("fast{n}"));
+            receivers.done(&fast, Duration::ZERO);
+        }
+        assert_eq!(receivers.next(now).unwrap_err(), None, "one request at a time for each of the others");
+        check(&receivers);
+        // There is a bound, and requests wait behind it for the first that comes back.
+        ["g", "h", "i"].iter().for_each(|url| assert!(receivers.push(request(url, url), now).is_empty()));
+        hang.extend([receivers.next(now).unwrap(), receivers.next(now).unwrap()]);
+        assert_eq!(receivers.next(now + LATE).unwrap_err(), None);
+        receivers.again(hang.remove(0), PAUSE_MIN, now + LATE);
+        assert_eq!(body(&receivers.next(now + LATE).unwrap()), "i");
+        check(&receivers);
+    }
+
+    #[test]
+    fn one_host_does_not_have_all_connections() {
+        let mut receivers = Receivers::new(2, true);
+        let mut now = Instant::now();
+        let hooks: Vec<String> = (0..100).map(|n| format!("http://many/{n}")).collect();
+        hooks.iter().for_each(|url| assert!(receivers.push(request(url, url), now).is_empty()));
+        receivers.push(request("http://other/x", "other"), now);
+        let hang = [receivers.next(now).unwrap(), receivers.next(now).unwrap()];
+        now += LATE;
+        let other = receivers.next(now).unwrap();
+        assert_eq!((body(&other), receivers.next(now).unwrap_err()), ("other", None), "though there are connections");
+        receivers.done(&other, Duration::ZERO);
+        check(&receivers);
+        // Each that comes back leaves its place to the one that waits longest; one that fails, too.
+        let [first, second] = hang;
+        receivers.push(request(&hooks[0], "again"), now);
+        receivers.done(&first, Duration::ZERO);
+        receivers.again(second, 10 * PAUSE_MAX, now);
+        check(&receivers);
+        let mut next = || {
+            let waiting = receivers.next(now).unwrap();
+            receivers.done(&waiting, Duration::ZERO);
+            check(&receivers);
+            body(&waiting).to_owned()
+        };
+        assert_eq!((2..100).map(|_| next()).collect::<Vec<_>>(), hooks[2..]);
+        assert_eq!(next(), "again");
+        assert_eq!(receivers.hosts.len(), 0, "nothing is left of hosts for which nothing waits");
     }
 
     #[test]

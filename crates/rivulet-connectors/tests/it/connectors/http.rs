@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use arrow::array::{ArrayRef, Int64Array};
-use rivulet_connectors::connector::{Condition, Connectors};
+use arrow::array::{ArrayRef, Int64Array, StringArray, UInt64Array};
+use rivulet_connectors::connector::{Condition, Connectors, OutputRows};
 use rivulet_dataflow::{Batch, Source};
 use rivulet_testing_ports::free_port;
 
@@ -337,4 +337,33 @@ fn a_slow_receiver_leaves_no_room() {
     let posted = receiver.bodies().len();
     std::thread::sleep(Duration::from_millis(700));
     assert!(receiver.bodies().len() <= posted + 1, "the threads have ended");
+}
+
+/// More receivers hang at once than there are connections, and the time of their requests is not over.
+#[test]
+fn receivers_that_hang_hold_up_no_other() {
+    // Connections wait in the kernel: nobody accepts them.
+    let silent: Vec<TcpListener> = (0..39).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let fast = Receiver::start(&[]);
+    let hooks = silent.iter().map(|one| one.local_addr().unwrap().port()).chain([fast.port]);
+    let hooks: Vec<String> = hooks.map(|port| format!("http://127.0.0.1:{port}/hook")).collect();
+    let mut spec = sink("http:{hook}", numbers(0..1).columns.schema());
+    spec.output = Some(OutputRows { has_addresses: true });
+    spec.options = options(&[("timeout", "1 hour")]);
+    let mut sink = Connectors::OWN.open_sink(&spec, 0, 1).unwrap();
+    let rounds = 5;
+    for round in 0..rounds {
+        let count = hooks.len();
+        let columns: [(&str, ArrayRef); 4] = [
+            ("n", Arc::new(Int64Array::from_value(round, count))),
+            ("query", Arc::new(UInt64Array::from_iter_values(0..count as u64))),
+            ("id", Arc::new(StringArray::from_iter_values((0..count).map(|n| format!("{round}-{n}"))))),
+            ("address", Arc::new(StringArray::from_iter_values(&hooks))),
+        ];
+        sink.write(&batch(columns.into())).unwrap();
+    }
+    let waiting = silent.len() as u64 * rounds as u64;
+    flush_until(&mut *sink, &spec.host.health, |told| told.waiting_rows == waiting);
+    assert_eq!(fast.bodies(), (0..rounds).map(|round| format!("{{\"n\":{round}}}")).collect::<Vec<_>>());
+    assert_eq!(spec.host.health.report().left_out, 0);
 }
