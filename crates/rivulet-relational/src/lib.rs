@@ -19,6 +19,7 @@
 //! - [`parts`]: the SELECTs of a query one by one, to find the expression that is wrong;
 //! - `times`: units, zones and roundings of times, spelled out as calls, and elements of arrays (`subscripts`);
 //! - `spelling`: casts with all the details of their types; `row_values`: comparisons of rows, part by part;
+//!   `within_group`: the order of an aggregate's values, put into its call;
 //! - `grouping_sets`: GROUPING SETS, ROLLUP and CUBE; `limits`: LIMIT inside a query; `whole_partitions`: aggregates
 //!   `OVER ()`;
 //! - `order`: ORDER BY by the number of a column; `subqueries`: subqueries that the optimizer turns into joins;
@@ -46,6 +47,7 @@ pub mod calls;
 pub mod expression;
 pub mod parts;
 mod row_values;
+mod within_group;
 mod spelling;
 mod aliases;
 mod check;

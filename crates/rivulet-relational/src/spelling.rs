@@ -18,6 +18,7 @@ use crate::row_values;
 use crate::subscripts;
 use crate::times;
 use crate::walk::{NodeMut, change_expression};
+use crate::within_group;
 
 /// What a cast to a type of SQL does.
 struct Conversion {
@@ -29,10 +30,11 @@ struct Conversion {
     characters_max: Option<u64>,
 }
 
-/// Spells out the times, the elements of arrays and the comparisons of rows in an expression of an application.
+/// Spells out the times, the elements of arrays, the comparisons of rows and WITHIN GROUP in an expression of an
+/// application.
 ///
 /// # Errors
-/// An unknown unit of time, the time of evaluation, or a comparison of rows that is not supported.
+/// An unknown unit of time, the time of evaluation, a comparison of rows that is not supported, or two orders.
 pub fn spell_out_times(expression: &mut Expr) -> Result<(), RelationalError> {
     let (mut found, mut copied) = (None, 0);
     change_expression(expression, &mut |node, _| {
@@ -40,6 +42,10 @@ pub fn spell_out_times(expression: &mut Expr) -> Result<(), RelationalError> {
         let place = start(part);
         subscripts::spell_out(part);
         let spelled = times::spell_out(part).and_then(|()| row_values::spell_out(part, &mut copied));
+        let spelled = spelled.and_then(|()| match part {
+            Expr::Function(function) => within_group::spell_out(function, &name_of(function)),
+            _ => Ok(()),
+        });
         if let (Err(error), None) = (spelled, &found) {
             found = Some(RelationalError { place, ..error });
         }
@@ -104,7 +110,8 @@ pub(crate) fn spell_out(expression: &mut Expr, copied: &mut usize) -> Result<(),
         // matches the same texts.
         Expr::BinaryOp { op, right, .. } if is_match(op) => pattern_of_all(right),
         Expr::Function(function) => {
-            let name = function.name.to_string().trim_matches('"').to_lowercase();
+            let name = name_of(function);
+            within_group::spell_out(function, &name)?;
             let arguments = match &mut function.args {
                 ast::FunctionArguments::List(list) => list.args.iter_mut().filter_map(|argument| match argument {
                     FunctionArg::Unnamed(FunctionArgExpr::Expr(expression)) => Some(expression),
@@ -147,6 +154,11 @@ pub(crate) fn spell_out(expression: &mut Expr, copied: &mut usize) -> Result<(),
         _ => {}
     }
     Ok(())
+}
+
+/// The name of a function in lower case.
+fn name_of(function: &ast::Function) -> String {
+    function.name.to_string().trim_matches('"').to_lowercase()
 }
 
 /// Whether an expression is the word NULL, also in parentheses.

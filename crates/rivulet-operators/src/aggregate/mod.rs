@@ -249,6 +249,7 @@ impl AggregateFunction {
             "var_population" => "var_pop",
             "quantile_cont" => "percentile_cont",
             "covar" => "covar_samp",
+            "listagg" => "string_agg",
             name if name.contains(' ') => return None,
             name => name,
         };
@@ -486,7 +487,7 @@ mod tests {
             assert_eq!(AggregateFunction::from_name(function.name()), Some(function));
             assert_eq!(AggregateFunction::from_name(&function.name().to_uppercase()), Some(function));
         }
-        assert_eq!(AggregateFunction::from_name("listagg"), None);
+        assert_eq!(AggregateFunction::from_name("group_concat"), None);
     }
 
     #[test]

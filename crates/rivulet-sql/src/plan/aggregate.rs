@@ -8,7 +8,7 @@ use arrow::compute::SortOptions;
 use arrow::datatypes::{DataType, Field, FieldRef};
 use datafusion_common::ScalarValue;
 use datafusion_expr::expr::ScalarFunction;
-use datafusion_expr::{Expr, ScalarUDF, lit};
+use datafusion_expr::{BinaryExpr, Expr, Operator, ScalarUDF};
 use datafusion_sql::sqlparser::ast::{self, Spanned};
 use rivulet_operators::{AggregateFunction, PlanError};
 
@@ -74,11 +74,11 @@ impl<'a> Aggregates<'a> {
             Some(ast::DuplicateTreatment::Distinct) => aggregate.over_distinct().unwrap_or(aggregate),
             _ => aggregate,
         };
-        let mut arguments: Vec<&ast::Expr> = call.within_group.iter().map(|order| &order.expr).collect();
-        arguments.extend(list.args.iter().filter_map(|argument| match argument {
+        let arguments = list.args.iter().filter_map(|argument| match argument {
             ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(expression)) => Some(expression),
             _ => None,
-        }));
+        });
+        let arguments: Vec<&ast::Expr> = arguments.collect();
         let mut planned = Vec::with_capacity(arguments.len());
         for argument in &arguments {
             planned.push(widen(self.planner.plan_coerced(argument, position)?));
@@ -89,8 +89,7 @@ impl<'a> Aggregates<'a> {
             planned = self.list(function, list, planned, position)?;
         }
         if function == AggregateFunction::PercentileCont && planned.len() == 2 {
-            let descending = call.within_group.first().is_some_and(|order| order.options.asc == Some(false));
-            planned[1] = fraction(planned[1].clone(), descending, super::walk::start(arguments[1]).or(position))?;
+            planned[1] = fraction(planned[1].clone(), super::walk::start(arguments[1]).or(position))?;
         }
         let types: Vec<DataType> = planned.iter().map(|(_, data_type)| data_type.clone()).collect();
         let data_type = function.result_type(&types).map_err(|error| wrong_call(error, &types, position))?;
@@ -229,11 +228,7 @@ pub(super) fn widen((expression, data_type): (Expr, DataType)) -> (Expr, DataTyp
 }
 
 /// Reads the fraction of `percentile_cont`: a constant, or an expression over parameters, from 0 to 1.
-fn fraction(
-    (expression, data_type): (Expr, DataType),
-    descending: bool,
-    position: Position,
-) -> Result<(Expr, DataType), SqlError> {
+fn fraction((expression, data_type): (Expr, DataType), position: Position) -> Result<(Expr, DataType), SqlError> {
     if !data_type.is_numeric() {
         let message =
             format!("the fraction of percentile_cont must be a number, and this is {}", type_name(&data_type));
@@ -247,14 +242,13 @@ fn fraction(
         return Err(SqlError::new(position, "the fraction of percentile_cont lies between 0 and 1")
             .hint("write for example percentile_cont(value, 0.95)"));
     }
-    let expression = cast_to(expression, &data_type, &DataType::Float64);
-    // WITHIN GROUP (ORDER BY x DESC) counts from the other end.
-    Ok((if descending { lit(1.0) - expression } else { expression }, DataType::Float64))
+    Ok((cast_to(expression, &data_type, &DataType::Float64), DataType::Float64))
 }
 
-/// Returns the number if the expression is a constant one.
+/// Returns the number if the expression is a constant one, or the difference of two.
 pub(super) fn constant(expression: &Expr) -> Option<f64> {
     match expression {
+        Expr::BinaryExpr(BinaryExpr { left, op: Operator::Minus, right }) => Some(constant(left)? - constant(right)?),
         Expr::Literal(ScalarValue::Float64(value), _) => *value,
         Expr::Literal(ScalarValue::Int64(value), _) => value.map(|value| value as f64),
         _ => None,

@@ -19,14 +19,13 @@ pub(super) const WINDOWS: [&str; 6] = ["tumble", "hop", "cumulate", "session", "
 pub(super) const HISTORY: [&str; 3] = ["lag", "changed", "hysteresis"];
 
 /// Aggregates of other SQL dialects that are not in the language (yet).
-const OTHER_AGGREGATES: [&str; 15] = [
+const OTHER_AGGREGATES: [&str; 14] = [
     "any_value",
     "approx_median",
     "approx_percentile_cont",
     "every",
     "group_concat",
     "grouping",
-    "listagg",
     "mode",
     "nth_value",
     "percentile_disc",
@@ -43,12 +42,14 @@ pub(super) const CLOCK: [&str; 3] = ["now", "current_timestamp", "localtimestamp
 /// The aggregate of the language that is similar to one of another dialect.
 pub(super) fn instead_of(aggregate: &str) -> Option<&'static str> {
     Some(match aggregate {
-        "group_concat" | "listagg" => "string_agg(name, ', ') is",
+        "group_concat" => "string_agg(name, ', ') is",
         "any_value" => "first_value and last_value are",
         "variance" => "var_samp and var_pop are",
         "every" => "bool_and is",
         "approx_median" => "median is",
-        "approx_percentile_cont" | "percentile_disc" => "percentile_cont is",
+        "approx_percentile_cont" => "percentile_cont(x, 0.9) is",
+        "percentile_disc" => "percentile_cont(x, 0.9) is, between two values interpolated",
+        "mode" => "count(*) GROUP BY x is, with row_number() to keep the most frequent value",
         "regr_avgx" | "regr_avgy" => "avg is: avg(x) FILTER (WHERE y IS NOT NULL)",
         "regr_count" => "count is: count(*) FILTER (WHERE x IS NOT NULL AND y IS NOT NULL)",
         _ => return None,
@@ -280,7 +281,7 @@ mod tests {
     fn names_are_told_apart() {
         assert!(matches!(REGISTRY.find("mean"), Found::Aggregate(AggregateFunction::Avg)));
         assert!(matches!(REGISTRY.find("array_agg"), Found::Aggregate(AggregateFunction::ArrayAgg)));
-        assert!(matches!(REGISTRY.find("listagg"), Found::OtherAggregate));
+        assert!(matches!(REGISTRY.find("group_concat"), Found::OtherAggregate));
         assert!(matches!(REGISTRY.find("now"), Found::Refused(..)));
         assert!(matches!(REGISTRY.find("arrow_typeof"), Found::Refused(..)));
         assert!(matches!(REGISTRY.find("tumble"), Found::Window));

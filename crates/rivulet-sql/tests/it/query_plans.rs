@@ -392,8 +392,8 @@ fn what_is_wrong_is_said_where_it_stands() {
             "error at line 1, column 8: unknown function 'average'\nhint: write avg(x)",
         ),
         (
-            "SELECT listagg(channel) AS a FROM bid",
-            "error at line 1, column 8: the aggregate listagg is not supported yet\nhint: string_agg(name, ', ') is",
+            "SELECT group_concat(channel) AS a FROM bid",
+            "error at line 1, column 8: the aggregate group_concat is not supported yet\nhint: string_agg(name, ', ') is",
         ),
         (
             "SELECT price ^ 2 AS p FROM bid",

@@ -229,6 +229,16 @@ fn aggregates_are_over_different_values_over_what_changes_and_over_whole_partiti
         ("SELECT bit_and(v) AS x, bit_or(v) AS y, bit_xor(v) AS z FROM a", &["1|15|11"]),
         ("SELECT sum(CAST(v / 2.0 AS BIGINT)), sum(v / 2.0), count(*), count(*) FROM a", &["9|11.5|5|5"]),
         (
+            "SELECT percentile_cont(0.75) WITHIN GROUP (ORDER BY v) AS p, percentile_cont(0.75) WITHIN GROUP
+                    (ORDER BY v DESC) AS q FROM a",
+            &["5.0|3.0"],
+        ),
+        (
+            "SELECT v, percentile_cont(0.5) WITHIN GROUP (ORDER BY v) OVER (ORDER BY ts ROWS 1 PRECEDING) AS p FROM a
+             ORDER BY ts",
+            &["5|5.0", "3|4.0", "9|6.0", "1|5.0", "5|3.0"],
+        ),
+        (
             &format!("SELECT median(n) AS m, percentile_cont(n, 0.25) AS p, sum(DISTINCT n) AS s FROM ({counts})"),
             &["2.0|1.5|3"],
         ),
@@ -256,6 +266,11 @@ fn lists_are_in_order_of_time_or_as_said_over_windows_changes_and_rows_before() 
         (
             "SELECT array_agg(v) AS l, array_agg(v ORDER BY k DESC, v) AS o, string_agg(k, '/') AS s FROM a",
             &["[5,3,9,1,5]|[1,3,5,5,9]|x/y/x/z/y"],
+        ),
+        (
+            "SELECT array_agg(v) WITHIN GROUP (ORDER BY k DESC, v) AS o, listagg(k, '/') AS s,
+                    listagg(k, '/') WITHIN GROUP (ORDER BY v DESC, k) AS t FROM a",
+            &["[1,3,5,5,9]|x/y/x/z/y|x/x/y/y/z"],
         ),
         (
             "SELECT array_agg(DISTINCT v) AS l, string_agg(DISTINCT k, '' ORDER BY k DESC) AS s,

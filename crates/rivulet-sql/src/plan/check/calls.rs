@@ -112,9 +112,6 @@ impl Scope<'_> {
         if let Some(filter) = &mut function.filter {
             self.names(filter, if is_over { inner } else { Place::AggregateFilter }, position)?;
         }
-        for order in &mut function.within_group {
-            self.names(&mut order.expr, Place::AggregateArgument, position)?;
-        }
         Ok(())
     }
 
@@ -155,15 +152,9 @@ impl Scope<'_> {
                     .hint("FILTER looks at single rows; use HAVING or CASE"));
             }
         }
-        if !function.within_group.is_empty() && !matches!(name.text.as_str(), "percentile_cont" | "quantile_cont") {
-            let error = refuse(format!("WITHIN GROUP is for percentile_cont only, not for {name}"));
-            return Err(match name.text.as_str() {
-                "string_agg" => error.hint("write string_agg(name, ', ' ORDER BY ts)"),
-                _ => error,
-            });
-        }
-        if let [_, second, ..] = function.within_group.as_slice() {
-            return Err(SqlError::new(second.expr.span(), "WITHIN GROUP takes one expression"));
+        if !function.within_group.is_empty() {
+            let message = format!("WITHIN GROUP is for percentile_cont, string_agg and array_agg, not for {name}");
+            return Err(refuse(message).hint("leave it out; first_value and last_value go by event time"));
         }
         Ok(())
     }
@@ -278,7 +269,7 @@ impl Scope<'_> {
             }
             ast::FunctionArguments::List(list) => list,
         };
-        let is_list = matches!(name.text.as_str(), "array_agg" | "string_agg");
+        let is_list = AggregateFunction::from_name(&name.text).is_some_and(AggregateFunction::is_list);
         if matches!(arguments.duplicate_treatment, Some(ast::DuplicateTreatment::Distinct)) {
             if place != Place::AggregateArgument && AggregateFunction::from_name(&name.text).is_some() {
                 let error = not_yet(position, &format!("DISTINCT in {name} with OVER"));

@@ -20,7 +20,7 @@ pub(super) struct PlannedAggregate {
 
 /// All aggregates, by all their names.
 pub(super) fn aggregates() -> Vec<(String, Arc<AggregateUDF>)> {
-    const OTHER_NAMES: [&str; 9] = [
+    const OTHER_NAMES: [&str; 10] = [
         "mean",
         "stddev",
         "var",
@@ -29,6 +29,7 @@ pub(super) fn aggregates() -> Vec<(String, Arc<AggregateUDF>)> {
         "var_population",
         "stddev",
         "quantile_cont",
+        "listagg",
         "approx_count_distinct",
     ];
     let planned = |function: AggregateFunction| {

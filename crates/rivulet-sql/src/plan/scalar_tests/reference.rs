@@ -257,7 +257,7 @@ const AGGREGATES: &[Described] = &[
     (AggregateFunction::BitXor, &[], "bit_xor(x)", "The bits that an odd number of integers has.", &["bit_xor(n)"]),
     (AggregateFunction::ArrayAgg, &[], "array_agg(x [ORDER BY y [DESC]])", "The values as an array in JSON, in order of event time or as ORDER BY says. At most 1 MiB and 65,536 values.", &["array_agg(word)", "array_agg(x ORDER BY y DESC)"]),
     (AggregateFunction::ArrayAggDistinct, &[], "array_agg(DISTINCT x [ORDER BY x DESC])", "Each different value once, in order of the values.", &["array_agg(DISTINCT ok)"]),
-    (AggregateFunction::StringAgg, &[], "string_agg(x, separator [ORDER BY y [DESC]])", "The texts with the separator between two of them, in the order and within the bounds of `array_agg`.", &["string_agg(word, ', ')", "string_agg(word, '' ORDER BY word DESC)"]),
+    (AggregateFunction::StringAgg, &["listagg"], "string_agg(x, separator [ORDER BY y [DESC]]) | listagg(x, separator) WITHIN GROUP (ORDER BY y)", "The texts with the separator between two of them, in the order and within the bounds of `array_agg`.", &["string_agg(word, ', ')", "string_agg(word, '' ORDER BY word DESC)"]),
     (AggregateFunction::StringAggDistinct, &[], "string_agg(DISTINCT x, separator [ORDER BY x DESC])", "Each different text once, in order of the texts.", &["string_agg(DISTINCT word, ', ')"]),
 ];
 
