@@ -21,7 +21,7 @@
 //! - `spelling`: casts with all the details of their types; `row_values`: comparisons of rows, part by part;
 //!   `within_group`: the order of an aggregate's values, put into its call;
 //! - `grouping_sets`: GROUPING SETS, ROLLUP and CUBE; `limits`: LIMIT inside a query; `whole_partitions`: aggregates
-//!   `OVER ()`;
+//!   `OVER ()`; `earlier_frames`: frames that end before their own row;
 //! - `order`: ORDER BY by the number of a column; `subqueries`: subqueries that the optimizer turns into joins;
 //!   `nothing`: conditions that no row fulfils, and one row of nothing; `unions`: their columns have names of their
 //!   own; `conditions`: how far conditions are pushed down; `null_safe`: keys of joins for which null equals null;
@@ -71,6 +71,7 @@ mod times;
 mod unions;
 mod walk;
 mod whole_partitions;
+mod earlier_frames;
 pub mod error;
 
 pub use catalog::Catalog;

@@ -5,6 +5,7 @@
 //! columns, and `$parameters` are quoted identifiers too.
 
 mod calls;
+mod earlier_frames;
 
 use datafusion_sql::sqlparser::ast::{self, Expr, Value};
 use rivulet_relational::{member_of, row_of_parts};

@@ -394,7 +394,7 @@ fn preceding_rows(call: &ast::Function, position: Position) -> Result<Option<usi
             }
         }
         (Bound::CurrentRow, None | Some(Bound::CurrentRow)) => Ok(Some(0)),
-        _ => refuse("a frame begins before its row and ends with it: later rows are not known".to_owned()),
+        _ => refuse("a frame begins before its row and ends with it or before it: later rows are not known".to_owned()),
     }
 }
 

@@ -253,6 +253,18 @@ fn aggregates_are_over_different_values_over_what_changes_and_over_whole_partiti
             &["x|5|3|9", "y|3|9|1", "x|9|1|5", "z|1|5|", "y|5||"],
         ),
         (
+            "SELECT v, sum(v) OVER (ORDER BY ts ROWS BETWEEN 2 PRECEDING AND 1 PRECEDING) AS s,
+                    sum(v) OVER (ORDER BY ts ROWS 1 PRECEDING) AS own,
+                    count(*) OVER (ORDER BY ts ROWS BETWEEN UNBOUNDED PRECEDING AND 2 PRECEDING) AS n FROM a
+             ORDER BY ts",
+            &["5||5|0", "3|5|8|0", "9|8|12|1", "1|12|10|2", "5|10|6|3"],
+        ),
+        (
+            "SELECT k, v FROM (SELECT k, v, avg(v) FILTER (WHERE v < 9) OVER (PARTITION BY k ORDER BY ts
+             ROWS BETWEEN 3 PRECEDING AND 1 PRECEDING) AS m FROM a) WHERE v > m ORDER BY v",
+            &["y|5", "x|9"],
+        ),
+        (
             "SELECT k, v, LEAD(v) OVER (PARTITION BY k ORDER BY ts) AS next FROM a ORDER BY ts",
             &["x|5|9", "y|3|5", "x|9|", "z|1|", "y|5|"],
         ),

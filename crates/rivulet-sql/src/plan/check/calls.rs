@@ -3,6 +3,7 @@
 use datafusion_sql::sqlparser::ast::{self, Expr, Spanned};
 use rivulet_operators::AggregateFunction;
 
+use super::earlier_frames;
 use super::{ARRIVAL_TIME, Place, Scope, WINDOW_END, WINDOW_START, exact, not_yet};
 use crate::parse::name_of;
 use crate::plan::call::call_name;
@@ -55,6 +56,10 @@ impl Scope<'_> {
         }
         if let Some(treatment) = &function.null_treatment {
             return Err(not_yet(position, &treatment.to_string()));
+        }
+        if let (Found::Aggregate(_), Some(lagged)) = (&found, earlier_frames::lagged(function)) {
+            *expression = lagged;
+            return self.names(expression, place, position);
         }
         match found {
             Found::Aggregate(aggregate) if aggregate.is_sequence() => return Err(one_by_one(aggregate, position)),

@@ -367,12 +367,18 @@ impl Lowering {
 
     fn frame(&self, frame: &WindowFrame, position: Position) -> Result<OverFrame, SqlError> {
         const HINT: &str = "write ROWS BETWEEN 10 PRECEDING AND CURRENT ROW, or RANGE BETWEEN INTERVAL '1 minute' PRECEDING AND CURRENT ROW";
-        if !matches!(frame.end_bound, WindowFrameBound::CurrentRow) {
-            return Err(refused(
-                position,
-                "a frame that does not end at its own row would look at rows that have not come yet",
-            )
-            .hint(HINT));
+        match frame.end_bound {
+            WindowFrameBound::CurrentRow => {}
+            // One of ROWS is a LAG by now, unless it ends before it begins.
+            WindowFrameBound::Preceding(_) => {
+                let hint =
+                    "ROWS BETWEEN 3 PRECEDING AND 1 PRECEDING are the three rows before; a RANGE ends with its row";
+                return Err(not_yet(position, "this frame, which ends before its own row,").hint(hint));
+            }
+            WindowFrameBound::Following(_) => {
+                let problem = "a frame that ends behind its own row would look at rows that have not come yet";
+                return Err(refused(position, problem).hint(HINT));
+            }
         }
         let WindowFrameBound::Preceding(preceding) = &frame.start_bound else {
             return Err(not_yet(position, "a frame that begins at its own row").hint(HINT));
