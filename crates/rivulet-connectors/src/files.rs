@@ -7,6 +7,7 @@
 //! What must hold: links are resolved before it is decided whether a file is allowed, and what was opened is looked at
 //! once more, because a name may mean something else by then. Opening never waits for the other end of a pipe.
 
+use std::fmt;
 use std::fs::{self, DirEntry, File, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
@@ -15,6 +16,15 @@ use std::sync::Arc;
 /// The files that statements may name. By default none.
 #[derive(Clone, Debug, Default)]
 pub struct Files(Rights);
+
+/// Says whether files may grow: what they take is bounded.
+pub trait Room: fmt::Debug + Send + Sync {
+    /// Has files take so many more bytes.
+    ///
+    /// # Errors
+    /// They may not: [`io::ErrorKind::QuotaExceeded`], with a hint that says what to do.
+    fn take(&self, bytes: u64) -> io::Result<()>;
+}
 
 #[derive(Clone, Debug, Default)]
 enum Rights {
@@ -33,6 +43,8 @@ struct Bounds {
     kept: Vec<PathBuf>,
     /// A folder that is allowed though a folder above it is in `kept`.
     exchange: PathBuf,
+    /// What is asked before a file grows.
+    room: Option<Arc<dyn Room>>,
 }
 
 impl Files {
@@ -42,18 +54,23 @@ impl Files {
     }
 
     /// Files below the folders `allowed`, and by default below `exchange` alone. Relative paths begin in the first
-    /// folder. What is below `kept` is never allowed, unless it is below `exchange`.
+    /// folder. What is below `kept` is never allowed, unless it is below `exchange`. `room` is asked before files grow.
     ///
     /// # Errors
     /// The path of a folder cannot be resolved.
-    pub fn below(allowed: &[PathBuf], kept: &[PathBuf], exchange: &Path) -> io::Result<Self> {
+    pub fn below(
+        allowed: &[PathBuf],
+        kept: &[PathBuf],
+        exchange: &Path,
+        room: Option<Arc<dyn Room>>,
+    ) -> io::Result<Self> {
         let exchange = resolved(exchange)?;
         let mut allowed = allowed.iter().map(|folder| resolved(folder)).collect::<io::Result<Vec<_>>>()?;
         if allowed.is_empty() {
             allowed.push(exchange.clone());
         }
         let kept = kept.iter().map(|path| resolved(path)).collect::<io::Result<Vec<_>>>()?;
-        Ok(Self(Rights::Below(Arc::new(Bounds { allowed, kept, exchange }))))
+        Ok(Self(Rights::Below(Arc::new(Bounds { allowed, kept, exchange, room }))))
     }
 
     /// The path of the file or folder that is meant, whether it exists or not: absolute, or as it was written where the
@@ -142,6 +159,17 @@ impl Files {
     /// It is not allowed, or what the system says.
     pub fn make_folder(&self, path: impl AsRef<Path>) -> io::Result<()> {
         fs::create_dir_all(self.locate(path)?)
+    }
+
+    /// Asks whether files may take so many more bytes, before they are written.
+    ///
+    /// # Errors
+    /// [`Room::take`].
+    pub fn take_room(&self, bytes: u64) -> io::Result<()> {
+        match &self.0 {
+            Rights::Below(bounds) => bounds.room.as_ref().map_or(Ok(()), |room| room.take(bytes)),
+            _ => Ok(()),
+        }
     }
 
     /// Renames a file, replacing the file that has the new name.
@@ -339,7 +367,7 @@ mod tests {
         }
         let (data, other) = (folder.path().join("data"), folder.path().join("other"));
         let exchange = data.join("files");
-        let files = Files::below(&[exchange.clone(), other.clone()], &[data, other.join("config")], &exchange);
+        let files = Files::below(&[exchange.clone(), other.clone()], &[data, other.join("config")], &exchange, None);
         (folder, files.unwrap())
     }
 

@@ -216,6 +216,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "durability.commit_interval_ms", kind: Kind::Count(0, 1_000), default: Some("1"), help: "how long events at most gather, while many come, before the log waits for the disk" },
     Key { name: "table.bytes_max", kind: Kind::Bytes(KIB, 2 * GIB), default: Some("256 MiB"), help: "most bytes of a reference table, in its file and in memory" },
     Key { name: "files.allow", kind: Kind::Paths, default: None, help: "folders below which statements may read and write files; {tenant} in them is the tenant of the caller; relative paths begin in the first of them; by default the folder files of the data folder, and of other tenants one of their own in its folder tenants" },
+    Key { name: "files.free_bytes_min", kind: Kind::Bytes(0, 64 * 1024 * GIB), default: Some("256 MiB"), help: "what files that statements write leave free on the disk of the data folder, for the log and the checkpoints of the server" },
     Key { name: "hosts.allow", kind: Kind::Text, default: None, help: "hosts that statements may connect to, with HTTP, Kafka and MQTT, with commas between: names, *.example.org for the names below one, addresses, networks (10.0.0.0/8), or * for every host; by default every host but this machine, link-local addresses and the metadata services of clouds; brokers may be on this machine while http.address is a loopback address and there are no accounts" },
     Key { name: "hosts.tenants", kind: Kind::TextByName, default: None, help: "the same as hosts.allow for a tenant, in its place and in that of sink.http_allow: [hosts.tenants] acme = \"kafka.acme.example, 10.0.0.0/8\"; \"*\" stands for the tenants that are not named, but for default; nothing in quotes allows no host" },
     Key { name: "hosts.listen", kind: Kind::Text, default: None, help: "addresses of this machine at which http: sources may listen, with commas between: addresses, networks, or * for every address; by default every address, and none for other tenants than the default one" },
@@ -242,6 +243,7 @@ pub const KEYS: &[Key] = &[
     Key { name: "tenants.bytes_out_per_second", kind: Kind::Bytes(1, LIMIT), default: None, help: "most bytes a second that MQTT clients get; what is beyond waits for them as for slow clients" },
     Key { name: "tenants.state_bytes", kind: Kind::Bytes(1, LIMIT), default: None, help: "most memory of queries and reference tables; beyond it nothing is created, and while queries hold that much, MQTT clients are not read" },
     Key { name: "tenants.log_bytes", kind: Kind::Bytes(1, LIMIT), default: None, help: "most bytes of events in the log that no checkpoint has yet; beyond it MQTT clients are not read" },
+    Key { name: "tenants.file_bytes", kind: Kind::Bytes(1, LIMIT), default: None, help: "most bytes of files in the folders of a tenant; beyond it its sinks write nothing" },
     Key { name: "tenants.weight", kind: Kind::Count(1, 10_000), default: None, help: "weight of a tenant's share of the workers' time where those of several have work; 100 without it" },
     Key { name: "jwt.issuer", kind: Kind::Text, default: None, help: "who issues JSON Web Tokens (JWT) that users log in with, as its tokens name it (iss)" },
     Key { name: "jwt.audience", kind: Kind::Text, default: None, help: "whom its tokens must be for (aud): the name that it has for this server" },
@@ -316,6 +318,7 @@ const RELOADED: &[&str] = &[
     "tenants.bytes_out_per_second",
     "tenants.state_bytes",
     "tenants.log_bytes",
+    "tenants.file_bytes",
     "tenants.weight",
     "log.level",
 ];

@@ -311,6 +311,8 @@ pub struct FilesConfig {
     pub allow: Vec<PathBuf>,
     /// What belongs to the server, and no statement may name.
     pub kept: Vec<PathBuf>,
+    /// What files that statements write leave free on the disk of the data folder.
+    pub free_bytes_min: u64,
 }
 
 /// When and where the state of queries is saved.
@@ -1021,7 +1023,8 @@ impl Values {
         let is_folder = |path: &str| !path.starts_with(BucketName::SCHEME);
         let own = KEYS.iter().filter(|key| key.kind == Kind::Path).filter_map(|key| self.text(key.name));
         let own = own.filter(|path| is_folder(path)).map(PathBuf::from);
-        FilesConfig { allow, kept: own.chain(self.file.clone()).collect() }
+        let free_bytes_min = self.number("files.free_bytes_min") as u64;
+        FilesConfig { allow, kept: own.chain(self.file.clone()).collect(), free_bytes_min }
     }
 
     fn checkpoint(&mut self) -> Result<CheckpointConfig, ConfigError> {

@@ -4,7 +4,7 @@
 //!
 //! What must hold: every [`ConnectorContext`] that the engine gives to a connector is made here, so no statement has
 //! more rights than its tenant. Tenants other than the default one share no folder unless the configuration names one
-//! for all.
+//! for all. What their files take is bounded, and leaves room on the disk for the server.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -14,16 +14,17 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use rivulet_connectors::connector::{self, ConnectorContext};
-use rivulet_connectors::files::Files;
+use rivulet_connectors::files::{Files, Room};
 use rivulet_connectors::reach::{AllowedHosts, KEY_OF_LISTENERS, Reach};
 use rivulet_runtime::Share;
 
 use super::links::ServerLinks;
+use super::reserve::free_bytes;
 use super::topics::Topics;
 use crate::config::Config;
 use crate::data_folder::{FILES, TENANTS, restored};
 use crate::secrets::Secrets;
-use crate::service::{Access, ErrorKind, Quota, ServiceError, Tenant};
+use crate::service::{Access, ErrorKind, Limit, Quota, ServiceError, Tenant};
 
 /// What stands in `files.allow` for the name of the tenant.
 const TENANT: &str = "{tenant}";
@@ -197,6 +198,17 @@ impl Permitted {
         Ok(())
     }
 
+    /// Measures the files of tenants, of which that is limited, so that those count no more that were removed.
+    pub(super) fn measure_files(&self) {
+        for quota in self.access.quotas().all() {
+            if quota.most(Limit::FileBytes).is_some() {
+                let tenant = quota.tenant();
+                let folders = self.own_folders(tenant).chain([self.exchange_folder(tenant)]);
+                quota.measure(Limit::FileBytes, folders.map(|folder| bytes_below(&folder)).sum());
+            }
+        }
+    }
+
     /// The folder of a tenant in the data folder.
     fn exchange_folder(&self, tenant: &Tenant) -> PathBuf {
         let data_dir = &self.config.data_dir;
@@ -223,10 +235,50 @@ impl Permitted {
             })?;
         }
         let kept: Vec<_> = std::iter::once(data_dir).chain(&files.kept).cloned().collect();
-        Files::below(&allowed, &kept, &folder).map_err(|error| {
+        let room =
+            TenantRoom { quota: self.quota(tenant), folder: folder.clone(), free_bytes_min: files.free_bytes_min };
+        Files::below(&allowed, &kept, &folder, Some(Arc::new(room))).map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("a folder of files.allow cannot be used: {error}"))
         })
     }
+}
+
+/// What files of a tenant may take.
+#[derive(Debug)]
+struct TenantRoom {
+    quota: Arc<Quota>,
+    /// A folder on the disk of the data folder.
+    folder: PathBuf,
+    free_bytes_min: u64,
+}
+
+impl Room for TenantRoom {
+    fn take(&self, bytes: u64) -> io::Result<()> {
+        let refused = |text: String| Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
+        if let Some(free) = free_bytes(&self.folder).filter(|free| *free < self.free_bytes_min.saturating_add(bytes)) {
+            return refused(format!(
+                "the disk of the data folder has {free} bytes left, and files.free_bytes_min keeps {} for the server\n\
+                 hint: make room on that disk",
+                self.free_bytes_min
+            ));
+        }
+        self.quota.take_measured(Limit::FileBytes, bytes).or_else(|error| refused(error.text()))
+    }
+}
+
+/// The bytes of all files in a folder and those below it. What cannot be read counts for nothing.
+fn bytes_below(folder: &Path) -> u64 {
+    let (mut bytes, mut folders) = (0, vec![folder.to_owned()]);
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            match entry.metadata() {
+                Ok(known) if known.is_dir() => folders.push(entry.path()),
+                Ok(known) => bytes += known.len(),
+                Err(_) => {}
+            }
+        }
+    }
+    bytes
 }
 
 /// A folder of `files.allow`, for a tenant.

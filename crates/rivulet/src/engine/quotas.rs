@@ -18,6 +18,9 @@ use crate::service::{Limit, LimitUse, Quota, Quotas, Tenant, TenantInfo};
 /// How often rates and memory are measured.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
+/// How often files are measured.
+const FILES_PERIOD: Duration = Duration::from_secs(10);
+
 /// The memory of the queries of these tenants: parameters, state, what waits for them, and that of their reference
 /// tables.
 pub(super) fn state_bytes(
@@ -43,6 +46,8 @@ impl Engine {
         let (applications, big_queries) = (self.applications.clone(), self.big_queries.clone());
         let tables = self.tables.clone();
         let event_log = self.event_log.clone();
+        let permitted = self.permitted.clone();
+        self.threads.start("rivulet-files", FILES_PERIOD, move || permitted.measure_files())?;
         self.threads.start("rivulet-quotas", LOOK_PERIOD, move || {
             quotas.look(event_log.forgotten());
             look_at_memory(&quotas, &applications, &big_queries, &tables);

@@ -103,7 +103,7 @@ fn make(path: &Path) -> io::Result<()> {
 }
 
 /// The free space on the disk of a folder; `None` if it is unknown.
-fn free_bytes(folder: &Path) -> Option<u64> {
+pub(super) fn free_bytes(folder: &Path) -> Option<u64> {
     let disk = nix::sys::statvfs::statvfs(folder).ok()?;
     #[allow(clippy::useless_conversion)] // Not everywhere are these of one type.
     u64::from(disk.blocks_available()).checked_mul(u64::from(disk.fragment_size()))

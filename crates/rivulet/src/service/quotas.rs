@@ -48,13 +48,15 @@ pub enum Limit {
     StateBytes,
     /// Events in the log that no checkpoint has yet.
     LogBytes,
+    /// Files that its sinks write.
+    FileBytes,
     /// The weight of its share of the workers' time, where those of several tenants have work: 100 without one.
     Weight,
 }
 
 impl Limit {
     /// Every limit, in the order in which they are shown.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::Applications,
         Self::Queries,
         Self::BigQueries,
@@ -66,6 +68,7 @@ impl Limit {
         Self::BytesOutPerSecond,
         Self::StateBytes,
         Self::LogBytes,
+        Self::FileBytes,
         Self::Weight,
     ];
 
@@ -83,6 +86,7 @@ impl Limit {
             Self::BytesOutPerSecond => "bytes_out_per_second",
             Self::StateBytes => "state_bytes",
             Self::LogBytes => "log_bytes",
+            Self::FileBytes => "file_bytes",
             Self::Weight => "weight",
         }
     }
@@ -123,6 +127,9 @@ impl Limit {
             }
             Self::LogBytes => {
                 format!("the log has {} of the tenant '{tenant}', and may have {most}", counted(used, "byte"))
+            }
+            Self::FileBytes => {
+                format!("the folders of the tenant '{tenant}' have {}, and may have {most}", counted(used, "byte"))
             }
             // Nothing is refused for it.
             Self::Weight => format!("the share of the tenant '{tenant}' has the weight {most}"),
@@ -340,6 +347,7 @@ impl Quota {
                 format!("drop what is not needed; or {raise}")
             }
             Limit::Streams => format!("end one of them; or {raise}"),
+            Limit::FileBytes => format!("remove files, which counts within ten seconds; or {raise}"),
             _ => format!("ask less often; or {raise}"),
         }
     }
@@ -377,6 +385,19 @@ impl Quota {
     /// Notes how much is used of something that is measured from time to time.
     pub fn measure(&self, limit: Limit, used: u64) {
         self.measured[limit as usize].store(used, Ordering::Relaxed);
+    }
+
+    /// Notes that so much more is used of something that is measured, if it may be.
+    ///
+    /// # Errors
+    /// [`ErrorKind::LimitReached`].
+    pub fn take_measured(&self, limit: Limit, more: u64) -> Result<(), ServiceError> {
+        let Some(most) = self.most(limit) else { return Ok(()) };
+        let taken = |used: u64| used.checked_add(more).filter(|&used| used <= most);
+        match self.measured[limit as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken) {
+            Ok(_) => Ok(()),
+            Err(used) => Err(self.refuse(limit, used, most)),
+        }
     }
 
     /// How much is used, of what is counted or was measured here; of the rest the caller knows.

@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ const MANY: u32 = 1_500;
 
 /// A server with an administrator and a tenant, which has an administrator of its own.
 struct Fixture {
-    _folder: TempDir,
+    folder: TempDir,
     engine: Arc<Engine>,
     server: TestServer,
     admin: String,
@@ -62,7 +63,7 @@ impl Fixture {
         // The last one closes the doors.
         let (boss, admin) = (token(&engine, "acme.boss"), token(&engine, "admin"));
         let server = TestServer::start(engine.clone());
-        Self { _folder: folder, engine, server, admin, boss }
+        Self { folder, engine, server, admin, boss }
     }
 
     fn sql(&self, token: &str, script: &str) -> (u16, Value) {
@@ -264,7 +265,7 @@ fn limits_of_all_tenants_come_from_the_configuration_and_change_with_it() {
     let create = |name: &str| format!("CREATE QUERY {name} FROM APPLICATION copy WITH (home => '{name}')");
     fixture.done(boss, &create("a"));
     fixture.over(boss, &create("b"), "queries");
-    let mut config = configuration(fixture._folder.path());
+    let mut config = configuration(fixture.folder.path());
     config.tenant_limits = vec![("queries", 2)];
     fixture.engine.take_over(&config).expect("a configuration");
     fixture.done(boss, &create("b"));
@@ -479,6 +480,61 @@ fn a_tenant_with_too_much_in_the_log_waits_and_loses_nothing() {
     assert!(fixture.events(&fixture.boss) < u64::from(MANY));
     fixture.alter("log_bytes => NULL");
     wait_until("all events", || fixture.events(&fixture.boss) == u64::from(MANY));
+}
+
+#[test]
+fn files_of_a_tenant_take_no_more_than_its_limit_and_leave_room_on_the_disk() {
+    const MOST: u64 = 1 << 20;
+    let fixture = Fixture::with(&format!("WITH (file_bytes => {MOST})"), |config| config.files.allow.clear());
+    let boss = fixture.boss.as_str();
+    fixture.done(boss, "CREATE SOURCE numbers FROM 'sensors:'; CREATE SINK out TO 'file:out.jsonl' FORMAT JSON");
+    fixture.done(boss, "CREATE QUERY writes AS SELECT device FROM numbers INTO out");
+    let query = |fixture: &Fixture| {
+        let (status, answer) = ask(&fixture.server, boss, "GET", "/api/v1/queries/writes", "");
+        assert_eq!(status, 200, "{answer}");
+        (
+            answer["state"].as_str().unwrap_or_default().to_owned(),
+            answer["big"]["reason"].as_str().unwrap_or_default().to_owned(),
+        )
+    };
+    wait_until("the query fails", || query(&fixture).0 == "failed");
+    let reason = query(&fixture).1;
+    assert!(reason.contains("the folders of the tenant 'acme' have") && reason.contains("file_bytes"), "{reason}");
+    let (used, most) = fixture.used("file_bytes");
+    assert!(used <= MOST && most == Some(MOST), "{used}");
+    let folder = fixture.folder.path().join("data/tenants/acme/files");
+    let bytes = |folder: &Path| {
+        let files = std::fs::read_dir(folder).expect("its folder").flatten();
+        files.map(|file| file.metadata().map_or(0, |known| known.len())).sum::<u64>()
+    };
+    assert!(bytes(&folder) <= MOST, "{}", bytes(&folder));
+    // Another tenant writes as ever.
+    fixture
+        .done(&fixture.admin, "CREATE SOURCE numbers FROM 'sensors:'; CREATE SINK out TO 'file:out.jsonl' FORMAT JSON");
+    fixture.done(&fixture.admin, "CREATE QUERY writes AS SELECT device FROM numbers INTO out");
+    let other = fixture.folder.path().join("data/files");
+    wait_until("a file of another tenant", || bytes(&other) > MOST);
+    fixture.done(&fixture.admin, "DROP QUERY writes");
+    // Files that are removed count no more.
+    fixture.alter(&format!("file_bytes => {}", 4 * MOST));
+    fixture.done(boss, "RESUME QUERY writes");
+    wait_until("the query fails again", || query(&fixture).0 == "failed");
+    assert!(bytes(&folder) <= 4 * MOST, "{}", bytes(&folder));
+}
+
+#[test]
+fn files_leave_room_on_the_disk_for_the_server() {
+    let fixture = Fixture::with("", |config| {
+        config.files.allow.clear();
+        config.files.free_bytes_min = 1 << 60;
+    });
+    let boss = fixture.boss.as_str();
+    fixture.done(boss, "CREATE SOURCE numbers FROM 'sensors:'; CREATE SINK out TO 'file:out.jsonl' FORMAT JSON");
+    fixture.done(boss, "CREATE QUERY writes AS SELECT device FROM numbers INTO out");
+    let query = || ask(&fixture.server, boss, "GET", "/api/v1/queries/writes", "").1;
+    wait_until("the query fails", || query()["state"] == "failed");
+    let reason = query()["big"]["reason"].as_str().unwrap_or_default().to_owned();
+    assert!(reason.contains("files.free_bytes_min keeps") && reason.contains("; make room"), "{reason}");
 }
 
 #[test]

@@ -72,6 +72,8 @@ pub(super) struct Part {
     is_committed: bool,
     /// Whether it stays when this is dropped: a checkpoint may go on with it.
     is_kept: bool,
+    /// The bytes for which room was taken.
+    room: u64,
     /// Rows that the system has not taken yet and their bytes, and since when the first of them waits.
     waiting: (usize, usize),
     waiting_since: Option<Instant>,
@@ -99,8 +101,8 @@ impl Part {
     }
 
     fn of(content: Content, hidden: PathBuf, path: PathBuf, files: &Files) -> Self {
-        let (files, is_committed, is_kept) = (files.clone(), false, false);
-        Self { content, hidden, path, files, is_committed, is_kept, waiting: (0, 0), waiting_since: None }
+        let (files, is_committed, is_kept, waiting) = (files.clone(), false, false, (0, 0));
+        Self { content, hidden, path, files, is_committed, is_kept, room: 0, waiting, waiting_since: None }
     }
 
     /// Begins a Parquet file that will be `path`; creates the folders above it.
@@ -129,8 +131,22 @@ impl Part {
         Ok(Self::of(content, hidden, path, files))
     }
 
+    /// Takes room for what is about to be written to the disk.
+    fn take_room(&mut self) -> Result<(), SinkError> {
+        let bytes = self.bytes();
+        let more = bytes.saturating_sub(self.room);
+        if more > 0 {
+            self.files.take_room(more).map_err(|error| failed(&self.path, &error))?;
+            self.room = bytes;
+        }
+        Ok(())
+    }
+
     /// Appends lines.
     pub(super) fn write_lines(&mut self, lines: &[u8]) -> Result<(), SinkError> {
+        if matches!(&self.content, Content::Lines { buffer, .. } if buffer.len() + lines.len() > WRITE_BYTES) {
+            self.take_room()?;
+        }
         let Content::Lines { file, buffer, bytes } = &mut self.content else {
             unreachable!("lines are written to files of lines")
         };
@@ -149,6 +165,7 @@ impl Part {
 
     /// Appends rows.
     pub(super) fn write_rows(&mut self, rows: &RecordBatch) -> Result<(), SinkError> {
+        self.take_room()?;
         let Content::Parquet(writer) = &mut self.content else { unreachable!("rows are written to Parquet files") };
         writer.write(rows).map_err(|error| parquet_failed(&self.path, &error))
     }
@@ -165,6 +182,7 @@ impl Part {
         if self.waiting_since.is_none_or(|since| since.elapsed() < WRITE_AFTER) {
             return Ok(());
         }
+        self.take_room()?;
         let Content::Lines { file, buffer, .. } = &mut self.content else { return Ok(()) };
         file.write_all(buffer).map_err(|error| failed(&self.path, &error))?;
         buffer.clear();
@@ -207,6 +225,7 @@ impl Part {
         if let Content::Lines { bytes, .. } = &mut part.content {
             *bytes = length;
         }
+        part.room = length;
         part.is_kept = true;
         Ok(part)
     }
@@ -261,6 +280,7 @@ impl Part {
 
     /// Makes the file whole and durable, still under its hidden name; a file of lines as far as it is written.
     pub(super) fn sync(&mut self) -> Result<(), SinkError> {
+        self.take_room()?;
         match &mut self.content {
             Content::Lines { file, buffer, .. } => {
                 let written = file.write_all(buffer).and_then(|()| file.sync_data());

@@ -202,7 +202,7 @@ mod tests {
         for name in ["allowed/ca.pem", "ca.pem"] {
             std::fs::write(folder.path().join(name), "x").unwrap();
         }
-        let files = Files::below(&[], &[], &allowed).unwrap();
+        let files = Files::below(&[], &[], &allowed, None).unwrap();
         let mut config = ClientConfig::new();
         set(&mut config, &check("ssl.ca.location", "ca.pem").unwrap(), &files).unwrap();
         assert_eq!(config.get("ssl.ca.location"), allowed.canonicalize().unwrap().join("ca.pem").to_str());
