@@ -1,10 +1,9 @@
 //! `rivulet bench tenants`: what a tenant that goes wild costs another one.
 //!
 //! Two tenants of one server publish through its embedded broker to applications of their own. The quiet one sends
-//! events at an even rate, first alone; then the wild one beside it publishes as fast as its connections take it,
-//! submits queries, opens streams and sends requests, all over its quotas, and runs big queries that compute all the
-//! time. Each is done several times. Latency is from the intended time of an event to the receipt of its result. All
-//! clients are in this process, and share the machine.
+//! events at an even rate, first alone; then beside the wild one, which does as much as it can of one kind of thing
+//! after the other ([`Kind`]), over its quotas. Each is done several times. Latency is from the intended time of an
+//! event to the receipt of its result. All clients are in this process, and share the machine.
 
 mod client;
 mod wild;
@@ -22,6 +21,7 @@ use super::process::{EMBEDDED_ADDRESS, ServerProcess, free_port};
 use super::setting::setting;
 use crate::times::duration;
 use client::{Client, lines, now_us};
+pub use wild::Kind;
 use wild::{Deeds, Wild};
 
 /// How long results may take to come once all events are sent.
@@ -31,9 +31,9 @@ const REST_MAX: Duration = Duration::from_secs(60);
 const WARM_UP: Duration = Duration::from_secs(2);
 
 /// Limits of the wild tenant.
-const LIMITS: &str = "queries => 100, applications => 5, big_queries => 1, workers => 1, streams => 5, \
-                      requests_per_second => 20, events_per_second => 1000, bytes_per_second => 100000, \
-                      bytes_out_per_second => 100000";
+const LIMITS: &str = "queries => 100, applications => 5, big_queries => 3, streams => 5, requests_per_second => 20, \
+                      events_per_second => 1000, bytes_per_second => 100000, bytes_out_per_second => 100000, \
+                      file_bytes => 4294967296";
 
 /// What is measured.
 #[derive(Clone, Debug, Args)]
@@ -50,12 +50,14 @@ pub struct TenantOptions {
     /// How often each is measured
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// Connections of the wild tenant that publish, and as many that send requests
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(0..=1_000))]
-    pub wild_connections: u32,
-    /// Big queries of the wild tenant, over a generator that gives as much as is taken
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
-    pub wild_big_queries: u32,
+    /// What the wild tenant does, one kind after the other: it publishes, submits and watches queries, runs big queries
+    /// over a generator that gives as much as is taken, connects and subscribes, replaces reference tables, or writes
+    /// files
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS", default_values_t = Kind::ALL)]
+    pub wild: Vec<Kind>,
+    /// How often it does that at a time: its connections, or its big queries, of which one writes files
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub wild_width: u32,
     /// Limits of the wild tenant, as in CREATE TENANT wild WITH (...); empty for none
     #[arg(long, default_value = LIMITS)]
     pub limits: String,
@@ -67,8 +69,8 @@ pub struct TenantOptions {
 /// What the quiet tenant saw, alone or beside the wild one.
 #[derive(Clone, Debug)]
 pub struct TenantRow {
-    /// What the wild tenant did meanwhile; `None` if there was none.
-    pub wild: Option<Deeds>,
+    /// What the wild tenant did meanwhile, and how much of it; `None` if there was none.
+    pub wild: Option<(Kind, Deeds)>,
     /// Events that the quiet tenant sent.
     pub events: u64,
     /// Of these, events without a result.
@@ -82,15 +84,15 @@ pub struct TenantRow {
 pub struct TenantReport {
     /// Where and when.
     pub circumstances: Circumstances,
-    /// Alone, and beside the wild one.
-    pub rows: Result<[TenantRow; 2], String>,
+    /// Alone, and beside the wild one for each kind.
+    pub rows: Result<Vec<TenantRow>, String>,
 }
 
 impl TenantReport {
-    /// The 99th percentile beside the wild tenant, as a multiple of that alone.
-    pub fn ratio(&self) -> Option<f64> {
-        let [alone, beside] = self.rows.as_ref().ok()?;
-        (alone.latency.us_p99 > 0).then(|| beside.latency.us_p99 as f64 / alone.latency.us_p99 as f64)
+    /// The 99th percentile of a row, as a multiple of that alone.
+    pub fn ratio(&self, row: &TenantRow) -> Option<f64> {
+        let alone = self.rows.as_ref().ok()?.first()?;
+        (alone.latency.us_p99 > 0).then(|| row.latency.us_p99 as f64 / alone.latency.us_p99 as f64)
     }
 
     /// The report as one JSON object.
@@ -98,19 +100,21 @@ impl TenantReport {
         let row = |row: &TenantRow| {
             let TenantRow { wild, events, lost, latency } = row;
             json!({
-                "wild": wild.as_ref().map(Deeds::to_json),
+                "wild": wild.as_ref().map(|(kind, _)| kind.name()),
+                "deeds": wild.as_ref().map(|(_, deeds)| deeds.to_json()),
                 "events": events,
                 "lost": lost,
                 "latency_us_p50": latency.us_p50,
                 "latency_us_p99": latency.us_p99,
                 "latency_us_max": latency.us_max,
+                "p99_ratio": self.ratio(row),
             })
         };
         let outcome = match &self.rows {
             Ok(rows) => json!(rows.iter().map(row).collect::<Vec<_>>()),
             Err(error) => json!([{ "error": error }]),
         };
-        json!({ "circumstances": self.circumstances, "rows": outcome, "p99_ratio": self.ratio() })
+        json!({ "circumstances": self.circumstances, "rows": outcome })
     }
 }
 
@@ -128,7 +132,7 @@ fn application(tenant: &str) -> String {
     )
 }
 
-fn measure(options: &TenantOptions, progress: &mut impl FnMut(&str)) -> Result<[TenantRow; 2], String> {
+fn measure(options: &TenantOptions, progress: &mut impl FnMut(&str)) -> Result<Vec<TenantRow>, String> {
     let broker = free_port()?;
     let address = broker.to_string();
     let mut settings = vec![(EMBEDDED_ADDRESS, address.as_str())];
@@ -164,27 +168,29 @@ fn measure(options: &TenantOptions, progress: &mut impl FnMut(&str)) -> Result<[
     progress("the quiet tenant warms up ...");
     let once = TenantOptions { duration: WARM_UP, ..options.clone() };
     let _ = send(&once, broker, &quiet)?;
-    let mut all = [Measured::default(), Measured::default()];
-    let mut deeds = Deeds::default();
+    let mut alone = Measured::default();
     // What the wild tenant could send stays in the buffers of the system, and is read for long after it has gone: so
     // all that is measured alone comes first.
     for round in 1..=options.rounds {
         progress(&format!("round {round} of {}: the quiet tenant alone ...", options.rounds));
-        all[0].add(&send(options, broker, &quiet)?);
+        alone.add(&send(options, broker, &quiet)?);
     }
-    for round in 1..=options.rounds {
-        progress(&format!("round {round} of {}: a wild tenant beside it ...", options.rounds));
-        let counts = [options.wild_connections, options.wild_big_queries];
-        let wild = Wild::start(broker, &server.url(), &wild, counts)?;
-        // It has used up what its buckets held.
-        thread::sleep(WARM_UP);
-        all[1].add(&send(options, broker, &quiet)?);
-        deeds.add(&wild.stop());
+    let mut rows = vec![alone.row(None)];
+    for &kind in &options.wild {
+        let (mut beside, mut deeds) = (Measured::default(), Deeds::default());
+        for round in 1..=options.rounds {
+            progress(&format!("round {round} of {}: beside a tenant wild with {} ...", options.rounds, kind.name()));
+            let wild = Wild::start(kind, options.wild_width, broker, &server.url(), &wild)?;
+            // It has used up what its buckets held.
+            thread::sleep(WARM_UP);
+            beside.add(&send(options, broker, &quiet)?);
+            deeds.add(&wild.stop());
+        }
+        rows.push(beside.row(Some((kind, deeds))));
     }
     server.log_in(&admin);
     server.get("/health/ready")?;
-    let [alone, beside] = all;
-    Ok([alone.row(None), beside.row(Some(deeds))])
+    Ok(rows)
 }
 
 #[derive(Default)]
@@ -199,7 +205,7 @@ impl Measured {
         self.latencies.merge(&other.latencies);
     }
 
-    fn row(self, wild: Option<Deeds>) -> TenantRow {
+    fn row(self, wild: Option<(Kind, Deeds)>) -> TenantRow {
         let latency = self.latencies.summary();
         TenantRow { wild, events: self.sent, lost: self.sent.saturating_sub(latency.count), latency }
     }

@@ -1,5 +1,6 @@
 //! A tenant that does as much of everything as it can.
 
+use std::fmt;
 use std::io::Read;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,14 +21,58 @@ const QUERIES: u32 = 1_000;
 /// How long an answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
+/// Rows of a reference table.
+const TABLE_ROWS: u32 = 2_000;
+
+/// What the wild tenant does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// It publishes as fast as its connections take it.
+    Events,
+    /// It submits queries in bulk, lists them, and opens streams of their results that it does not read.
+    Queries,
+    /// It runs big queries that compute all the time.
+    BigQueries,
+    /// It connects, subscribes and goes.
+    Sessions,
+    /// It replaces reference tables.
+    Tables,
+    /// It runs a big query that writes to a file all the time.
+    Files,
+}
+
+impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 6] =
+        [Self::Events, Self::Queries, Self::BigQueries, Self::Sessions, Self::Tables, Self::Files];
+
+    /// Its name in options and reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Events => "events",
+            Self::Queries => "queries",
+            Self::BigQueries => "big-queries",
+            Self::Sessions => "sessions",
+            Self::Tables => "tables",
+            Self::Files => "files",
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// What the wild tenant did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Deeds {
     /// Messages that it could send.
     pub messages: u64,
-    /// Requests that were answered.
+    /// Requests that were answered, and connections.
     pub requests: u64,
-    /// Requests that were refused.
+    /// Requests and connections that were refused.
     pub refused: u64,
 }
 
@@ -57,41 +102,60 @@ pub(super) struct Wild {
     counts: Arc<Counts>,
     closers: Vec<Box<dyn FnOnce() + Send>>,
     threads: Vec<JoinHandle<()>>,
-    /// The address of its statements, its token, and how many big queries it has.
-    big: (String, String, u32),
+    /// The address of its statements, and its token.
+    statements: (String, String),
+    /// What ends its big queries.
+    drops: Vec<String>,
 }
 
 impl Wild {
-    /// Starts so many connections that publish, and as many that send requests; and so many big queries.
-    pub(super) fn start(
-        broker: SocketAddr,
-        url: &str,
-        token: &str,
-        [connections, big_queries]: [u32; 2],
-    ) -> Result<Self, String> {
-        let big = (format!("{url}/api/v1/sql"), format!("Bearer {token}"), 0);
-        let mut wild = Self { counts: Arc::default(), closers: Vec::new(), threads: Vec::new(), big };
-        for number in 0..big_queries {
-            wild.sql(&format!(
-                "CREATE SOURCE bid{number} FROM 'nexmark:bid' WITH (rate => 0); CREATE SINK none{number} TO 'blackhole:'; \
-                 CREATE QUERY big{number} AS SELECT auction, count(*) AS n FROM bid{number} \
-                 GROUP BY auction, tumble(date_time, INTERVAL '1 second') INTO none{number}"
-            ))?;
-            wild.big.2 += 1;
-        }
-        for number in 0..connections {
-            let client = Client::connect(broker, token, &format!("wild-{number}"))?;
-            wild.closers.push(Box::new(client.closer()?));
+    /// Starts so many of a kind.
+    pub(super) fn start(kind: Kind, width: u32, broker: SocketAddr, url: &str, token: &str) -> Result<Self, String> {
+        let statements = (format!("{url}/api/v1/sql"), format!("Bearer {token}"));
+        let (counts, closers, threads, drops) = (Arc::default(), Vec::new(), Vec::new(), Vec::new());
+        let mut wild = Self { counts, closers, threads, statements, drops };
+        for number in 0..width {
             let counts = wild.counts.clone();
-            wild.threads.push(thread::spawn(move || publish(client, &counts)));
-            let (counts, url, token) = (wild.counts.clone(), url.to_owned(), format!("Bearer {token}"));
-            wild.threads.push(thread::spawn(move || ask(number, &url, &token, &counts)));
+            let (url, bearer) = (url.to_owned(), wild.statements.1.clone());
+            match kind {
+                Kind::Events => {
+                    let client = Client::connect(broker, token, &format!("wild-{number}"))?;
+                    wild.closers.push(Box::new(client.closer()?));
+                    wild.threads.push(thread::spawn(move || publish(client, &counts)));
+                }
+                Kind::Queries => wild.threads.push(thread::spawn(move || ask(number, &url, &bearer, &counts))),
+                Kind::Tables => wild.threads.push(thread::spawn(move || replace_table(number, &url, &bearer, &counts))),
+                Kind::Sessions => {
+                    let token = token.to_owned();
+                    wild.threads.push(thread::spawn(move || connect(number, broker, &token, &counts)));
+                }
+                Kind::BigQueries => wild.compute(
+                    number,
+                    "'blackhole:'",
+                    "SELECT auction, count(*) AS n FROM bid GROUP BY auction, tumble(date_time, INTERVAL '1 second')",
+                )?,
+                Kind::Files if number == 0 => {
+                    wild.compute(number, "'file:out.jsonl' FORMAT JSON", "SELECT auction, price FROM bid")?
+                }
+                Kind::Files => {}
+            }
         }
         Ok(wild)
     }
 
+    /// Runs a big query over a generator that gives as much as is taken.
+    fn compute(&mut self, number: u32, sink: &str, select: &str) -> Result<(), String> {
+        let select = select.replace("bid", &format!("bid{number}"));
+        self.sql(&format!(
+            "CREATE SOURCE bid{number} FROM 'nexmark:bid' WITH (rate => 0); \
+             CREATE SINK out{number} TO {sink}; CREATE QUERY big{number} AS {select} INTO out{number}"
+        ))?;
+        self.drops.push(format!("DROP QUERY big{number}; DROP SINK out{number}; DROP SOURCE bid{number}"));
+        Ok(())
+    }
+
     fn sql(&self, script: &str) -> Result<(), String> {
-        let (url, token, _) = &self.big;
+        let (url, token) = &self.statements;
         let answer = ureq::post(url).header("authorization", token).send(script);
         answer.map(drop).map_err(|error| format!("a statement of the wild tenant was refused: {error}"))
     }
@@ -108,8 +172,8 @@ impl Wild {
         self.counts.is_over.store(true, Ordering::Release);
         // Who waits until it is read waits no longer.
         self.closers.drain(..).for_each(|close| close());
-        for number in 0..std::mem::take(&mut self.big.2) {
-            let _ = self.sql(&format!("DROP QUERY big{number}; DROP SINK none{number}; DROP SOURCE bid{number}"));
+        for drops in std::mem::take(&mut self.drops) {
+            let _ = self.sql(&drops);
         }
         self.threads.drain(..).for_each(|thread| drop(thread.join()));
     }
@@ -161,5 +225,32 @@ fn ask(number: u32, url: &str, token: &str, counts: &Counts) {
         }
         let mut body = Vec::new();
         let _ = answer.body_mut().as_reader().read_to_end(&mut body);
+    }
+}
+
+/// Connects, subscribes and goes, again and again.
+fn connect(number: u32, broker: SocketAddr, token: &str, counts: &Counts) {
+    while !counts.is_over.load(Ordering::Acquire) {
+        let connected = Client::connect(broker, token, &format!("wild-{number}"));
+        let done = connected.and_then(|mut client| client.subscribe("wild/out/+"));
+        let count = if done.is_ok() { &counts.requests } else { &counts.refused };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Replaces a reference table, again and again.
+fn replace_table(number: u32, url: &str, token: &str, counts: &Counts) {
+    let agent =
+        ureq::Agent::config_builder().timeout_global(Some(ANSWER_MAX)).http_status_as_error(false).build().new_agent();
+    let rows: String = (0..TABLE_ROWS).map(|row| format!("{row},{row}.5%0A")).collect();
+    let statement = format!(
+        "CREATE OR REPLACE TABLE t{number} (k TEXT NOT NULL, v DOUBLE) FROM 'data:,k,v%0A{rows}' \
+         FORMAT CSV (header => true)"
+    );
+    while !counts.is_over.load(Ordering::Acquire) {
+        let answer = agent.post(format!("{url}/api/v1/sql")).header("authorization", token).send(&statement);
+        let is_done = answer.is_ok_and(|answer| answer.status().is_success());
+        let count = if is_done { &counts.requests } else { &counts.refused };
+        count.fetch_add(1, Ordering::Relaxed);
     }
 }
