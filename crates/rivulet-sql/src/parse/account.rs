@@ -60,7 +60,10 @@ pub(super) fn drop(cursor: &mut Cursor<'_>) -> Result<AccountStatement, SqlError
     let what = cursor.expect_one_of(&CREATED)?;
     let if_exists = cursor.eat_words(&["if", "exists"]);
     Ok(match what {
-        0 => AccountStatement::DropTenant { name: cursor.name("the name of a tenant")?, if_exists },
+        0 => {
+            let name = cursor.name("the name of a tenant")?;
+            AccountStatement::DropTenant { name, if_exists, cascade: cursor.eat_word("cascade") }
+        }
         1 => AccountStatement::DropUser { user: user(cursor)?, if_exists },
         _ => {
             let (id, position) = cursor.string("the id of a token in single quotes")?;
@@ -209,7 +212,7 @@ fn seconds(cursor: &mut Cursor<'_>) -> Result<u64, SqlError> {
 #[cfg(test)]
 mod tests {
     use super::super::parse_script;
-    use crate::{AccountStatement, GrantedRights, Name, Statement, UserName};
+    use crate::{AccountStatement, GrantedRights, Statement, UserName};
 
     fn one(text: &str) -> AccountStatement {
         match parse_script(text).unwrap_or_else(|error| panic!("{}", error.render(text))).pop() {
@@ -255,7 +258,10 @@ mod tests {
         assert_eq!(one("SHOW USERS"), AccountStatement::ShowUsers);
         assert_eq!(one("SHOW TOKENS"), AccountStatement::ShowTokens(None));
         assert!(matches!(one("SHOW GRANTS FOR acme.ann"), AccountStatement::ShowGrants(Some(_))));
-        assert!(matches!(one("DROP TENANT acme"), AccountStatement::DropTenant { name: Name { .. }, .. }));
+        assert!(matches!(one("DROP TENANT acme"), AccountStatement::DropTenant { cascade: false, .. }));
+        let all = one("DROP TENANT acme CASCADE");
+        assert!(matches!(all, AccountStatement::DropTenant { cascade: true, .. }));
+        assert_eq!(all.text(), "DROP TENANT acme CASCADE");
     }
 
     #[test]

@@ -102,12 +102,14 @@ pub enum AccountStatement {
         /// The limits that change.
         limits: Vec<TenantLimit>,
     },
-    /// `DROP TENANT [IF EXISTS] t`
+    /// `DROP TENANT [IF EXISTS] t [CASCADE]`
     DropTenant {
         /// The name of the tenant.
         name: Name,
         /// Do nothing if there is none.
         if_exists: bool,
+        /// Drop its users and all that it has, too.
+        cascade: bool,
     },
     /// `SHOW TENANTS`
     ShowTenants,
@@ -215,7 +217,9 @@ impl AccountStatement {
             Self::AlterTenant { name, limits } => {
                 format!("ALTER TENANT {} SET ({})", name_in_sql(&name.text), written(limits))
             }
-            Self::DropTenant { name, .. } => format!("DROP TENANT {}", name_in_sql(&name.text)),
+            Self::DropTenant { name, cascade, .. } => {
+                format!("DROP TENANT {}{}", name_in_sql(&name.text), if *cascade { " CASCADE" } else { "" })
+            }
             Self::ShowTenants => "SHOW TENANTS".into(),
             Self::CreateUser { user, is_admin, .. } => {
                 format!("CREATE USER {user}{}", if *is_admin { " ADMIN" } else { "" })

@@ -330,6 +330,9 @@ fn fields(entry: &AuditEntry<'_>) -> String {
     if let Some(caller) = entry.caller {
         put("tenant", json!(caller.tenant().as_str()));
         put("user", json!(caller.name()));
+        if caller.is_operator_in_tenant() {
+            put("operator", json!(true));
+        }
         if let Some(login) = caller.login() {
             match &login.token.proof {
                 LoginProof::Token(id) => put("token", json!(token::id_text(*id))),

@@ -40,7 +40,7 @@ impl Accounts {
         match statement {
             S::CreateTenant { name, if_not_exists, limits } => self.create_tenant(name, *if_not_exists, limits),
             S::AlterTenant { name, limits } => self.alter_tenant(name, limits),
-            S::DropTenant { name, if_exists } => self.drop_tenant(name, *if_exists),
+            S::DropTenant { name, if_exists, .. } => self.drop_tenant(name, *if_exists),
             S::CreateUser { user, if_not_exists, is_admin } => {
                 self.create_user(&full(user), user, *if_not_exists, *is_admin)
             }

@@ -78,10 +78,17 @@ impl Accounts {
         let users = known.users.keys().filter(|user| user.tenant == tenant).count();
         if users > 0 {
             let message = format!("the tenant '{name}' has {}", crate::counted::counted(users as u64, "user"));
-            let error = ServiceError::new(ErrorKind::Conflict, message).with_hint("drop them first: DROP USER");
+            let error = ServiceError::new(ErrorKind::Conflict, message)
+                .with_hint("drop them first: DROP USER; DROP TENANT ... CASCADE drops all that it has");
             return Err(at(error, name));
         }
         Ok(true)
+    }
+
+    /// Its users.
+    pub(crate) fn users_of(&self, tenant: &Tenant) -> Vec<String> {
+        let known = self.known.read();
+        known.users.keys().filter(|user| user.tenant == *tenant).map(|user| user.name.clone()).collect()
     }
 
     pub(super) fn drop_tenant(&self, name: &Name, if_exists: bool) -> Result<AccountAnswer, ServiceError> {

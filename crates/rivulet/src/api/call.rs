@@ -22,6 +22,7 @@ use super::cookies;
 use super::error::ApiError;
 use super::moments::Moments;
 use super::turns::Turns;
+use super::types::TENANT_HEADER;
 use crate::service::{
     Access, AccountAnswer, Caller, Credentials, ErrorKind, Origin, QUERIES_PAGE_MAX, Service, ServiceError, Session,
 };
@@ -267,6 +268,13 @@ impl FromRequestParts<Api> for Authenticated {
             Some(secret) => api.check_token(secret, certificate, address).await?,
         };
         count_request(&access, &caller).await?;
+        let caller = match parts.headers.get(TENANT_HEADER) {
+            Some(tenant) => {
+                let tenant = str::from_utf8(tenant.as_bytes());
+                access.in_tenant(&caller, tenant.map_err(|_| ApiError::invalid("rivulet-tenant is not UTF-8"))?)?
+            }
+            None => caller,
+        };
         Ok(Self { api: api.clone(), access, caller, address })
     }
 }

@@ -12,8 +12,9 @@ use utoipa::ToSchema;
 use crate::service::{AccountAnswer, LimitUse, TenantInfo};
 
 use super::accounts::{AccountChanged, named, unexpected};
-use super::call::{Authenticated, Name};
+use super::call::{Authenticated, Name, Parameters};
 use super::error::ApiError;
+use super::types::DropParameters;
 
 /// Every tenant.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -129,13 +130,18 @@ pub(super) async fn alter_tenant(
 
 /// Drop a tenant
 ///
-/// It must have no users, applications, queries, tables, sources, sinks and views any more.
+/// It must have no users, applications, queries, tables, sources, sinks and views any more, unless they are dropped with
+/// it.
 #[utoipa::path(
     delete, path = "/api/v1/tenants/{name}", tag = "accounts",
-    params(("name" = String, Path, description = "Its name")),
+    params(("name" = String, Path, description = "Its name"), DropParameters),
     responses((status = 204, description = "Dropped")),
 )]
-pub(super) async fn drop_tenant(api: Authenticated, Name(name): Name) -> Result<StatusCode, ApiError> {
-    api.account(AccountStatement::DropTenant { name: named(name), if_exists: false }).await?;
+pub(super) async fn drop_tenant(
+    api: Authenticated,
+    Name(name): Name,
+    Parameters(DropParameters { cascade }): Parameters<DropParameters>,
+) -> Result<StatusCode, ApiError> {
+    api.account(AccountStatement::DropTenant { name: named(name), if_exists: false, cascade }).await?;
     Ok(StatusCode::NO_CONTENT)
 }

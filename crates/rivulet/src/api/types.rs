@@ -20,6 +20,9 @@ pub use crate::service::{
     TableInfo as Table, TokenInfo as Token, UserInfo as User, WorkerInfo as Worker,
 };
 
+/// The header in which an operator of the server says in the place of which tenant it asks.
+pub const TENANT_HEADER: &str = "rivulet-tenant";
+
 /// The header of an answer that is no JSON, for what whoever asked should know beside it; once for each of such things.
 pub const NOTICE_HEADER: &str = "rivulet-notice";
 
@@ -346,11 +349,11 @@ pub struct RegisterParameters {
     pub language: Option<String>,
 }
 
-/// How to drop an application.
+/// How to drop an application, or a tenant.
 #[derive(Clone, Debug, Default, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct DropParameters {
-    /// Whether to drop its queries too.
+    /// Whether to drop its queries too; with a tenant, its users and all that it has.
     #[serde(default)]
     pub cascade: bool,
 }

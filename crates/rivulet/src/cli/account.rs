@@ -60,10 +60,13 @@ enum TenantCommand {
         #[arg(value_name = "LIMIT=VALUE", value_parser = limit, required = true)]
         limits: Vec<TenantLimit>,
     },
-    /// Drop a tenant that has nothing any more
+    /// Drop a tenant
     Drop {
         /// Its name
         name: String,
+        /// Drop its users and all that it has, too
+        #[arg(long)]
+        cascade: bool,
     },
     /// List the tenants with their limits, and how much of them they use
     List,
@@ -83,6 +86,7 @@ Limits:
   bytes_out_per_second  bytes a second that MQTT clients get
   state_bytes           memory of queries and reference tables
   log_bytes             events in the log that no checkpoint has yet
+  file_bytes            files in its folders, which its sinks write
   weight                its share of the workers' time, beside 100 of others";
 
 /// Reads `queries=1000`.
@@ -248,7 +252,9 @@ pub(super) fn run_tenant(global: Global, arguments: TenantArguments) -> Result<(
             AccountStatement::CreateTenant { name: named(&name), if_not_exists: false, limits }
         }
         TenantCommand::Set { name, limits } => AccountStatement::AlterTenant { name: named(&name), limits },
-        TenantCommand::Drop { name } => AccountStatement::DropTenant { name: named(&name), if_exists: false },
+        TenantCommand::Drop { name, cascade } => {
+            AccountStatement::DropTenant { name: named(&name), if_exists: false, cascade }
+        }
         TenantCommand::List => AccountStatement::ShowTenants,
     };
     carry_out(global, &arguments.place, &statement)
@@ -341,6 +347,10 @@ fn carry_out(global: Global, place: &Where, statement: &AccountStatement) -> Res
             let is_there = Catalog::is_there(folder);
             let makes_one =
                 matches!(statement, AccountStatement::CreateUser { .. } | AccountStatement::CreateTenant { .. });
+            if matches!(statement, AccountStatement::DropTenant { cascade: true, .. }) {
+                return Err(CliError::new("only a running server drops what a tenant has")
+                    .with_hint("leave out --data-dir to ask the server, or leave out --cascade"));
+            }
             if !is_there && !makes_one {
                 return Err(CliError::new(format!("{} has no catalog", folder.display()))
                     .with_hint("name the data folder of the server: data_dir in its configuration"));
@@ -373,8 +383,9 @@ fn ask(client: &Client, statement: &AccountStatement) -> Result<Answer, CliError
             let changes = LimitChanges(limits.iter().map(|(limit, most)| (limit.text.clone(), *most)).collect());
             done(client.patch_json(&format!("/api/v1/tenants/{}", segment(&name.text)), &changes)?)
         }
-        S::DropTenant { name, .. } => {
-            client.delete(&format!("/api/v1/tenants/{}", segment(&name.text)), &[])?;
+        S::DropTenant { name, cascade, .. } => {
+            let parameters: &[_] = if *cascade { &[("cascade", "true")] } else { &[] };
+            client.delete(&format!("/api/v1/tenants/{}", segment(&name.text)), parameters)?;
             Answer::Done(format!("tenant {name} dropped"))
         }
         S::ShowTenants => Answer::Tenants(client.get("/api/v1/tenants", &[])?),

@@ -54,6 +54,9 @@ pub(super) struct TokenSource {
     /// remembered it
     #[arg(long, global = true, env = "RIVULET_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Ask in the place of this tenant, as an operator of the server: what is shown and changed is of the tenant
+    #[arg(long, global = true, env = "RIVULET_AS_TENANT", value_name = "TENANT")]
+    as_tenant: Option<String>,
     #[command(flatten)]
     trust: Trust,
 }
@@ -64,7 +67,11 @@ impl TokenSource {
     /// # Errors
     /// The file cannot be read; the address is none; the token has typing errors.
     pub(super) fn client(&self, server: &str) -> Result<Client, CliError> {
-        self.trust.client(server, self.token(|| profile::token(server))?.as_deref())
+        let client = self.trust.client(server, self.token(|| profile::token(server))?.as_deref())?;
+        Ok(match self.as_tenant.as_deref().filter(|tenant| !tenant.is_empty()) {
+            Some(tenant) => client.in_tenant(tenant)?,
+            None => client,
+        })
     }
 
     /// The token for a link to a server, and how it is encrypted, if it is or authorities or a certificate are given.
@@ -153,8 +160,11 @@ mod tests {
     fn a_file_without_a_name_is_none() {
         let empty = Some(PathBuf::new());
         let trust = Trust { ca: empty.clone(), cert: empty.clone(), key: empty.clone() };
-        assert!(TokenSource { token_file: empty, trust: trust.clone() }.client(SERVER_DEFAULT).is_ok());
-        let missing = TokenSource { token_file: Some("/nowhere".into()), trust }.client(SERVER_DEFAULT);
+        assert!(
+            TokenSource { token_file: empty, as_tenant: None, trust: trust.clone() }.client(SERVER_DEFAULT).is_ok()
+        );
+        let missing =
+            TokenSource { token_file: Some("/nowhere".into()), as_tenant: None, trust }.client(SERVER_DEFAULT);
         assert!(missing.is_err_and(|error| format!("{error:?}").contains("/nowhere")));
     }
 

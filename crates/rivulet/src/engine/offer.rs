@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 use rivulet_connectors::mqtt::{ClientFilter, ClientInfo};
 use rivulet_dataflow::QueryId;
 use rivulet_operators::application::Application;
-use rivulet_sql::{AccountStatement, Declared, StateWish, Statement};
+use rivulet_sql::{AccountStatement, Declared, Name, StateWish, Statement, UserName};
 use tokio::sync::broadcast;
 
 use super::queries::why::{ServerFacts, why_big};
@@ -252,8 +252,11 @@ impl Service for Engine {
             return Err(ServiceError::invalid("this server has no accounts of its own")
                 .with_hint("the program that runs it decides who gets in"));
         };
-        if let AccountStatement::DropTenant { name, .. } = statement {
+        if let AccountStatement::DropTenant { name, cascade, .. } = statement {
             let tenant = Tenant::new(&name.text);
+            if *cascade && self.access.has_tenant(&name.text) {
+                self.drop_all_of(permit, name).map_err(|error| error.at_place(name.position.into()))?;
+            }
             let cleared = self.refuse_to_drop(&tenant).and_then(|()| match accounts.can_drop(name)? {
                 true => self.clear(&tenant),
                 false => Ok(()),
@@ -325,24 +328,62 @@ impl Engine {
         Ok((running, replacement))
     }
 
+    /// What a tenant has, by kind and name. What needs others comes before them, except that a view may read another.
+    fn all_of(&self, tenant: &Tenant) -> Vec<(&'static str, String)> {
+        let mut all: Vec<_> =
+            self.big_queries.infos(tenant, false).into_iter().map(|one| ("query", one.name)).collect();
+        all.extend(self.applications.infos(tenant).into_iter().map(|one| ("application", one.name)));
+        for what in [Declared::View, Declared::Sink, Declared::Source] {
+            all.extend(self.big_queries.declared(tenant, what).into_iter().map(|(name, _)| (what.word(), name)));
+        }
+        all.extend(self.applications.tables(tenant).into_iter().map(|one| ("table", one.name)));
+        // Its values would be those of the next tenant of this name.
+        all.extend(self.secrets.infos(tenant).into_iter().map(|one| ("secret", one.name)));
+        all
+    }
+
     /// Fails if a tenant has anything that would be left without one.
     fn refuse_to_drop(&self, tenant: &Tenant) -> Result<(), ServiceError> {
-        let mut names: Vec<String> = self.applications.infos(tenant).into_iter().map(|one| one.name).collect();
-        names.extend(self.applications.tables(tenant).into_iter().map(|one| one.name));
-        names.extend(self.big_queries.infos(tenant, false).into_iter().map(|one| one.name));
-        for what in Declared::ALL {
-            names.extend(self.big_queries.declared(tenant, what).into_iter().map(|(name, _)| name));
-        }
-        // Its values would be those of the next tenant of this name.
-        names.extend(self.secrets.infos(tenant).into_iter().map(|one| one.name));
-        let Some(first) = names.first() else { return Ok(()) };
-        let message = match names.len() {
-            1 => format!("the tenant '{tenant}' has '{first}'"),
-            more => format!("the tenant '{tenant}' has '{first}' and {} more", more - 1),
+        let all = self.all_of(tenant);
+        let Some((kind, first)) = all.first() else { return Ok(()) };
+        let message = match all.len() {
+            1 => format!("the tenant '{tenant}' has the {kind} '{first}'"),
+            more => format!("the tenant '{tenant}' has the {kind} '{first}' and {} more", more - 1),
         };
-        Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(
-            "let one of its users drop its applications, queries, tables, sources, sinks, views and secrets first",
-        ))
+        let hint = "DROP TENANT ... CASCADE drops all that it has, and its users";
+        Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(hint))
+    }
+
+    /// Drops the users of a tenant, and all that it has. Where something cannot be dropped, the rest is gone.
+    fn drop_all_of(&self, permit: &Permit, name: &Name) -> Result<(), ServiceError> {
+        let tenant = Tenant::new(&name.text);
+        let Some(accounts) = self.accounts.as_ref().filter(|_| !tenant.is_default()) else { return Ok(()) };
+        // Nobody creates anything more.
+        for user in accounts.users_of(&tenant) {
+            let user = UserName { tenant: Some(name.clone()), name: Name { text: user, ..name.clone() } };
+            accounts.run(permit.caller(), &AccountStatement::DropUser { user, if_exists: true })?;
+        }
+        let own = permit.over_tenant(&tenant);
+        let mut left = usize::MAX;
+        loop {
+            let all = self.all_of(&tenant);
+            if all.is_empty() {
+                return Ok(());
+            }
+            let mut refused = None;
+            for (kind, name) in &all {
+                let cascade = if *kind == "application" { " CASCADE" } else { "" };
+                let statement = format!("DROP {kind} {}{cascade}", rivulet_sql::name_in_sql(name));
+                if let Some(Err(error)) = self.execute_script(&own, &statement).pop() {
+                    refused = Some(error);
+                }
+            }
+            // A view that another one reads goes with the next round.
+            match refused {
+                Some(error) if all.len() >= left => return Err(error),
+                _ => left = all.len(),
+            }
+        }
     }
 
     /// Removes the retained messages of a tenant that is about to be dropped, which the next one of its name would get.

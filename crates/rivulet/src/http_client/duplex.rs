@@ -12,7 +12,7 @@ use http_body_util::{BodyExt, StreamBody};
 use hyper::Request;
 use hyper::body::{Frame, Incoming};
 use hyper::client::conn::http1;
-use hyper::header::{AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap};
 use hyper_util::rt::TokioIo;
 use rivulet_connectors::tls::ClientTls;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -55,7 +55,7 @@ pub(super) enum PostError {
 pub(super) fn post(
     (host, tls): (&str, Option<&ClientTls>),
     path: &str,
-    authorization: Option<&HeaderValue>,
+    headers: &HeaderMap,
     input: impl Read + Send + 'static,
     connect_timeout: Duration,
 ) -> Result<Answer, PostError> {
@@ -72,7 +72,7 @@ pub(super) fn post(
         .header(CONNECTION, "close")
         .body(StreamBody::new(ReceiverStream::new(chunks)))
         .map_err(|error| PostError::Connect(io::Error::new(io::ErrorKind::InvalidInput, error)))?;
-    request.headers_mut().extend(authorization.map(|value| (AUTHORIZATION, value.clone())));
+    request.headers_mut().extend(headers.clone());
     let answered = runtime.block_on(async {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         // How it ends is told to those who send and receive.

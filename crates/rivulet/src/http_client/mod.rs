@@ -16,12 +16,12 @@ use rivulet_connectors::tls::{ClientTls, Fault};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::header::AUTHORIZATION;
-use ureq::http::{HeaderValue, Request, Response, StatusCode};
+use ureq::http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use ureq::middleware::MiddlewareNext;
 use ureq::tls::TlsConfig;
 use ureq::{Agent, Body, SendBody};
 
-use crate::api::types::{BulkAnswer, ErrorAnswer, ErrorDetail, NOTICE_HEADER, SqlAnswer};
+use crate::api::types::{BulkAnswer, ErrorAnswer, ErrorDetail, NOTICE_HEADER, SqlAnswer, TENANT_HEADER};
 use crate::service::{ErrorKind, ServiceError};
 
 use duplex::PostError;
@@ -52,6 +52,9 @@ pub enum ClientError {
     /// The token cannot be sent.
     #[error("the token in {TOKEN_VARIABLE} has characters that a header cannot have")]
     Token,
+    /// The name of a tenant cannot be sent.
+    #[error("--as-tenant has characters that a header cannot have")]
+    Tenant,
     /// Nobody answers there.
     #[error("cannot reach a Rivulet server at {server}: {detail}")]
     Unreachable {
@@ -101,6 +104,7 @@ impl ClientError {
     pub fn hint(&self) -> Option<String> {
         match self {
             Self::Address(_) => Some(format!("for example --server {SERVER_DEFAULT}, or RIVULET_SERVER")),
+            Self::Tenant => Some("`rivulet tenant list` shows the names of tenants".into()),
             Self::Token => Some("a token is visible ASCII, without line ends".into()),
             Self::Unreachable { .. } => {
                 Some("start one with `rivulet serve`, or name another with --server or RIVULET_SERVER".into())
@@ -123,6 +127,30 @@ impl ClientError {
     }
 }
 
+/// How requests are encrypted.
+fn requests_of(tls: Option<&ClientTls>) -> Result<TlsConfig, ClientError> {
+    let requests = tls.map_or_else(|| Ok(TlsConfig::builder().build()), ClientTls::for_requests);
+    requests.map_err(|error| ClientError::Certificates(ServiceError::from_text(ErrorKind::Invalid, &error.to_string())))
+}
+
+/// What sends requests, each with these headers.
+fn agent(tls: TlsConfig, headers: &HeaderMap) -> Agent {
+    let headers = headers.clone();
+    let add = move |mut request: Request<SendBody<'_>>, next: MiddlewareNext<'_>| {
+        request.headers_mut().extend(headers.clone());
+        next.handle(request)
+    };
+    let config = Agent::config_builder()
+        .middleware(add)
+        .tls_config(tls)
+        .http_status_as_error(false)
+        .timeout_connect(Some(CONNECT_TIMEOUT))
+        // The server is on this machine or near it; a proxy of the environment is for other things.
+        .proxy(None)
+        .build();
+    config.new_agent()
+}
+
 /// A client of one server. Clones share its connections.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -131,8 +159,8 @@ pub struct Client {
     agent: Agent,
     /// The authorities that are trusted, if connections are encrypted.
     tls: Option<ClientTls>,
-    /// What is sent as `Authorization`, if anything is.
-    authorization: Option<HeaderValue>,
+    /// What is sent with each request, such as `Authorization`.
+    headers: HeaderMap,
     /// Ends streams of rows when it is set.
     stop: Option<&'static AtomicBool>,
 }
@@ -187,28 +215,25 @@ impl Client {
             return Err(ClientError::Address(server));
         }
         let tls = (scheme == "https").then_some(tls);
-        let requests = tls.map_or_else(|| Ok(TlsConfig::builder().build()), ClientTls::for_requests);
-        let requests = requests.map_err(|error| {
-            ClientError::Certificates(ServiceError::from_text(ErrorKind::Invalid, &error.to_string()))
-        })?;
-        let authorization = token.map(|token| HeaderValue::from_str(&format!("Bearer {token}"))).transpose();
-        let mut authorization = authorization.map_err(|_| ClientError::Token)?;
-        // Then it is not shown where this is printed.
-        authorization.iter_mut().for_each(|value| value.set_sensitive(true));
-        let shown = authorization.clone();
-        let authorize = move |mut request: Request<SendBody<'_>>, next: MiddlewareNext<'_>| {
-            request.headers_mut().extend(shown.clone().map(|value| (AUTHORIZATION, value)));
-            next.handle(request)
-        };
-        let config = Agent::config_builder()
-            .middleware(authorize)
-            .tls_config(requests)
-            .http_status_as_error(false)
-            .timeout_connect(Some(CONNECT_TIMEOUT))
-            // The server is on this machine or near it; a proxy of the environment is for other things.
-            .proxy(None)
-            .build();
-        Ok(Self { agent: config.new_agent(), tls: tls.cloned(), server, authorization, stop: None })
+        let requests = requests_of(tls)?;
+        let mut headers = HeaderMap::new();
+        if let Some(token) = token {
+            let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| ClientError::Token)?;
+            // Then it is not shown where this is printed.
+            value.set_sensitive(true);
+            headers.insert(AUTHORIZATION, value);
+        }
+        Ok(Self { agent: agent(requests, &headers), tls: tls.cloned(), server, headers, stop: None })
+    }
+
+    /// The same in the place of a tenant, for an operator of the server.
+    ///
+    /// # Errors
+    /// [`ClientError::Tenant`] and [`ClientError::Certificates`].
+    pub fn in_tenant(mut self, tenant: &str) -> Result<Self, ClientError> {
+        self.headers.insert(TENANT_HEADER, HeaderValue::from_str(tenant).map_err(|_| ClientError::Tenant)?);
+        self.agent = agent(requests_of(self.tls.as_ref())?, &self.headers);
+        Ok(self)
     }
 
     /// The server's address.
@@ -403,8 +428,7 @@ impl Client {
             true => "/api/v1/queries/bulk?replace_existing=true",
             false => "/api/v1/queries/bulk",
         };
-        let exchange =
-            duplex::post((host, self.tls.as_ref()), path, self.authorization.as_ref(), lines, CONNECT_TIMEOUT);
+        let exchange = duplex::post((host, self.tls.as_ref()), path, &self.headers, lines, CONNECT_TIMEOUT);
         let mut answer = exchange.map_err(|error| match error {
             PostError::Connect(error) => self.unreachable(&error),
             PostError::Input(error) => ClientError::Input(error),

@@ -47,6 +47,11 @@ impl Permit {
         Self(Caller::local_operator())
     }
 
+    /// The same for all that a tenant has, which its operator was permitted to drop.
+    pub(crate) fn over_tenant(&self, tenant: &Tenant) -> Self {
+        Self(self.0.in_tenant(tenant))
+    }
+
     pub(crate) fn caller(&self) -> &Caller {
         &self.0
     }
@@ -359,6 +364,28 @@ impl Access {
                 None => error,
             }
         })
+    }
+
+    /// An operator of the server in the place of a tenant.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Forbidden`] for other callers; [`ErrorKind::NotFound`].
+    pub(crate) fn in_tenant(&self, caller: &Caller, tenant: &str) -> Result<Caller, ServiceError> {
+        if caller.tenant().as_str() == tenant {
+            return Ok(caller.clone());
+        }
+        if !(caller.tenant().is_default() && self.may_everything(caller)) {
+            let message = format!("'{caller}' may not ask in the place of the tenant '{tenant}'");
+            let hint = "that is for operators of the server; leave out --as-tenant, the header rivulet-tenant";
+            return Err(ServiceError::new(ErrorKind::Forbidden, message).with_hint(hint));
+        }
+        match self.has_tenant(tenant) {
+            true => Ok(caller.in_tenant(&Tenant::new(tenant))),
+            false => {
+                Err(ServiceError::not_found(format!("there is no tenant '{tenant}'"))
+                    .with_hint("SHOW TENANTS lists them"))
+            }
+        }
     }
 
     /// Whether the caller need not be checked.

@@ -26,6 +26,8 @@ struct Identity {
     login: Option<Login>,
     client_id: Option<String>,
     origin: Option<Origin>,
+    /// Whether an operator of the server asks in the place of the tenant.
+    is_operator: bool,
 }
 
 /// What a user has logged in with, and may do.
@@ -49,18 +51,29 @@ impl Caller {
     /// A caller of a tenant.
     pub fn new(tenant: &str, name: impl Into<String>) -> Self {
         let name = Tenant::new(tenant).named(name);
-        Self(Arc::new(Identity { name, login: None, client_id: None, origin: None }))
+        Self(Arc::new(Identity { name, login: None, client_id: None, origin: None, is_operator: false }))
     }
 
     /// A user who has logged in.
     pub fn logged_in(user: FullName, login: Login) -> Self {
-        Self(Arc::new(Identity { name: user, login: Some(login), client_id: None, origin: None }))
+        Self(Arc::new(Identity { name: user, login: Some(login), client_id: None, origin: None, is_operator: false }))
     }
 
     /// The same caller, who is there.
     #[must_use]
     pub(super) fn at(self, origin: Origin) -> Self {
         Self(Arc::new(Identity { origin: Some(origin), ..(*self.0).clone() }))
+    }
+
+    /// The same caller, an operator of the server, who asks in the place of a tenant.
+    #[must_use]
+    pub(crate) fn in_tenant(&self, tenant: &Tenant) -> Self {
+        Self(Arc::new(Identity { name: tenant.named(self.name()), is_operator: true, ..(*self.0).clone() }))
+    }
+
+    /// Whether it is an operator of the server who asks in the place of the tenant.
+    pub fn is_operator_in_tenant(&self) -> bool {
+        self.0.is_operator
     }
 
     /// Where it is, if its requests do not come from this process.

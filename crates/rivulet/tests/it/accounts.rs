@@ -955,6 +955,53 @@ fn late_events_and_dead_letters_of_a_tenant_go_to_its_topics() {
 }
 
 #[test]
+fn an_operator_looks_into_a_tenant_and_drops_it_with_all_that_it_has() {
+    let fixture = Fixture::new();
+    fixture.done("CREATE TENANT acme; CREATE USER acme.boss ADMIN; CREATE USER acme.ann");
+    let boss = fixture.token("acme.boss");
+    let own = "CREATE SOURCE numbers FROM 'sensors:' WITH (rate => 10); CREATE SINK none TO 'blackhole:'; \
+               CREATE VIEW warm AS SELECT * FROM numbers; CREATE VIEW hot AS SELECT * FROM warm; \
+               CREATE TABLE rooms (id TEXT NOT NULL) FROM 'data:,id' FORMAT CSV (header => true); \
+               CREATE QUERY big AS SELECT device FROM hot INTO none; \
+               CREATE APPLICATION copy (home TEXT) INPUT t (v BIGINT) FROM 'mqtt:acme/in/{home}' FORMAT JSON \
+               OUTPUT 'mqtt:acme/out/{home}' FORMAT JSON AS SELECT v FROM t; \
+               CREATE QUERY small FROM APPLICATION copy WITH (home => 'a')";
+    assert_eq!(fixture.sql(&boss, own).0, 200);
+    assert_eq!(ask(&fixture.server, &boss, "PUT", "/api/v1/secrets/key", r#"{"value":"rose"}"#).0, 200);
+    let url = fixture.server.url();
+    let by = |token: &str, arguments: &[&str]| {
+        let output = rivulet(arguments, &url, token);
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        (output.status.success(), format!("{out}{err}"))
+    };
+    let (is_done, shown) = by(&fixture.admin, &["query", "list", "--as-tenant", "acme"]);
+    assert!(is_done && shown.contains("small") && shown.contains("big"), "{shown}");
+    let (is_done, said) = by(&fixture.admin, &["query", "pause", "small", "--as-tenant", "acme"]);
+    assert!(is_done, "{said}");
+    // Nobody else does, and of no other tenant.
+    let ann = fixture.token("acme.ann");
+    let bob = fixture.user("bob", &["read ON QUERY"]);
+    for (token, tenant, why) in [
+        (&ann, "default", "may not ask in the place of"),
+        (&bob, "acme", "may not ask in the place of"),
+        (&boss, "zoo", "may not ask in the place of"),
+        (&fixture.admin, "zoo", "there is no tenant 'zoo'"),
+    ] {
+        let (is_done, said) = by(token, &["query", "list", "--as-tenant", tenant]);
+        assert!(!is_done && said.contains(why), "{tenant}: {said}");
+    }
+    let (status, error) = fixture.sql(&fixture.admin, "DROP TENANT acme");
+    assert!(status == 409 && error["hint"].as_str().is_some_and(|hint| hint.contains("CASCADE")), "{error}");
+    fixture.done("DROP TENANT acme CASCADE; CREATE TENANT acme; CREATE USER acme.boss ADMIN");
+    let next = fixture.token("acme.boss");
+    for list in ["QUERIES", "APPLICATIONS", "SOURCES", "SINKS", "VIEWS", "TABLES", "SECRETS"] {
+        let (status, answer) = fixture.sql(&next, &format!("SHOW {list}"));
+        assert_eq!((status, &answer["results"][0]["rows"]), (200, &json!([])), "{list}");
+    }
+    assert_eq!(fixture.sql(&boss, "SHOW QUERIES").0, 401, "its token is gone");
+}
+
+#[test]
 fn a_tenant_with_secrets_is_not_dropped() {
     let fixture = Fixture::new();
     fixture.done("CREATE TENANT acme; CREATE USER acme.boss ADMIN");
