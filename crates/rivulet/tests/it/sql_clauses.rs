@@ -4,12 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrow::array::RecordBatch;
 use arrow::util::display::array_value_to_string;
 use parking_lot::Mutex;
 use rivulet::run::results::{FinalRows, Results};
 use rivulet::run::{RunOptions, Runner};
 use rivulet::script::{Script, Step};
 use rivulet_dataflow::Batch;
+use rivulet_sql::PlannedOutput;
 
 use crate::sql_answers::{files, told};
 
@@ -17,7 +19,19 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The rows that are there in the end.
 #[derive(Clone)]
-struct Kept(Arc<Mutex<FinalRows>>);
+pub(crate) struct Kept(Arc<Mutex<FinalRows>>);
+
+impl Kept {
+    /// Without rows yet.
+    pub(crate) fn of(output: &PlannedOutput) -> Self {
+        Self(Arc::new(Mutex::new(FinalRows::new(output.schema.clone()).unwrap())))
+    }
+
+    /// The rows, as the query orders them.
+    pub(crate) fn rows(&self, output: &PlannedOutput) -> RecordBatch {
+        self.0.lock().rows(output).unwrap()
+    }
+}
 
 impl Results for Kept {
     fn write(&mut self, batch: &Batch) -> Result<(), String> {
@@ -39,11 +53,11 @@ fn in_the_end(script: &str, parallelism: usize) -> Vec<String> {
     while let Some(step) = script.next_step().unwrap_or_else(|error| panic!("{}", told(&error))) {
         let Step::Run(planned) = step else { panic!("only queries are run") };
         let output = &planned.plan.output;
-        let kept = Kept(Arc::new(Mutex::new(FinalRows::new(output.schema.clone()).unwrap())));
+        let kept = Kept::of(output);
         let running = runner.start(&planned.host, &planned.plan, &planned.name, Some(Box::new(kept.clone()))).unwrap();
         let report = running.wait(PATIENCE).expect("it ends").unwrap();
         assert_eq!(report.flow.refused.iter().sum::<u64>(), 0);
-        let rows = kept.0.lock().rows(output).unwrap();
+        let rows = kept.rows(output);
         let cell = |column: usize, row: usize| array_value_to_string(rows.column(column), row).unwrap();
         let line = |row: usize| (0..rows.num_columns()).map(|column| cell(column, row)).collect::<Vec<_>>().join("|");
         lines = (0..rows.num_rows()).map(line).collect();
