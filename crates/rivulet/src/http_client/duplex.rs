@@ -193,11 +193,9 @@ mod tests {
             stream.write_all(answer).expect("an answer");
             String::from_utf8(request).expect("text")
         });
-        let answer =
-            post((&host, None), "/bulk", None, "{\"a\":1}\n".as_bytes(), Duration::from_secs(10)).map_err(|error| {
-                match error {
-                    PostError::Connect(error) | PostError::Input(error) | PostError::Answer(error) => error,
-                }
+        let answer = post((&host, None), "/bulk", &HeaderMap::new(), "{\"a\":1}\n".as_bytes(), Duration::from_secs(10))
+            .map_err(|error| match error {
+                PostError::Connect(error) | PostError::Input(error) | PostError::Answer(error) => error,
             });
         let read = answer.and_then(|mut answer| {
             let mut lines = Vec::new();
@@ -256,7 +254,7 @@ mod tests {
             let _ = io::copy(&mut stream, &mut io::sink());
         });
         let endless = io::repeat(b'x');
-        let Ok(mut answer) = post((&host, None), "/bulk", None, endless, Duration::from_secs(10)) else {
+        let Ok(mut answer) = post((&host, None), "/bulk", &HeaderMap::new(), endless, Duration::from_secs(10)) else {
             panic!("no answer")
         };
         let mut line = Vec::new();
