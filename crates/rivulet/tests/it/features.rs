@@ -13,7 +13,6 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 use rivulet::run::{RunOptions, Runner};
