@@ -414,10 +414,12 @@ pub(crate) fn finish_regression(function: AggregateFunction, count: u64, state: 
         _ => {}
     }
     // A line needs two different x, a correlation two different y as well.
-    if count < 2 || xx == 0.0 || (yy == 0.0 && matches!(function, Corr | RegrR2)) {
+    if count < 2 || xx == 0.0 || (yy == 0.0 && function == Corr) {
         return None;
     }
     Some(match function {
+        // The line explains all that there is to explain, as the standard has it.
+        RegrR2 if yy == 0.0 => 1.0,
         // The divisions are done one after the other, because a product of the sums may overflow.
         Corr => xy / xx.sqrt() / yy.sqrt(),
         RegrSlope => xy / xx,
@@ -529,6 +531,10 @@ mod tests {
         assert!((result(AggregateFunction::RegrIntercept) + 7.0).abs() < 1e-2);
         assert!((result(AggregateFunction::RegrR2) - 1.0).abs() < 1e-12);
         assert!((result(AggregateFunction::Corr) - 1.0).abs() < 1e-12);
+        let flat = [4.0; 50];
+        let (count, state) = state_of(FixedValues::Regression(&x, &flat), FixedKind::Regression, 0..50);
+        let result = |function| finish_regression(function, count, &state);
+        assert_eq!((result(AggregateFunction::RegrR2), result(AggregateFunction::Corr)), (Some(1.0), None));
     }
 
     #[test]
