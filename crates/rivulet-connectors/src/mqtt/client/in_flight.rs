@@ -74,7 +74,8 @@ impl InFlight {
         if packet_id == 0 || packet_id > PACKET_ID_MAX {
             return None;
         }
-        let index = usize::from((packet_id + PACKET_ID_MAX - self.first_id) % PACKET_ID_MAX);
+        let [id, first, ids] = [packet_id, self.first_id, PACKET_ID_MAX].map(usize::from);
+        let index = (id + ids - first) % ids;
         let entry = self.entries.get_mut(index).filter(|_| index < self.sent)?.take()?;
         self.unacknowledged -= 1;
         while let Some(None) = self.entries.front() {
@@ -151,6 +152,14 @@ mod tests {
                 assert!(in_flight.acknowledge(oldest as u16).is_some());
             }
         }
+    }
+
+    #[test]
+    fn an_acknowledgement_may_come_before_those_of_thousands_of_older_messages() {
+        let mut in_flight = InFlight::new();
+        let last = (0..10_000).map(|_| push(&mut in_flight)).last().unwrap();
+        assert_eq!((last, in_flight.acknowledge(last)), (10_000, Some(10)));
+        assert_eq!(in_flight.acknowledge(last), None);
     }
 
     #[test]
