@@ -1,16 +1,26 @@
 //! The buffer in front of a socket: reads as much as is available, and packets are decoded in place.
 
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
+use std::pin::Pin;
+use std::task::Poll;
 
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::{AsyncRead, ReadBuf};
 
-/// The size of a buffer whose connection has little traffic. Thousands of connections each hold one.
+/// The size of a buffer whose connection has little traffic.
 pub(crate) const IDLE_BYTES: usize = 4 << 10;
+
+thread_local! {
+    /// A buffer of [`IDLE_BYTES`] for the next connection that has something to read, or none.
+    static SPARE: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
+}
 
 /// After this many reads in a row that leave most of a buffer unused, it shrinks.
 const SMALL_READS_MAX: u32 = 64;
 
-/// A read buffer that grows with the traffic (and with the largest packet) and shrinks again.
+/// A read buffer that grows with the traffic (and with the largest packet) and shrinks again. While nothing comes, a
+/// small one that is empty has no memory: thousands of connections wait at a time.
 #[derive(Debug)]
 pub(crate) struct ReadBuffer {
     bytes: Vec<u8>,
@@ -71,7 +81,23 @@ impl ReadBuffer {
     /// The caller bounds the size of a packet: without that bound the buffer would grow until a packet is whole.
     pub(crate) async fn fill(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> io::Result<usize> {
         self.make_room();
-        let bytes = reader.read(&mut self.bytes[self.end..]).await?;
+        let bytes = poll_fn(|context| {
+            if self.bytes.is_empty() {
+                self.bytes = SPARE.take();
+                self.bytes.resize(IDLE_BYTES, 0);
+            }
+            let mut space = ReadBuf::new(&mut self.bytes[self.end..]);
+            match Pin::new(&mut *reader).poll_read(context, &mut space) {
+                Poll::Ready(read) => Poll::Ready(read.map(|()| space.filled().len())),
+                Poll::Pending => {
+                    if self.end == 0 && self.bytes.len() == IDLE_BYTES {
+                        SPARE.set(std::mem::take(&mut self.bytes));
+                    }
+                    Poll::Pending
+                }
+            }
+        })
+        .await?;
         self.end += bytes;
         let unwanted = bytes.min(self.passes_over);
         self.start += unwanted;
@@ -89,8 +115,8 @@ impl ReadBuffer {
             (self.start, self.end) = (0, held);
         }
         let size = self.bytes.len();
-        if size < IDLE_BYTES {
-            self.bytes.resize(IDLE_BYTES, 0);
+        if size == 0 {
+            self.small_reads = 0;
         } else if was_filled && (size < self.read_bytes_max || held == size) {
             self.bytes.resize(size * 2, 0);
             self.small_reads = 0;
@@ -109,6 +135,10 @@ impl ReadBuffer {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use tokio::io::AsyncWriteExt;
+
     use super::*;
 
     #[tokio::test]
@@ -120,6 +150,27 @@ mod tests {
         assert_eq!(buffer.data(), sent);
         buffer.consume(99_990);
         assert_eq!(buffer.data(), &sent[99_990..]);
+    }
+
+    #[tokio::test]
+    async fn a_buffer_without_bytes_has_no_memory_while_it_waits() {
+        let (mut sender, mut reader) = tokio::io::duplex(64 << 10);
+        let mut buffer = ReadBuffer::new(8 << 10);
+        let mut read = async |buffer: &mut ReadBuffer| {
+            // It reads what is there before it looks at the time.
+            let read = tokio::time::timeout(Duration::ZERO, buffer.fill(&mut reader)).await;
+            read.ok().map(|bytes| (bytes.unwrap(), buffer.data().to_vec()))
+        };
+        for _ in 0..3 {
+            assert_eq!((read(&mut buffer).await, buffer.memory_bytes()), (None, 0));
+            sender.write_all(&[1, 2, 3]).await.unwrap();
+            assert_eq!(read(&mut buffer).await, Some((3, vec![1, 2, 3])));
+            buffer.consume(2);
+            assert_eq!((read(&mut buffer).await, buffer.memory_bytes()), (None, IDLE_BYTES));
+            sender.write_all(&[4]).await.unwrap();
+            assert_eq!(read(&mut buffer).await, Some((1, vec![3, 4])));
+            buffer.consume(2);
+        }
     }
 
     #[tokio::test]
