@@ -366,7 +366,7 @@ impl Core {
         {
             match will.delay_s.min(expiry_s) {
                 0 => self.push_will(will),
-                delay_s => session.due_will = Some((now + Duration::from_secs(u64::from(delay_s)), will)),
+                delay_s => session.due_will = Some(Box::new((now + Duration::from_secs(u64::from(delay_s)), will))),
             }
         }
         match expiry_s {
@@ -410,8 +410,8 @@ impl Core {
         self.addresses.get_mut(session.address).unsubscribed(session.subscriptions.len());
         self.addresses.leave(session.address);
         // A will waits until the session's end at the latest.
-        if let Some((_, will)) = session.due_will.take() {
-            self.push_will(will);
+        if let Some(due) = session.due_will.take() {
+            self.push_will(due.1);
         }
     }
 
@@ -493,8 +493,8 @@ impl Core {
     pub(super) fn keep_house(&mut self, now: Instant) {
         let (mut ended, mut due) = (Vec::new(), Vec::new());
         for (key, session) in self.sessions.iter_mut() {
-            if let Some((_, will)) = session.due_will.take_if(|(at, _)| *at <= now) {
-                due.push(will);
+            if let Some(will) = session.due_will.take_if(|will| will.0 <= now) {
+                due.push(will.1);
             }
             if session.ends_at.is_some_and(|at| at <= now) {
                 ended.push(key);

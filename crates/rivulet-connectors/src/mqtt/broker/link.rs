@@ -13,8 +13,8 @@ use super::outbox::Outbox;
 pub(super) struct Link {
     pub(super) outbox: Arc<Outbox>,
     pub(super) terms: Terms,
-    /// The topics that have an alias, each with it.
-    aliases: HashMap<Box<[u8]>, u16>,
+    /// The topics that have an alias, each with it; `None` before the first.
+    aliases: Option<Box<HashMap<Box<[u8]>, u16>>>,
     /// Kept so that the memory is reused.
     packet: Vec<u8>,
 }
@@ -49,7 +49,7 @@ const PACKET_BYTES_KEPT: usize = 4 << 10;
 
 impl Link {
     pub(super) fn new(outbox: Arc<Outbox>, terms: Terms) -> Self {
-        Self { outbox, terms, aliases: HashMap::new(), packet: Vec::new() }
+        Self { outbox, terms, aliases: None, packet: Vec::new() }
     }
 
     /// Offers a message that is just being published to the outbox. With QoS 0 it has no packet identifier.
@@ -81,15 +81,16 @@ impl Link {
             return Offered::Full;
         }
         if let Alias::New(alias) = alias {
-            self.aliases.insert(message.topic.clone(), alias);
+            self.aliases.get_or_insert_default().insert(message.topic.clone(), alias);
         }
         Offered::Taken
     }
 
     /// The alias of a topic; the first topics get one.
     fn alias(&self, topic: &[u8]) -> Alias {
-        let next = self.aliases.len() + 1;
-        match self.aliases.get(topic) {
+        let known = self.aliases.as_deref();
+        let next = known.map_or(0, HashMap::len) + 1;
+        match known.and_then(|known| known.get(topic)) {
             Some(&alias) => Alias::Known(alias),
             None if next <= usize::from(self.terms.aliases_max) && topic.len() <= ALIASED_BYTES_MAX => {
                 Alias::New(next as u16)

@@ -54,9 +54,9 @@ pub(super) struct Session {
     /// Retained messages on their way to new subscriptions, by the number of the subscription.
     walks: BTreeMap<u32, RetainedWalk>,
     /// The message that is published if the client goes without a DISCONNECT.
-    pub(super) will: Option<Will>,
+    will: Option<Box<Will>>,
     /// The will of a client that has gone, and when it is due.
-    pub(super) due_will: Option<(Instant, Will)>,
+    pub(super) due_will: Option<Box<(Instant, Will)>>,
     queue: VecDeque<Queued>,
     queue_bytes: usize,
     /// How many messages of the queue were sent before and have a packet identifier.
@@ -186,11 +186,11 @@ impl Session {
 
     /// Sets or removes the will.
     pub(super) fn set_will(&mut self, will: Option<Will>) -> Option<Will> {
-        let bytes = |will: &Option<Will>| will.as_ref().map_or(0, |will| will.message.memory_bytes());
-        self.add_bytes(bytes(&will));
-        let old = std::mem::replace(&mut self.will, will);
-        self.subtract_bytes(bytes(&old));
-        old
+        let bytes = |will: Option<&Will>| will.map_or(0, |will| will.message.memory_bytes());
+        self.add_bytes(bytes(will.as_ref()));
+        let old = std::mem::replace(&mut self.will, will.map(Box::new));
+        self.subtract_bytes(bytes(old.as_deref()));
+        old.map(|will| *will)
     }
 
     /// Whether it may have messages of a shared subscription.
