@@ -33,6 +33,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use rivulet_dataflow::LogPosition;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::codec::{self, Qos};
@@ -147,12 +148,12 @@ struct State {
     /// The newest messages of earlier connections, except for identifiers that this connection has used.
     known: ByPacketId,
     /// Until when `known` is kept, in seconds since the window was begun; `None` before the first message.
-    repeats_until_s: Option<u64>,
+    repeats_until_s: Option<u32>,
     /// Whether the client asked for a session that is not there.
     has_lost_session: bool,
     /// `sent` and `waiting` by packet identifier. It is made when the first duplicate is looked for there: most senders
     /// never send one.
-    index: Option<ByPacketId>,
+    index: Option<Box<ByPacketId>>,
     /// The previous connection, if it has not ended yet.
     predecessor: Option<Arc<DedupWindow>>,
     /// Whether the next connection has taken over what this one knows.
@@ -192,7 +193,7 @@ impl State {
     /// The position in the log of the newest message of this connection with that identifier, if it has this content.
     fn find(&mut self, packet_id: u16, content: Content) -> Option<LogPosition> {
         let messages = self.sent.iter().chain(&self.waiting);
-        let index = self.index.get_or_insert_with(|| messages.map(|message| message.entry(true)).collect());
+        let index = self.index.get_or_insert_with(|| Box::new(messages.map(|message| message.entry(true)).collect()));
         index.get(&packet_id).filter(|known| known.content == content).map(|known| known.position)
     }
 }
@@ -291,7 +292,7 @@ impl DedupWindow {
             return None;
         }
         let content = content_hash(topic, payload);
-        let now_s = self.begun.elapsed().as_secs();
+        let now_s = self.begun.elapsed().as_secs() as u32;
         self.change(|state| {
             // New or not, it is the newest message with this identifier now.
             let earlier = state.known.remove(&packet_id);
@@ -302,9 +303,9 @@ impl DedupWindow {
                 known.content == content && (is_duplicate || !known.may_be_told || state.has_lost_session)
             });
             // Repeats come soon after a connection has begun, and one after the other.
-            let until_s = state.repeats_until_s.get_or_insert(now_s + ARRIVES_WITHIN.as_secs());
+            let until_s = state.repeats_until_s.get_or_insert(now_s + ARRIVES_WITHIN.as_secs() as u32);
             match found {
-                Some(_) => *until_s = now_s + ARRIVES_WITHIN.as_secs(),
+                Some(_) => *until_s = now_s + ARRIVES_WITHIN.as_secs() as u32,
                 None if now_s > *until_s => state.known = HashMap::default(),
                 None => {}
             }
@@ -403,7 +404,7 @@ impl DedupWindow {
         })
     }
 
-    /// Hands acknowledgements to `send` as the log becomes durable, for as long as it is polled.
+    /// Hands acknowledgements to `send` as the log becomes durable, until nothing waits.
     pub(super) async fn serve(&self, log: &dyn MessageLog, mut send: impl FnMut(&mut Vec<u8>)) {
         let mut bytes = Vec::new();
         loop {
@@ -415,11 +416,16 @@ impl DedupWindow {
                 send(&mut bytes);
                 bytes.clear();
             }
-            match is_waiting {
-                true => committed.await,
-                false => self.filled.notified().await,
+            if !is_waiting {
+                return;
             }
+            committed.await;
         }
+    }
+
+    /// Completes when something has begun to wait since [`DedupWindow::serve`] has ended.
+    pub(super) fn filled(&self) -> Notified<'_> {
+        self.filled.notified()
     }
 }
 

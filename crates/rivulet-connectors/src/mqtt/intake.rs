@@ -139,13 +139,15 @@ pub(super) enum Step {
 /// A message on its way into the inboxes, and how long it has been waiting for room.
 pub(crate) struct UnderWay {
     pending: Pending,
-    stall: Stall,
+    /// Since an inbox was full.
+    stall: Option<Box<Stall>>,
+    deadlock_after: Duration,
 }
 
 impl UnderWay {
     /// Starts with no message. A circle that is stuck for `deadlock_after` is broken.
     pub(crate) fn new(deadlock_after: Duration) -> Self {
-        Self { pending: Pending::default(), stall: Stall::new(deadlock_after) }
+        Self { pending: Pending::default(), stall: None, deadlock_after }
     }
 
     /// Puts a message into every inbox that wants it. Returns the number of its events that were abandoned; `None` if
@@ -158,7 +160,7 @@ impl UnderWay {
         stuck: impl FnOnce(&Pending) -> Stuck,
     ) -> Option<usize> {
         if routing.route(message, &mut self.pending) == Push::Taken {
-            self.stall.taken();
+            self.stall.iter_mut().for_each(|stall| stall.taken());
             return Some(0);
         }
         let stuck = stuck(&self.pending);
@@ -168,8 +170,8 @@ impl UnderWay {
     #[cold]
     fn full(&mut self, routing: &mut Routing<'_>, message: &Received<'_>, stuck: Stuck) -> Option<usize> {
         let is_over = match stuck {
-            Stuck::Waits => self.stall.full(false),
-            Stuck::InCircle => self.stall.full(true),
+            Stuck::Waits => self.stall().full(false),
+            Stuck::InCircle => self.stall().full(true),
             Stuck::ForEver => true,
         };
         is_over.then(|| routing.break_circle(message, &mut self.pending)).flatten()
@@ -177,7 +179,11 @@ impl UnderWay {
 
     /// How long to wait before it is offered again.
     pub(crate) fn next_wait(&mut self) -> Duration {
-        self.stall.next_wait()
+        self.stall().next_wait()
+    }
+
+    fn stall(&mut self) -> &mut Stall {
+        self.stall.get_or_insert_with(|| Box::new(Stall::new(self.deadlock_after)))
     }
 
     /// The position in the log of the last message that was taken; 0 if it is not in the log.
@@ -205,7 +211,8 @@ struct Messages<'a> {
     /// The arrival time of the next message.
     arrival_us: i64,
     under_way: UnderWay,
-    aliases: Aliases,
+    /// Once the peer has set one.
+    aliases: Option<Box<Aliases>>,
     /// The messages that wait for the log, if there is one.
     dedup_window: Option<Arc<DedupWindow>>,
     /// Answers to be handed to the writer together.
@@ -230,8 +237,8 @@ impl<'a> Intake<'a> {
     /// `buffer` has the bytes that were read behind the first packet of the connection.
     pub(super) fn new(sender: Sender<'a>, buffer: ReadBuffer, dedup_window: Option<Arc<DedupWindow>>) -> Self {
         let (arrival_us, under_way) = (sender.clock.now_us(), UnderWay::new(sender.deadlock_after));
-        let aliases = Aliases::new(sender.topic_aliases_max);
-        let messages = Messages { sender, arrival_us, under_way, aliases, dedup_window, acknowledgements: Vec::new() };
+        let acknowledgements = Vec::new();
+        let messages = Messages { sender, arrival_us, under_way, aliases: None, dedup_window, acknowledgements };
         Self { buffer, searched: 0, messages }
     }
 
@@ -434,7 +441,10 @@ impl Messages<'_> {
         };
         let publish = &match properties.topic_alias {
             None => decoded,
-            Some(alias) => self.aliases.resolve(&decoded, alias)?,
+            Some(alias) => {
+                let aliases = self.aliases.get_or_insert_with(|| Box::new(Aliases::new(self.sender.topic_aliases_max)));
+                aliases.resolve(&decoded, alias)?
+            }
         };
         let Publish { topic, payload, packet_id, qos, .. } = *publish;
         let mut verdict = match self.under_way.pending.is_empty() {

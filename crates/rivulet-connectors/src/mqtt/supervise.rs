@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::task::Poll;
 use std::time::{Duration, Instant};
@@ -23,13 +23,11 @@ const GOOD_RUN: Duration = Duration::from_secs(60);
 ///
 /// The caller is responsible for the state that the future leaves behind: locks are free (none of ours is poisoned),
 /// counts may be off.
-pub(super) async fn catch_panic<F: Future>(future: F) -> Result<F::Output, String> {
-    let mut future = pin!(future);
-    poll_fn(|context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
+pub(super) fn catch_panic<F: Future>(mut future: Pin<&mut F>) -> impl Future<Output = Result<F::Output, String>> {
+    poll_fn(move |context| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context))) {
         Ok(poll) => poll.map(Ok),
         Err(panic) => Poll::Ready(Err(said(&*panic))),
     })
-    .await
 }
 
 fn said(panic: &(dyn Any + Send)) -> String {
@@ -80,7 +78,7 @@ impl Supervisor {
         task: impl Future<Output = T>,
     ) -> Option<T> {
         let started = Instant::now();
-        match catch_panic(task).await {
+        match catch_panic(pin!(task)).await {
             Ok(output) => Some(output),
             Err(panic) => {
                 self.note(name, &panic);

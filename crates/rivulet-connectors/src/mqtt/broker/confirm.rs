@@ -21,7 +21,8 @@ const HELD_BYTES_MAX: usize = 256 << 10;
 pub(super) struct Answers {
     outbox: Arc<Outbox>,
     journal: Option<Arc<dyn Journal>>,
-    state: Mutex<State>,
+    /// What waits, and the counts; `None` before the first that is counted: most clients only listen.
+    state: Mutex<Option<Box<State>>>,
     /// Notified when something begins to wait.
     filled: Notify,
 }
@@ -49,6 +50,7 @@ impl Answers {
     pub(super) fn expect(&self, saved_at: LogPosition) {
         if self.journal.is_some() {
             let mut state = self.state.lock();
+            let state = state.get_or_insert_default();
             state.expected += 1;
             if saved_at > 0 {
                 let number = state.expected;
@@ -64,6 +66,7 @@ impl Answers {
         }
         let Some(journal) = &self.journal else { return self.outbox.answer(|out| out.append(acknowledgements)) };
         let mut state = self.state.lock();
+        let state = state.get_or_insert_default();
         state.held.append(acknowledgements);
         if state.release(journal.durable(), &self.outbox) {
             self.filled.notify_one();
@@ -77,6 +80,7 @@ impl Answers {
                 let mut answer = Vec::new();
                 write(&mut answer);
                 let mut state = self.state.lock();
+                let state = state.get_or_insert_default();
                 state.answer_bytes += answer.len();
                 state.answers.push_back((saved_at, answer));
                 self.filled.notify_one();
@@ -87,24 +91,26 @@ impl Answers {
 
     /// Whether so many answers wait that the client should not be read any more.
     pub(super) fn is_full(&self) -> bool {
-        self.journal.is_some() && {
-            let state = self.state.lock();
-            state.held.len() + state.answer_bytes > HELD_BYTES_MAX
-        }
+        let waits = |state: &Box<State>| state.held.len() + state.answer_bytes;
+        self.journal.is_some() && self.state.lock().as_ref().map_or(0, waits) > HELD_BYTES_MAX
     }
 
     /// Sends waiting answers as the journal becomes durable, for as long as it is polled.
     pub(super) async fn serve(&self) {
         let Some(journal) = &self.journal else { return std::future::pending().await };
         loop {
-            let mut committed = std::pin::pin!(journal.committed().notified());
-            // Enabled before looking, so that no commit from here on is missed.
-            committed.as_mut().enable();
-            let is_waiting = self.state.lock().release(journal.durable(), &self.outbox);
-            match is_waiting {
-                true => committed.await,
-                false => self.filled.notified().await,
+            {
+                let mut committed = std::pin::pin!(journal.committed().notified());
+                // Enabled before looking, so that no commit from here on is missed.
+                committed.as_mut().enable();
+                let release = |state: &mut Box<State>| state.release(journal.durable(), &self.outbox);
+                let is_waiting = self.state.lock().as_mut().is_some_and(release);
+                if is_waiting {
+                    committed.await;
+                    continue;
+                }
             }
+            self.filled.notified().await;
         }
     }
 }

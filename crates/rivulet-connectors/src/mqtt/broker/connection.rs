@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -23,7 +22,7 @@ use super::memory::Share;
 use super::outbox::Outbox;
 use super::packets::{self, Close, Login};
 use super::reading::ReadMemory;
-use super::rights::{ClientRights, Rights};
+use super::rights::Rights;
 use super::seats::Seat;
 use super::shared::Shared;
 use super::turn::{ClientTurn, End};
@@ -41,18 +40,113 @@ const WRITE_BYTES_KEPT: usize = 64 << 10;
 
 /// Serves a client until it disconnects or is disconnected.
 /// `certificate` is the name in its certificate, if TLS has verified one.
+///
+/// Thousands of connections wait here at a time, so what is awaited for a moment, or at an end, is boxed.
 pub(super) async fn serve(
     shared: &Shared,
     seat: &Seat,
-    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     certificate: Option<&str>,
 ) {
+    let Some((connection, buffer)) = Box::pin(log_in(shared, seat, stream, certificate)).await else { return };
+    let (mut read_half, write_half) = tokio::io::split(stream);
+    let mut reader = Reader::new(shared, &connection, buffer);
+    let rates = reader.rates.clone();
+    let mut writer = std::pin::pin!(write(shared, &connection, rates.as_deref(), write_half));
+    let login_ended = match connection.rights.clone() {
+        Some(rights) => rights.ended(),
+        None => Box::pin(std::future::pending()),
+    };
+    let end = {
+        let running = std::pin::pin!(async {
+            tokio::select! {
+                end = reader.run(&mut read_half, seat) => Some(end),
+                () = &mut writer => None,
+                () = login_ended => {
+                    let text = "its login or one of its rights has ended";
+                    Some(End::Close(Close::new(packets::Reason::NotAuthorized, text)))
+                }
+                () = acknowledge(shared, &connection) => None,
+                () = connection.answers.serve() => None,
+            }
+        });
+        catch_panic(running).await
+    };
+    let end = end.unwrap_or_else(|panic| {
+        shared.supervisor.note("a client's connection", &panic);
+        Some(End::Lost)
+    });
+    let goodbye = match &end {
+        Some(End::Goodbye(goodbye)) => *goodbye,
+        // Its rights have ended, and with them that to its will.
+        Some(End::Close(Close { reason: packets::Reason::NotAuthorized, .. })) => {
+            Goodbye { is_graceful: true, expiry_s: None }
+        }
+        _ => Goodbye { is_graceful: false, expiry_s: None },
+    };
+    let Connection { client_id, version, key, outbox, dedup_window, .. } = &connection;
+    {
+        // Nothing is awaited here: the lock is released at the end of the block.
+        let mut core = shared.core.lock();
+        if let Some(End::Close(close)) = &end {
+            shared.note_close(&mut core, client_id, close);
+            outbox.answer(|out| packets::disconnect(*version, close.reason, out));
+        }
+        core.disconnected(*key, outbox, goodbye);
+    }
+    // A will may have become due.
+    shared.outbound.wake.notify_one();
+    if end.is_none() {
+        Box::pin(reader.drain(seat)).await;
+    }
+    // What it has read is not needed any more, and the farewell may take seconds.
+    drop(reader);
+    if let Some(dedup_window) = dedup_window {
+        shared.dedup_windows.end(client_id.as_bytes(), dedup_window);
+    }
+    if let Some(End::Close(_)) = end
+        && !seat.is_hurried()
+    {
+        outbox.close();
+        let farewell = async {
+            writer.await;
+            pass_over(read_half).await;
+        };
+        let _ = Box::pin(tokio::time::timeout(LAST_WRITE_MAX, farewell)).await;
+    }
+}
+
+/// A client that has logged in, and its session.
+struct Connection {
+    client_id: Box<str>,
+    version: Version,
+    marks_repeats: bool,
+    /// How long the client has asked to keep its session, in seconds.
+    expiry_s: u32,
+    silence_max: Option<Duration>,
+    rights: Rights,
+    key: SessionKey,
+    outbox: Arc<Outbox>,
+    /// The share of its address.
+    share: Arc<Share>,
+    answers: Answers,
+    dedup_window: Option<Arc<DedupWindow>>,
+}
+
+/// Reads the CONNECT of a client and begins its session. Also returns what was read behind it. `None` if the client was
+/// refused, or has to give way.
+async fn log_in(
+    shared: &Shared,
+    seat: &Seat,
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    certificate: Option<&str>,
+) -> Option<(Connection, ReadBuffer)> {
     let address = seat.address();
     let mut buffer = ReadBuffer::new(shared.options.read_buffer_bytes);
     let limit = Duration::from_millis(shared.options.connect_timeout_ms);
     let admitted = tokio::select! {
-        admitted = tokio::time::timeout(limit, read_login(shared, (address, certificate), &mut stream, &mut buffer)) => admitted,
-        () = seat.gives_way() => return,
+        admitted = tokio::time::timeout(limit, read_login(shared, (address, certificate), stream, &mut buffer)) => admitted,
+        () = seat.gives_way() => return None,
     };
     let (login, rights) = match admitted {
         Ok(Ok(admitted)) => admitted,
@@ -66,9 +160,9 @@ pub(super) async fn serve(
                 stream.shutdown().await
             })
             .await;
-            return;
+            return None;
         }
-        Err(_) => return,
+        Err(_) => return None,
     };
     seat.logged_in();
     let Some(Begun { key, session_present, outbox, share, held }) = begin(shared, &login, address, &rights) else {
@@ -83,9 +177,8 @@ pub(super) async fn serve(
         let mut answer = Vec::new();
         packets::refuse(login.version, packets::Refused::Busy, &mut answer);
         let _ = tokio::time::timeout(LAST_WRITE_MAX, stream.write_all(&answer)).await;
-        return;
+        return None;
     };
-    let (mut read_half, write_half) = tokio::io::split(stream);
     let dedup_window = shared.router.log().map(|_| shared.dedup_windows.begin(login.client_id.as_bytes()));
     if let Some(dedup_window) = dedup_window.as_ref().filter(|_| login.wants_session() && !session_present) {
         dedup_window.lost_session();
@@ -94,63 +187,21 @@ pub(super) async fn serve(
     if let Some((saved_at, packet_ids)) = held {
         answers.answer(saved_at, |out| packet_ids.iter().for_each(|id| codec::encode_pubrel(*id, true, out)));
     }
-    let ended = rights.clone().map(ClientRights::ended);
-    let rates = rights.as_ref().and_then(|rights| rights.rates());
-    let client = (dedup_window.clone(), rights, share);
-    let mut reader = Reader::new(shared, &login, key, (&outbox, &answers), buffer, client);
-    let mut writer = std::pin::pin!(write(shared, key, (&outbox, rates.as_deref()), write_half));
-    let ended = catch_panic(async {
-        tokio::select! {
-            end = reader.run(&mut read_half, seat) => Some(end),
-            () = &mut writer => None,
-            () = login_ended(ended) => {
-                Some(End::Close(Close::new(packets::Reason::NotAuthorized, "its login or one of its rights has ended")))
-            }
-            () = acknowledge(shared, dedup_window.as_deref(), &answers) => None,
-            () = answers.serve() => None,
-        }
-    });
-    let end = ended.await.unwrap_or_else(|panic| {
-        shared.supervisor.note("a client's connection", &panic);
-        Some(End::Lost)
-    });
-    let goodbye = match &end {
-        Some(End::Goodbye(goodbye)) => *goodbye,
-        // Its rights have ended, and with them that to its will.
-        Some(End::Close(Close { reason: packets::Reason::NotAuthorized, .. })) => {
-            Goodbye { is_graceful: true, expiry_s: None }
-        }
-        _ => Goodbye { is_graceful: false, expiry_s: None },
+    let keep_alive_s = login.keep_alive_s(shared.options.limits.keep_alive_s_max);
+    let connection = Connection {
+        version: login.version,
+        marks_repeats: login.marks_repeats,
+        expiry_s: login.expiry_s,
+        silence_max: (keep_alive_s > 0).then(|| Duration::from_millis(u64::from(keep_alive_s) * 1500)),
+        client_id: login.client_id.into(),
+        rights,
+        key,
+        outbox,
+        share,
+        answers,
+        dedup_window,
     };
-    {
-        // Nothing is awaited here: the lock is released at the end of the block.
-        let mut core = shared.core.lock();
-        if let Some(End::Close(close)) = &end {
-            shared.note_close(&mut core, &login.client_id, close);
-            outbox.answer(|out| packets::disconnect(login.version, close.reason, out));
-        }
-        core.disconnected(key, &outbox, goodbye);
-    }
-    // A will may have become due.
-    shared.outbound.wake.notify_one();
-    if end.is_none() {
-        reader.drain(seat).await;
-    }
-    // What it has read is not needed any more, and the farewell may take seconds.
-    drop(reader);
-    if let Some(dedup_window) = &dedup_window {
-        shared.dedup_windows.end(login.client_id.as_bytes(), dedup_window);
-    }
-    if let Some(End::Close(_)) = end
-        && !seat.is_hurried()
-    {
-        outbox.close();
-        let farewell = async {
-            writer.await;
-            pass_over(read_half).await;
-        };
-        let _ = tokio::time::timeout(LAST_WRITE_MAX, farewell).await;
-    }
+    Some((connection, buffer))
 }
 
 /// Reads and ignores bytes until the client has closed its side too. If the connection were closed before everything
@@ -162,14 +213,6 @@ async fn pass_over(mut socket: impl AsyncRead + Unpin) {
         if passed > PASSED_OVER_MAX {
             return;
         }
-    }
-}
-
-/// Completes when a client is to be disconnected because of its rights.
-async fn login_ended(ended: Option<Pin<Box<dyn Future<Output = ()> + Send>>>) {
-    match ended {
-        Some(ended) => ended.await,
-        None => std::future::pending().await,
     }
 }
 
@@ -214,35 +257,18 @@ fn begin(shared: &Shared, login: &Login, address: IpAddr, rights: &Rights) -> Op
 
 struct Reader<'a> {
     shared: &'a Shared,
-    client_id: &'a str,
-    version: Version,
-    marks_repeats: bool,
-    key: SessionKey,
-    outbox: &'a Arc<Outbox>,
-    answers: &'a Answers,
+    connection: &'a Connection,
     intake: Intake<'a>,
-    /// How long the client has asked to keep its session, in seconds.
-    expiry_s: u32,
-    silence_max: Option<Duration>,
-    rights: Rights,
     /// What the client may send, together with others.
     rates: Option<Arc<Rates>>,
-    dedup_window: Option<Arc<DedupWindow>>,
     memory: ReadMemory,
 }
 
 impl<'a> Reader<'a> {
-    fn new(
-        shared: &'a Shared,
-        login: &'a Login,
-        key: SessionKey,
-        (outbox, answers): (&'a Arc<Outbox>, &'a Answers),
-        buffer: ReadBuffer,
-        (dedup_window, rights, share): (Option<Arc<DedupWindow>>, Rights, Arc<Share>),
-    ) -> Self {
+    fn new(shared: &'a Shared, connection: &'a Connection, buffer: ReadBuffer) -> Self {
         let sender = Sender {
-            client: login.client_id.as_bytes(),
-            version: login.version,
+            client: connection.client_id.as_bytes(),
+            version: connection.version,
             packet_bytes_max: shared.options.packet_bytes_max,
             topic_aliases_max: shared.options.limits.topic_aliases_max,
             // A client's messages never wait for themselves; only the engine's own results can.
@@ -250,22 +276,12 @@ impl<'a> Reader<'a> {
             router: &shared.router,
             clock: &*shared.clock,
         };
-        let keep_alive_s = login.keep_alive_s(shared.options.limits.keep_alive_s_max);
         Self {
             shared,
-            client_id: &login.client_id,
-            version: login.version,
-            marks_repeats: login.marks_repeats,
-            key,
-            outbox,
-            answers,
-            intake: Intake::new(sender, buffer, dedup_window.clone()),
-            expiry_s: login.expiry_s,
-            silence_max: (keep_alive_s > 0).then(|| Duration::from_millis(u64::from(keep_alive_s) * 1500)),
-            rates: rights.as_ref().and_then(|rights| rights.rates()),
-            rights,
-            dedup_window,
-            memory: ReadMemory::new(share, shared.options.read_buffer_bytes),
+            connection,
+            intake: Intake::new(sender, buffer, connection.dedup_window.clone()),
+            rates: connection.rights.as_ref().and_then(|rights| rights.rates()),
+            memory: ReadMemory::new(connection.share.clone(), shared.options.read_buffer_bytes),
         }
     }
 
@@ -275,7 +291,7 @@ impl<'a> Reader<'a> {
             end = self.run_until_over(socket) => return end,
             () = seat.gives_way() => {}
         }
-        self.drain(seat).await;
+        Box::pin(self.drain(seat)).await;
         End::Close(Close::new(
             packets::Reason::QuotaExceeded,
             "it gives way: there are as many connections as allowed, and its address has the most",
@@ -284,7 +300,7 @@ impl<'a> Reader<'a> {
 
     async fn run_until_over(&mut self, mut socket: impl AsyncRead + Unpin) -> End {
         let mut read_bytes = 0;
-        self.intake.take_over().await;
+        Box::pin(self.intake.take_over()).await;
         loop {
             match self.process_in_turn().await {
                 Ok(Step::NeedsMore) => {
@@ -299,14 +315,14 @@ impl<'a> Reader<'a> {
                     continue;
                 }
             }
-            while self.outbox.is_overfull() {
-                self.outbox.emptied.notified().await;
+            while self.connection.outbox.is_overfull() {
+                self.connection.outbox.emptied.notified().await;
             }
             if read_bytes >= READ_BYTES_BEFORE_YIELD {
                 read_bytes = 0;
                 tokio::task::yield_now().await;
             }
-            let read = match self.silence_max {
+            let read = match self.connection.silence_max {
                 None => self.intake.read(&mut socket).await,
                 Some(limit) => match tokio::time::timeout(limit, self.intake.read(&mut socket)).await {
                     Ok(read) => read,
@@ -336,7 +352,7 @@ impl<'a> Reader<'a> {
         loop {
             let turn = match rates.may_read() {
                 true => None,
-                false => Some(rates.turn_to_read().await),
+                false => Some(Box::pin(rates.turn_to_read()).await),
             };
             if turn.is_some() {
                 self.intake.waited();
@@ -387,7 +403,7 @@ impl<'a> Reader<'a> {
 
     #[cold]
     fn note_too_large(&self, topic: &str, packet_bytes: usize) {
-        let (client_id, packet_bytes_max) = (self.client_id, self.shared.options.packet_bytes_max);
+        let (client_id, packet_bytes_max) = (&self.connection.client_id, self.shared.options.packet_bytes_max);
         self.shared.notices.say(|| {
             tracing::warn!(
                 client_id, %topic, packet_bytes, packet_bytes_max,
@@ -399,24 +415,25 @@ impl<'a> Reader<'a> {
     /// Processes whole packets until none is left, one has to wait, or the connection is over. Returns also whether the
     /// client has sent as much as is `allowed`.
     fn process(&mut self, allowed: Allowed) -> Result<(Step, bool), End> {
-        if self.answers.is_full() {
+        let Connection { answers, outbox, key, .. } = self.connection;
+        if answers.is_full() {
             return Ok((Step::Full, false));
         }
         let mut core = self.shared.core.lock();
         core.begin_turn();
         // Another connection may have taken the session over. Messages that were read still count, but the other
         // packets no longer affect the session.
-        let is_owner = core.owns(self.key, self.outbox);
+        let is_owner = core.owns(*key, outbox);
         let mut turn = ClientTurn {
             core,
             is_owner,
-            key: self.key,
-            version: self.version,
-            marks_repeats: self.marks_repeats,
-            answers: self.answers,
-            expiry_s: self.expiry_s,
-            rights: &self.rights,
-            dedup_window: self.dedup_window.as_deref(),
+            key: *key,
+            version: self.connection.version,
+            marks_repeats: self.connection.marks_repeats,
+            answers,
+            expiry_s: self.connection.expiry_s,
+            rights: &self.connection.rights,
+            dedup_window: self.connection.dedup_window.as_deref(),
             messages: 0,
             logged: (0, 0),
             too_large: None,
@@ -436,35 +453,34 @@ impl<'a> Reader<'a> {
                 rates.logged(logged_to, logged_bytes);
             }
         }
-        self.answers.acknowledge(self.intake.acknowledgements());
+        answers.acknowledge(self.intake.acknowledgements());
         Ok((step?, is_spent))
     }
 }
 
 /// Acknowledges the messages that the log has on disk, for as long as it is polled.
-async fn acknowledge(shared: &Shared, dedup_window: Option<&DedupWindow>, answers: &Answers) {
-    match (dedup_window, shared.router.log()) {
-        (Some(dedup_window), Some(log)) => dedup_window.serve(&**log, |bytes| answers.acknowledge(bytes)).await,
-        _ => std::future::pending().await,
+async fn acknowledge(shared: &Shared, connection: &Connection) {
+    let (Some(dedup_window), Some(log)) = (&connection.dedup_window, shared.router.log()) else {
+        return std::future::pending().await;
+    };
+    loop {
+        // Boxed: most of the time nothing waits.
+        Box::pin(dedup_window.serve(&**log, |bytes| connection.answers.acknowledge(bytes))).await;
+        dedup_window.filled().await;
     }
 }
 
 /// Writes the content of the outbox, until it is closed or the connection is lost.
-async fn write(
-    shared: &Shared,
-    key: SessionKey,
-    (outbox, rates): (&Arc<Outbox>, Option<&Rates>),
-    mut socket: impl AsyncWrite + Unpin,
-) {
-    if write_until_closed(shared, key, (outbox, rates), &mut socket).await.is_ok() {
+async fn write(shared: &Shared, connection: &Connection, rates: Option<&Rates>, mut socket: impl AsyncWrite + Unpin) {
+    if write_until_closed(shared, connection, rates, &mut socket).await.is_ok() {
         return;
     }
     // If the client accepts nothing any more, its own packets may still be on their way: the reader decides when the
     // connection is over.
     let mut bytes = Vec::new();
-    while !outbox.take(&mut bytes) {
+    while !connection.outbox.take(&mut bytes) {
         bytes.clear();
-        outbox.filled.notified().await;
+        connection.outbox.filled.notified().await;
     }
 }
 
@@ -482,27 +498,28 @@ async fn turn_to_write<'r>(rates: &'r Rates, outbox: &Outbox) -> Option<Turn<'r>
 
 async fn write_until_closed(
     shared: &Shared,
-    key: SessionKey,
-    (outbox, rates): (&Arc<Outbox>, Option<&Rates>),
+    connection: &Connection,
+    rates: Option<&Rates>,
     socket: &mut (impl AsyncWrite + Unpin),
 ) -> io::Result<()> {
-    let mut bytes = Vec::new();
+    let (outbox, mut bytes) = (&connection.outbox, Vec::new());
     loop {
         // What waits for a turn is in the outbox and the session, within their bounds.
         let turn = match rates.filter(|rates| !rates.may_write()) {
-            Some(rates) => turn_to_write(rates, outbox).await,
+            Some(rates) => Box::pin(turn_to_write(rates, outbox)).await,
             None => None,
         };
         let is_closed = outbox.take(&mut bytes);
         rates.iter().for_each(|rates| rates.bytes_out.charge(bytes.len() as u64));
         drop(turn);
-        let goes_on = outbox.is_starved.swap(false, Ordering::AcqRel) && shared.core.lock().pump(key, outbox);
+        let goes_on =
+            outbox.is_starved.swap(false, Ordering::AcqRel) && shared.core.lock().pump(connection.key, outbox);
         if goes_on {
             tokio::task::yield_now().await;
         }
         if bytes.is_empty() {
             if is_closed {
-                return tokio::time::timeout(LAST_WRITE_MAX, socket.shutdown()).await?;
+                return Box::pin(tokio::time::timeout(LAST_WRITE_MAX, socket.shutdown())).await?;
             }
             if goes_on {
                 continue;
@@ -518,7 +535,7 @@ async fn write_until_closed(
             });
             tokio::select! {
                 written = &mut writing => written?,
-                () = outbox.closed.notified() => tokio::time::timeout(LAST_WRITE_MAX, writing).await??,
+                () = outbox.closed.notified() => Box::pin(tokio::time::timeout(LAST_WRITE_MAX, writing)).await??,
             }
         }
         shared.bytes_out.fetch_add(bytes.len() as u64, Ordering::Relaxed);

@@ -201,8 +201,8 @@ impl Seat {
     }
 
     /// Completes when another connection has got the place, and from then on at once.
-    pub(super) async fn gives_way(&self) {
-        self.way.told.told().await;
+    pub(super) fn gives_way(&self) -> impl Future<Output = ()> + Send {
+        self.way.told.told()
     }
 
     /// Whether it must close without telling the client why.

@@ -13,6 +13,7 @@ mod shared;
 mod subscriptions;
 mod turn;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -277,8 +278,9 @@ async fn run(shared: Arc<Shared>, tls: Option<(TlsConnector, ServerName<'static>
     let mut backoff = Backoff::new(&shared.options);
     let mut warnings = Warnings::default();
     while stop.borrow_and_update().is_none() {
+        let connecting = pin!(connect::connect(&shared.options, tls.as_ref()));
         let connected = tokio::select! {
-            connected = catch_panic(connect::connect(&shared.options, tls.as_ref())) => {
+            connected = catch_panic(connecting) => {
                 connected.unwrap_or_else(|panic| Err(shared.defect(panic)))
             }
             _ = stop.changed() => break,
@@ -303,7 +305,7 @@ async fn run(shared: Arc<Shared>, tls: Option<(TlsConnector, ServerName<'static>
                 shared.acknowledgements.lock().clear();
                 shared.set_state(true, None);
                 tracing::info!(%broker, session_present, gap = is_gap, "connected to the broker");
-                let end = catch_panic(link::run(&shared, connection, &mut outgoing)).await;
+                let end = catch_panic(pin!(link::run(&shared, connection, &mut outgoing))).await;
                 let end = end.unwrap_or_else(|panic| End::Failed(shared.defect(panic)));
                 let lived = started.elapsed();
                 if lived >= GOOD_CONNECTION {
