@@ -106,6 +106,8 @@ pub enum Format {
     },
     /// One bare value: a number, a boolean or text.
     Text,
+    /// The payload as it is, in one text column.
+    Raw(RawEncoding),
 }
 
 /// What columns of formats may be.
@@ -117,12 +119,13 @@ const COLUMNS_MAX: usize = 4096;
 
 impl Format {
     /// The names of all formats, as [`Format::parse`] takes them.
-    pub const NAMES: [&'static str; 5] = ["JSON", "SENML", "SENML_PIVOT", "CSV", "TEXT"];
+    pub const NAMES: [&'static str; 6] = ["JSON", "SENML", "SENML_PIVOT", "CSV", "TEXT", "RAW"];
 
     /// The format called `name` (upper or lower case, `-` like `_`), with its options as pairs of key and value.
     ///
     /// `JSON` has the option `nested`, `true` or `false`: whether rows are written with objects in them.
-    /// `CSV` has the option `delimiter`, one character or `tab`. JSON, CSV and TEXT have the options of [`Times`].
+    /// `CSV` has the option `delimiter`, one character or `tab`, and `RAW` the option `encoding`. JSON, CSV and TEXT have
+    /// the options of [`Times`].
     ///
     /// # Errors
     /// There is no such format or option, or the option cannot have this value.
@@ -136,6 +139,7 @@ impl Format {
             "SENML_PIVOT" => Self::SenMlPivot,
             "CSV" => Self::Csv { delimiter: b',' },
             "TEXT" => Self::Text,
+            "RAW" => Self::Raw(RawEncoding::default()),
             _ => return Err(FormatError::UnknownFormat { name: name.into(), names: &Self::NAMES }),
         };
         let mut times = Times::default();
@@ -157,6 +161,7 @@ impl Format {
                 Self::Csv { delimiter } if key.eq_ignore_ascii_case("delimiter") => {
                     *delimiter = parse_delimiter(value)?;
                 }
+                Self::Raw(encoding) if key.eq_ignore_ascii_case("encoding") => *encoding = RawEncoding::parse(value)?,
                 _ => {
                     return Err(FormatError::UnknownOption {
                         format: name,
@@ -177,6 +182,7 @@ impl Format {
             Self::SenMlPivot => "SENML_PIVOT",
             Self::Csv { .. } => "CSV",
             Self::Text => "TEXT",
+            Self::Raw(_) => "RAW",
         }
     }
 
@@ -186,6 +192,7 @@ impl Format {
             Self::Csv { .. } => &["delimiter", "timestamp"],
             Self::Json | Self::NestedJson => &["timestamp", "nested"],
             Self::Text => &["timestamp"],
+            Self::Raw(_) => &["encoding"],
             Self::SenMl | Self::SenMlPivot => &[],
         }
     }
@@ -210,6 +217,7 @@ impl Format {
             Parser::SenMlPivot(parser) => boxed(parser, rows),
             Parser::Csv(parser) => boxed(parser, rows),
             Parser::Text(parser) => boxed(parser, rows),
+            Parser::Raw(parser) => boxed(parser, rows),
         })
     }
 
@@ -230,6 +238,7 @@ impl Format {
                 Parser::Csv(csv::CsvParser::new(*delimiter, (0..schema.fields().len()).map(Some).collect()))
             }
             Self::Text => Parser::Text(text::TextParser),
+            Self::Raw(encoding) => Parser::Raw(raw::RawParser::new(*encoding)),
         })
     }
 
@@ -242,7 +251,7 @@ impl Format {
         }
         let Some(field) = event_time_column.map(|index| schema.field(index)) else { return Ok(()) };
         let hint = match self {
-            Self::Text => "declare no EVENT TIME column with FORMAT TEXT: windows then go by the time of arrival",
+            Self::Text | Self::Raw(_) => "declare no EVENT TIME column: windows then go by the time of arrival",
             _ if *field.data_type() != DataType::Timestamp(TimeUnit::Microsecond, None) => {
                 "declare the EVENT TIME column TIMESTAMP"
             }
@@ -270,6 +279,10 @@ impl Format {
         let count = schema.fields().len();
         let hint = match self {
             Self::Text if count != 1 => "FORMAT TEXT has exactly one column; use JSON or CSV for more",
+            Self::Raw(_) if count != 1 => "FORMAT RAW has exactly one column, TEXT",
+            Self::Raw(_) if *schema.field(0).data_type() != DataType::Utf8 => {
+                return Err(self.refused(schema.field(0), "FORMAT RAW has exactly one column, TEXT"));
+            }
             _ if count == 0 => "declare at least one column",
             _ if count > COLUMNS_MAX => "declare at most 4096 columns",
             _ => return Ok(()),
@@ -299,6 +312,7 @@ impl Format {
             Self::SenMl | Self::SenMlPivot => Box::new(senml::SenMlEncoder::new(&schema)),
             Self::Csv { delimiter } => Box::new(csv::CsvEncoder::new(*delimiter, times.of_fields(&schema))),
             Self::Text => Box::new(text::TextEncoder::new(times.of_fields(&schema).remove(0))),
+            Self::Raw(encoding) => Box::new(raw::RawEncoder::new(*encoding)),
         })
     }
 }
@@ -310,6 +324,7 @@ enum Parser {
     SenMlPivot(senml::PivotParser),
     Csv(csv::CsvParser),
     Text(text::TextParser),
+    Raw(raw::RawParser),
 }
 
 fn boxed(parser: impl PayloadParser + 'static, rows: Rows) -> Box<dyn Decoder> {

@@ -13,7 +13,7 @@ use super::fault::{Fault, Problem};
 use super::rows::{Rows, Values};
 
 /// How the bytes of a payload become text.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RawEncoding {
     /// They are text: UTF-8.
     #[default]
@@ -25,24 +25,17 @@ pub enum RawEncoding {
 }
 
 impl RawEncoding {
-    /// Reads the options of the format: `encoding`.
-    pub(crate) fn parse<'o>(options: impl Iterator<Item = (&'o str, &'o str)>) -> Result<Self, FormatError> {
-        let mut encoding = Self::default();
-        for (option, value) in options {
-            if !option.eq_ignore_ascii_case("encoding") {
-                return Err(FormatError::setting("RAW", format!("has no option '{option}'"), "its option is encoding"));
+    /// Reads the option `encoding` of the format.
+    pub(crate) fn parse(value: &str) -> Result<Self, FormatError> {
+        match value.trim().to_ascii_lowercase().as_str() {
+            "utf8" | "utf-8" => Ok(Self::Utf8),
+            "hex" => Ok(Self::Hex),
+            "base64" => Ok(Self::Base64),
+            _ => {
+                let problem = format!("has an option 'encoding' that cannot be '{value}'");
+                Err(FormatError::setting("RAW", problem, "it is one of utf8, hex, base64"))
             }
-            encoding = match value.trim().to_ascii_lowercase().as_str() {
-                "utf8" | "utf-8" => Self::Utf8,
-                "hex" => Self::Hex,
-                "base64" => Self::Base64,
-                _ => {
-                    let problem = format!("has an option 'encoding' that cannot be '{value}'");
-                    return Err(FormatError::setting("RAW", problem, "it is one of utf8, hex, base64"));
-                }
-            };
         }
-        Ok(encoding)
     }
 }
 

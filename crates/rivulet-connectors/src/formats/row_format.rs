@@ -11,7 +11,6 @@ use rivulet_dataflow::{Batch, Decoder, Events, Refusals};
 
 use super::debezium::{self, DebeziumEncoder, DebeziumParser};
 use super::json::JsonEncoder;
-use super::raw::{RawEncoder, RawEncoding, RawParser};
 use super::rows::{Rows, is_supported};
 use super::{
     AvroFormat, COLUMNS_MAX, DECLARE_HINT, Encoder, Format, FormatError, ProtobufFormat, Times, boxed, canonical_name,
@@ -36,8 +35,6 @@ pub enum RowFormat {
         /// How times are written.
         times: Times,
     },
-    /// The payload as it is, in one text column.
-    Raw(RawEncoding),
     /// Apache Avro, one record a payload.
     Avro(AvroFormat),
     /// Protocol Buffers, one message a payload.
@@ -58,7 +55,6 @@ impl RowFormat {
     ) -> Result<Self, FormatError> {
         let options = options.into_iter();
         match canonical_name(name).as_str() {
-            "RAW" => RawEncoding::parse(options).map(Self::Raw),
             "AVRO" => AvroFormat::parse(options, files).map(Self::Avro),
             "PROTOBUF" => ProtobufFormat::parse(options, files).map(Self::Protobuf),
             debezium::NAME => debezium_of(options),
@@ -83,7 +79,6 @@ impl RowFormat {
         match self {
             Self::Plain { format, .. } => format.name(),
             Self::Debezium { .. } => debezium::NAME,
-            Self::Raw(_) => "RAW",
             Self::Avro(_) => "AVRO",
             Self::Protobuf(_) => "PROTOBUF",
             Self::Parquet => "PARQUET",
@@ -97,7 +92,7 @@ impl RowFormat {
 
     /// Whether a payload never contains a line break, so that each payload can have a line of its own.
     pub fn is_text(&self) -> bool {
-        matches!(self, Self::Plain { .. } | Self::Debezium { .. } | Self::Raw(_))
+        matches!(self, Self::Plain { .. } | Self::Debezium { .. })
     }
 
     /// Whether a payload says itself whether its row came or was taken back.
@@ -131,11 +126,6 @@ impl RowFormat {
                     FormatError::setting(self.name(), problem, "give it a name with fewer dots")
                 })?;
                 Ok(boxed(parser, Rows::new(schema, event_time).with_times(times)))
-            }
-            Self::Raw(encoding) => {
-                raw_column(declared, event_time_column)?;
-                let parser = boxed(RawParser::new(*encoding), Rows::new(declared.clone(), None));
-                Ok(some_of(parser, declared, read))
             }
             Self::Avro(avro) => {
                 check_columns(self.name(), declared, event_time_column)?;
@@ -186,10 +176,6 @@ impl RowFormat {
             Self::Debezium { times } => {
                 Format::Json.check_output(&schema, times)?;
                 Ok(Box::new(DebeziumEncoder::new(JsonEncoder::new(&schema, times))))
-            }
-            Self::Raw(encoding) => {
-                raw_column(&schema, None)?;
-                Ok(Box::new(RawEncoder::new(*encoding)))
             }
             Self::Avro(avro) => avro.encoder(&schema),
             Self::Protobuf(protobuf) => protobuf.encoder(&schema),
@@ -275,7 +261,7 @@ fn plain_decoder(
             let (schema, event_time) = projected(declared, read, event_time_column);
             Ok(boxed(csv::CsvParser::new(delimiter, places), Rows::new(schema, event_time).with_times(times)))
         }
-        Format::Text => {
+        Format::Text | Format::Raw(_) => {
             let rows = Rows::new(declared.clone(), event_time_column).with_times(times);
             Ok(some_of(format.decoder_into(rows, event_time_column)?, declared, read))
         }
@@ -316,19 +302,6 @@ impl Decoder for SomeColumns {
         let columns: RecordBatch = batch.columns.project(&self.read).expect("columns that are read are declared");
         batch.with_columns(columns)
     }
-}
-
-/// Checks the only column of a format that has one text.
-fn raw_column(schema: &Schema, event_time_column: Option<usize>) -> Result<(), FormatError> {
-    let problem = match schema.fields().as_ref() {
-        [field] if *field.data_type() == DataType::Utf8 && event_time_column.is_none() => {
-            return Ok(());
-        }
-        [field] => format!("cannot have the column '{}' of type {}", field.name(), field.data_type()),
-        fields => format!("does not go with {} columns", fields.len()),
-    };
-    let hint = "FORMAT RAW has exactly one column, TEXT; windows then go by the time of arrival".into();
-    Err(FormatError::Setting { format: "RAW", problem, hint })
 }
 
 #[cfg(test)]

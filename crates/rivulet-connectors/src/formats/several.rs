@@ -77,6 +77,7 @@ pub fn several_inputs(inputs: Vec<InputFormat>, schema: SchemaRef) -> Result<Box
             Parser::SenMlPivot(parser) => Box::new(parser),
             Parser::Csv(parser) => Box::new(parser),
             Parser::Text(parser) => Box::new(parser),
+            Parser::Raw(parser) => Box::new(parser),
         };
         Ok(Part { parser, rows })
     });

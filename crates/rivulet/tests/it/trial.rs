@@ -427,6 +427,17 @@ fn a_sensor_that_says_nan_raises_no_alarm() {
     assert_eq!((results, refusals), (vec![serde_json::json!({"v": 31.5})], Vec::new()));
 }
 
+/// FORMAT RAW is for applications, too.
+#[test]
+fn a_payload_is_taken_and_given_as_it_is() {
+    let script = "CREATE APPLICATION bytes INPUT s (payload TEXT, device TEXT) FROM 'mqtt:up/+' FORMAT RAW \
+                  WITH (level_columns => 'device') OUTPUT 'mqtt:down' FORMAT RAW (encoding => 'hex') \
+                  AS SELECT encode(payload || device, 'hex') AS payload FROM s";
+    let event = serde_json::json!({"topic": "up/7", "payload": "[1, {"});
+    let (results, refusals) = results_and_refusals(&told(script, "{}", &format!("{event}\n")));
+    assert_eq!((results, refusals), (vec![serde_json::json!("[1, {7")], Vec::new()));
+}
+
 #[test]
 fn a_column_of_an_input_holds_what_its_type_says() {
     const SCRIPT: &str = "CREATE APPLICATION types INPUT s (a SMALLINT, b TINYINT, c INT, d BIGINT) FROM 'mqtt:s' \

@@ -27,7 +27,10 @@ fn formats_are_found_by_name_and_errors_say_what_there_is() {
         assert_eq!(parse(name, &[]).unwrap().to_string(), name);
     }
     let error = |name, options: &[(&str, &str)]| Format::parse(name, options.iter().copied()).unwrap_err().to_string();
-    assert_eq!(error("AVRO", &[]), "unknown format 'AVRO'\nhint: the formats are JSON, SENML, SENML_PIVOT, CSV, TEXT");
+    assert_eq!(
+        error("AVRO", &[]),
+        "unknown format 'AVRO'\nhint: the formats are JSON, SENML, SENML_PIVOT, CSV, TEXT, RAW"
+    );
     assert_eq!(
         error("JSON", &[("delimiter", ";")]),
         "format JSON has no option 'delimiter'\nhint: its options are timestamp, nested"
@@ -407,6 +410,23 @@ fn bare_values() {
         "field 'v' at byte 1: expected a number, found the end"
     );
     assert!(one(Format::Text, "v TEXT", b"\xc3\x28").unwrap_err().contains("not valid UTF-8"));
+}
+
+#[test]
+fn payloads_as_they_are() {
+    let raw = |encoding: &str| Format::parse("raw", [("encoding", encoding)]).map(|(format, _)| format);
+    assert_eq!(one(raw("utf8").unwrap(), "v TEXT", " any text\n").unwrap(), [text(" any text\n")]);
+    assert!(one(raw("utf8").unwrap(), "v TEXT", b"\xc3\x28").unwrap_err().contains("not valid UTF-8"));
+    assert_eq!(one(raw("hex").unwrap(), "v TEXT", b"\xc3\x28").unwrap(), [text("c328")]);
+    assert_eq!(one(raw("BASE64").unwrap(), "v TEXT", "foo").unwrap(), [text("Zm9v")]);
+    assert!(raw("rot13").unwrap_err().to_string().ends_with("hint: it is one of utf8, hex, base64"));
+    let batch = sample();
+    let texts = batch.with_columns(batch.columns.project(&[0]).unwrap());
+    assert_eq!(encode(raw("utf8").unwrap(), &texts), ["heat, \"now\"\n", "", ""]);
+    for declared in ["a TEXT, b TEXT", "a DOUBLE"] {
+        let error = raw("hex").unwrap().decoder(columns(declared), None).map(|_| ()).unwrap_err().to_string();
+        assert!(error.ends_with("hint: FORMAT RAW has exactly one column, TEXT"), "{error}");
+    }
 }
 
 fn sample() -> Batch {
