@@ -24,9 +24,13 @@ pub(super) fn describe_fault(fault: Fault, payload: &[u8], rows: &Rows) -> Strin
             return format!("the payload holds more than {ROWS_PER_EVENT_MAX} rows");
         }
         Problem::NullInRequired => "expected a value, found null".into(),
+        Problem::ExpectedNumber if payload.get(at) == Some(&b'"') => {
+            let found = excerpt(payload, at);
+            format!("expected a number, found {found} (a column of type TEXT takes it, and CAST makes a number of it)")
+        }
         Problem::ExpectedNumber => format!("expected a number, found {}", found()),
-        Problem::ExpectedBareNumber => format!("expected a number, found {}", excerpt(payload, at)),
-        Problem::ExpectedBareBoolean => format!("expected true or false, found {}", excerpt(payload, at)),
+        Problem::ExpectedBareNumber => format!("expected a number, found {}", bare_excerpt(payload, at)),
+        Problem::ExpectedBareBoolean => format!("expected true or false, found {}", bare_excerpt(payload, at)),
         Problem::ExpectedInteger => format!("expected a whole number, found {}", excerpt(payload, at)),
         Problem::ExpectedString => format!("expected a string, found {}", found()),
         Problem::ExpectedBoolean => format!("expected true or false, found {}", found()),
@@ -176,13 +180,22 @@ fn found(payload: &[u8], at: usize) -> String {
 
 /// The token at byte `at`, shortened to what fits a line.
 fn excerpt(payload: &[u8], at: usize) -> String {
+    excerpt_to(payload, at, |byte| byte <= b' ' || matches!(byte, b',' | b'}' | b']' | b':' | b'"'))
+}
+
+/// The same of a text without quotes, which goes on behind a space: `21.5 °C`.
+fn bare_excerpt(payload: &[u8], at: usize) -> String {
+    excerpt_to(payload, at, |byte| byte < b' ' || matches!(byte, b',' | b'"'))
+}
+
+fn excerpt_to(payload: &[u8], at: usize, ends_bare: impl Fn(u8) -> bool) -> String {
     /// Enough for any timestamp and any number a person would recognise.
     const EXCERPT_BYTES_MAX: usize = 32;
     let rest = payload.get(at..).unwrap_or_default();
     let quoted = rest.first() == Some(&b'"');
     let is_end = |byte: u8| match quoted {
         true => byte == b'"' || byte < 0x20,
-        false => byte <= b' ' || matches!(byte, b',' | b'}' | b']' | b':' | b'"'),
+        false => ends_bare(byte),
     };
     let body = &rest[usize::from(quoted)..];
     let length = body.iter().position(|&byte| is_end(byte)).unwrap_or(body.len());
@@ -194,7 +207,7 @@ fn excerpt(payload: &[u8], at: usize) -> String {
     match (quoted, body[0]) {
         (true, _) => format!("\"{text}{dots}\""),
         (false, b'{' | b'[') => found(payload, at),
-        (false, _) => format!("{text}{dots}"),
+        (false, _) => format!("{}{dots}", text.trim_end()),
     }
 }
 
@@ -216,7 +229,8 @@ mod tests {
         let payload = br#"{"value":"hot"}"#;
         assert_eq!(
             describe_fault(Fault::new(Problem::ExpectedNumber, 9).in_column(0), payload, &rows),
-            "field 'value' at byte 9: expected a number, found a string"
+            "field 'value' at byte 9: expected a number, found \"hot\" (a column of type TEXT takes it, and CAST makes a \
+             number of it)"
         );
         assert_eq!(
             describe_fault(Fault::new(Problem::ExpectedTimestamp, 9).in_column(0), payload, &rows),

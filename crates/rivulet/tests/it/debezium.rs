@@ -177,7 +177,7 @@ fn broken_changes_become_dead_letters_and_harm_no_other() {
         .collect();
     for (detail, expected) in details.iter().zip([
         "without 'before'",
-        "field 'amount' at byte 43: expected a number, found a string",
+        "field 'amount' at byte 43: expected a number, found \"",
         "field 'city' at byte 87: expected a string, found a number",
         "found \"t\"",
         "it has no 'op'",

@@ -175,7 +175,8 @@ mod tests {
         for (broken, expected) in [
             (
                 r#"{"op":"u","before":{"id":1},"after":{"id":"x"}}"#,
-                "field 'id' at byte 42: expected a number, found a string",
+                "field 'id' at byte 42: expected a number, found \"x\" (a column of type TEXT takes it, and CAST makes a \
+                 number of it)",
             ),
             (r#"{"op":"u","before":{"id":1},"after":{}}"#, "field 'id' is missing"),
             (r#"{"op":"u","before":null,"after":{"id":1}}"#, "at byte 0: an update or a deletion without 'before'"),

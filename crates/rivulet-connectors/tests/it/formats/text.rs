@@ -117,7 +117,11 @@ fn json_faults_name_field_place_expected_and_found() {
         ("  ", "at byte 2: expected an object or an array of objects, found the end"),
         ("21.5", "at byte 0: expected an object or an array of objects, found a number"),
         ("null", "at byte 0: expected an object or an array of objects, found null"),
-        (r#"{"value":"hot"}"#, "field 'value' at byte 9: expected a number, found a string"),
+        (
+            r#"{"value":"21.5 °C"}"#,
+            "field 'value' at byte 9: expected a number, found \"21.5 °C\" (a column of type TEXT takes it, and CAST \
+             makes a number of it)",
+        ),
         (r#"{"value": [1]}"#, "field 'value' at byte 10: expected a number, found an array"),
         (r#"{"value":true}"#, "field 'value' at byte 9: expected a number, found a boolean"),
         (r#"{"value":NaN}"#, "field 'value' at byte 9: expected a number, found 'N'"),
@@ -385,7 +389,7 @@ fn csv_lines() {
         ("1,2,3", "at byte 3: the line has more fields than are declared"),
         ("a,2", "field 'n' at byte 0: expected a number, found a"),
         ("1.5,2", "field 'n' at byte 0: expected a whole number, found 1.5"),
-        ("1,2 3", "field 'v' at byte 2: expected a number, found 2"),
+        ("1,2 3", "field 'v' at byte 2: expected a number, found 2 3"),
         ("1,2\"3\"", "field 'v' at byte 3: a quote inside a field that does not begin with one"),
         ("\"1\"x,2", "field 'n' at byte 3: expected a delimiter after the closing quote, found 'x'"),
         ("\"1,2", "field 'n' at byte 0: the quoted field does not end"),
@@ -404,6 +408,10 @@ fn bare_values() {
     assert_eq!(one(Format::Text, "v TEXT", "any text, really\n").unwrap(), [text("any text, really\n")]);
     assert_eq!(one(Format::Text, "v TIMESTAMP", "2026-11-21T00:00:00Z").unwrap(), [Cell::Timestamp(ARRIVAL_US)]);
     assert_eq!(one(Format::Text, "v DOUBLE", " hot").unwrap_err(), "field 'v' at byte 1: expected a number, found hot");
+    assert_eq!(
+        one(Format::Text, "v DOUBLE", "21.5 °C\n").unwrap_err(),
+        "field 'v' at byte 0: expected a number, found 21.5 °C"
+    );
     assert_eq!(one(Format::Text, "v DOUBLE", "").unwrap_err(), "the payload is empty");
     assert_eq!(
         one(Format::Text, "v DOUBLE", " ").unwrap_err(),

