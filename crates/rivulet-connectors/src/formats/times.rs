@@ -21,9 +21,11 @@ const PATTERN_BYTES_MAX: usize = 256;
 /// How the times of one column are written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TimeFormat {
-    /// Milliseconds since 1970.
+    /// Milliseconds since 1970, with the microseconds as decimals.
     #[default]
     Milliseconds,
+    /// The same, written without decimals: what is below a millisecond is cut off.
+    WholeMilliseconds,
     /// Seconds since 1970.
     Seconds,
     /// Microseconds since 1970.
@@ -55,7 +57,7 @@ impl TimeFormat {
                             '%d.%m.%Y %H:%M:%S'";
         let wrong = |problem: &str| FormatError::setting(format, format!("has '{key}' {problem}"), HINT);
         Ok(match value.to_ascii_lowercase().as_str() {
-            "milliseconds" => Self::Milliseconds,
+            "milliseconds" => Self::WholeMilliseconds,
             "seconds" => Self::Seconds,
             "microseconds" => Self::Microseconds,
             "nanoseconds" => Self::Nanoseconds,
@@ -112,7 +114,7 @@ impl TimeFormat {
     fn other_number(&self, number: Number, text: &[u8]) -> Result<i64, Problem> {
         let scaled = |scale: i32| number.to_scaled_rounded(text, scale).map_err(|_| Problem::TimestampRange);
         let time_us = match self {
-            Self::Milliseconds => scaled(3)?,
+            Self::Milliseconds | Self::WholeMilliseconds => scaled(3)?,
             Self::Seconds => scaled(6)?,
             Self::Microseconds => scaled(0)?,
             Self::Nanoseconds => scaled(0)?.div_euclid(1000),
@@ -157,7 +159,7 @@ impl TimeFormat {
             Self::Seconds => Some("epoch seconds"),
             Self::Microseconds => Some("epoch microseconds"),
             Self::Nanoseconds => Some("epoch nanoseconds"),
-            Self::Milliseconds | Self::Pattern(_) => None,
+            Self::Milliseconds | Self::WholeMilliseconds | Self::Pattern(_) => None,
         }
     }
 
@@ -170,6 +172,7 @@ impl TimeFormat {
     pub(crate) fn append(&self, time_us: i64, out: &mut Vec<u8>) {
         let decimals = match self {
             Self::Milliseconds => 3,
+            Self::WholeMilliseconds => return super::json::append_decimal(time_us.div_euclid(1000), 0, out),
             Self::Seconds => 6,
             Self::Microseconds => 0,
             Self::Nanoseconds => {
@@ -325,6 +328,13 @@ mod tests {
             assert_eq!(read(&input, &nested(payload)), Ok([time_us; 2]), "{payload}");
             assert_eq!(write(&input, [time_us; 2]), payload);
         }
+        // Milliseconds that are asked for are whole; otherwise no digit is lost.
+        for (options, payload) in [
+            (&[][..], r#"{"ts":1700000000250.503,"radio.at":-0.001}"#),
+            (&[("timestamp", "milliseconds")], r#"{"ts":1700000000250,"radio.at":-1}"#),
+        ] {
+            assert_eq!(write(&json(options), [time_us + 503, -1]), payload);
+        }
         // A text is ISO 8601 whatever numbers count, and a number may be what a pattern describes.
         let seconds = json(&[("timestamp", "seconds"), ("timestamp.radio.at", "%Y%m%d")]);
         let found = read(&seconds, r#"{"ts":"2023-11-14T22:13:20.250Z","radio":{"at":20231114}}"#);
@@ -394,7 +404,8 @@ mod tests {
             for format in ["JSON", "CSV"] {
                 let input = input(format, &[("timestamp", option)]);
                 let written = nested(&write(&input, [time_us, 0]));
-                prop_assert_eq!(read(&input, &written), Ok([time_us, 0]), "{}", written);
+                let kept_us = if option == "milliseconds" { time_us.div_euclid(1000) * 1000 } else { time_us };
+                prop_assert_eq!(read(&input, &written), Ok([kept_us, 0]), "{}", written);
             }
         }
 
