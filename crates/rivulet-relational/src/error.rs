@@ -17,6 +17,9 @@ pub struct RelationalError {
     pub hint: Option<String>,
 }
 
+/// The beginning of the message about two columns of one name.
+pub(crate) const TWO_COLUMNS: &str = "two columns are called";
+
 /// What is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
@@ -112,7 +115,7 @@ impl std::fmt::Display for RelationalError {
             Problem::UnknownRelation(name) => write!(f, "there is no source, view or table '{name}'"),
             Problem::UnknownColumn(name, _) => write!(f, "unknown column '{name}'"),
             Problem::AmbiguousColumn(name) => write!(f, "more than one input has a column '{name}'"),
-            Problem::DuplicateColumn(input, name) => write!(f, "two columns are called '{input}.{name}'"),
+            Problem::DuplicateColumn(input, name) => write!(f, "{TWO_COLUMNS} '{input}.{name}'"),
             Problem::FieldOfColumn(name) => {
                 write!(f, "'{name}' would be a part of a column, and columns have no parts")
             }
@@ -146,7 +149,7 @@ impl From<DataFusionError> for RelationalError {
                         }
                         SchemaError::AmbiguousReference { field } => Problem::AmbiguousColumn(field.name.clone()),
                         SchemaError::DuplicateUnqualifiedField { name } => {
-                            Problem::Other(format!("two columns are called '{name}'"))
+                            Problem::Other(format!("{TWO_COLUMNS} '{name}'"))
                         }
                         SchemaError::DuplicateQualifiedField { qualifier, name } => {
                             Problem::DuplicateColumn(qualifier.table().to_owned(), name.clone())

@@ -3,11 +3,13 @@
 //! DataFusion's planner names such a column by its planned expression without casts (`t.v + Int64(1)`), and refuses two
 //! columns of one name: `SELECT count(*), count(*)`, `SELECT v, CAST(v AS TEXT)`. The later ones get a number:
 //! `count(*)_1`, `v_1`. Inside of a query all others keep the names of the planner; a result has those of the text.
+//! Keys of GROUP BY cannot be named, so of `CAST(v AS BIGINT), CAST(v AS TEXT)` the later one becomes `coalesce(...)`.
 
 use std::collections::HashSet;
 
 use datafusion_sql::sqlparser::ast::{self, Ident, SelectItem};
 
+use crate::times::call;
 use crate::walk::{NodeMut, change_expression, change_query};
 
 /// The beginning of the planner's refusal.
@@ -54,6 +56,53 @@ fn of_items(items: &mut [SelectItem]) -> bool {
         is_changed = true;
     }
     is_changed
+}
+
+/// Puts the keys of each GROUP BY that would have the name of another key into a call, which has another name.
+/// Returns whether there is any.
+pub(crate) fn make_keys_different(query: &mut ast::Query) -> bool {
+    let mut is_changed = false;
+    change_query(query, &mut |node, _| {
+        let NodeMut::Query(query) = node else { return };
+        while let Some(key) = later_key(&query.body) {
+            let other = call("coalesce", vec![key.clone()]);
+            // The expressions of the query itself stand within one query.
+            change_query(query, &mut |node, depth| match node {
+                NodeMut::Expr(part) if depth == 1 && *part == key => *part = other.clone(),
+                _ => {}
+            });
+            is_changed = true;
+        }
+    });
+    is_changed
+}
+
+/// A computed key that has the name of another one.
+fn later_key(body: &ast::SetExpr) -> Option<ast::Expr> {
+    let select = match body {
+        ast::SetExpr::Select(select) => select,
+        ast::SetExpr::SetOperation { left, right, .. } => return later_key(left).or_else(|| later_key(right)),
+        _ => return None,
+    };
+    let ast::GroupByExpr::Expressions(keys, _) = &select.group_by else { return None };
+    // A key may be the name or the number of a column.
+    let meant = |key: &ast::Expr| match key {
+        ast::Expr::Identifier(name) => select.projection.iter().find_map(|item| match item {
+            SelectItem::ExprWithAlias { expr, alias } if *alias == *name => Some(expr),
+            _ => None,
+        }),
+        ast::Expr::Value(number) => {
+            match select.projection.get(number.to_string().parse::<usize>().ok()?.checked_sub(1)?)? {
+                SelectItem::ExprWithAlias { expr, .. } | SelectItem::UnnamedExpr(expr) => Some(expr),
+                _ => None,
+            }
+        }
+        _ => None,
+    };
+    let keys: Vec<&ast::Expr> = keys.iter().map(|key| meant(key).unwrap_or(key)).collect();
+    let name = |key: &ast::Expr| natural(key).to_lowercase();
+    let mut known: HashSet<String> = keys.iter().filter(|key| is_column(key)).map(|key| name(key)).collect();
+    keys.into_iter().find(|key| !is_column(key) && !known.insert(name(key))).cloned()
 }
 
 /// The name of a column that the query names itself.

@@ -36,7 +36,7 @@ use crate::comparisons;
 use crate::conditions::{ConstantsOnTheRight, PushDownConditions};
 use crate::decimals;
 use crate::earlier_frames;
-use crate::error::{Problem, RelationalError};
+use crate::error::{Problem, RelationalError, TWO_COLUMNS};
 use crate::fields;
 use crate::functions::LAG;
 use crate::group_window;
@@ -259,6 +259,8 @@ fn translate(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPlan, Relat
         let is_renamed = match &error.problem {
             Problem::FieldOfColumn(name) => inputs.give(name.split('.').next().unwrap_or(name), &mut query),
             Problem::UnknownColumn(name, columns) => fields::name_column(name, columns, &mut query),
+            Problem::DuplicateColumn(..) => names::make_keys_different(&mut query),
+            Problem::Other(message) if message.starts_with(TWO_COLUMNS) => names::make_keys_different(&mut query),
             Problem::Foreign(message) => {
                 names::make_different(message, &mut query)
                     || stars::spell_out(message, &mut query, |row| schema_of(row, catalog).ok())?
