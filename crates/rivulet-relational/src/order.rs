@@ -1,6 +1,15 @@
 //! `ORDER BY 2`: replaces the number of a column by the selected expression. DataFusion's planner looks for it among
 //! the columns of the aggregate, which do not include an expression over aggregates.
+//!
+//! `OVER (ORDER BY t)` where `t` is a TIME: the order is by its number of microseconds, because DataFusion's planner
+//! has no frames over times of day.
 
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+use datafusion_common::Result;
+use datafusion_common::tree_node::Transformed;
+use datafusion_expr::{Expr, ExprSchemable, LogicalPlan, Window, cast};
 use datafusion_sql::sqlparser::ast;
 
 use crate::walk::{NodeMut, change_query};
@@ -39,4 +48,34 @@ fn rewrite_order(query: &mut ast::Query) {
             _ => {}
         }
     }
+}
+
+/// Orders by numbers where OVER orders by times of day.
+pub(crate) fn rewrite_plan(plan: LogicalPlan) -> Result<LogicalPlan> {
+    let rewritten = plan.transform_up_with_subqueries(|node| {
+        let LogicalPlan::Window(Window { input, mut window_expr, schema }) = node else {
+            return Ok(Transformed::no(node));
+        };
+        let mut is_changed = false;
+        for expression in &mut window_expr {
+            let name = expression.schema_name().to_string();
+            let Expr::WindowFunction(call) = expression else { continue };
+            let mut is_by_time = false;
+            for key in &mut call.params.order_by {
+                if matches!(key.expr.get_type(input.schema())?, DataType::Time64(_)) {
+                    key.expr = cast(key.expr.clone(), DataType::Int64);
+                    is_by_time = true;
+                }
+            }
+            if is_by_time {
+                *expression = expression.clone().alias(name);
+                is_changed = true;
+            }
+        }
+        Ok(match is_changed {
+            true => Transformed::yes(LogicalPlan::Window(Window::try_new(window_expr, Arc::clone(&input))?)),
+            false => Transformed::no(LogicalPlan::Window(Window { input, window_expr, schema })),
+        })
+    });
+    rewritten.map(|transformed| transformed.data)
 }

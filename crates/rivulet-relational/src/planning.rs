@@ -294,7 +294,7 @@ fn translate_as_named(query: &ast::Query, catalog: &Catalog) -> Result<LogicalPl
     let plan = decimals::rewrite_plan(plan)?;
     let plan = whole_partitions::rewrite_plan(plan)?;
     let lag = catalog.get_window_meta(LAG).expect("the language has lag");
-    let plan = earlier_frames::rewrite_plan(plan, &lag)?;
+    let plan = order::rewrite_plan(earlier_frames::rewrite_plan(plan, &lag)?)?;
     let plan = limits::rewrite_below(plan, &functions.row_number)?;
     let plan = unions::rewrite_plan(plan)?;
     let plan = marks::rewrite_plan(plan)?;
