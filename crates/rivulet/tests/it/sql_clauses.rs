@@ -247,6 +247,28 @@ fn aggregates_are_over_different_values_over_what_changes_and_over_whole_partiti
                     (ORDER BY v DESC) AS q FROM a",
             &["5.0|3.0"],
         ),
+        // Rows without a partner are of the window of their own time.
+        (
+            &format!(
+                "SELECT count(*) AS n, count(v) AS m, window_end FROM (SELECT b.v, a.ts FROM a LEFT JOIN a AS b ON {on})
+                 GROUP BY tumble(ts, INTERVAL '10 seconds') ORDER BY window_end"
+            ),
+            &["2|2|1970-01-01T00:00:10", "2|1|1970-01-01T00:00:20", "1|0|1970-01-01T00:00:30"],
+        ),
+        (
+            &format!(
+                "SELECT count(*) AS n, count(v) AS m, window_end FROM (SELECT a.v, b.ts FROM a RIGHT JOIN a AS b ON {on})
+                 GROUP BY tumble(ts, INTERVAL '10 seconds') ORDER BY window_end"
+            ),
+            &["2|1|1970-01-01T00:00:10", "2|2|1970-01-01T00:00:20", "1|0|1970-01-01T00:00:30"],
+        ),
+        (
+            &format!(
+                "SELECT count(*) AS n, window_end FROM (SELECT ts FROM a WHERE NOT EXISTS (SELECT 1 FROM a AS b WHERE {on}))
+                 GROUP BY tumble(ts, INTERVAL '10 seconds') ORDER BY window_end"
+            ),
+            &["1|1970-01-01T00:00:20", "1|1970-01-01T00:00:30"],
+        ),
         (
             "SELECT v, percentile_cont(0.5) WITHIN GROUP (ORDER BY v) OVER (ORDER BY ts ROWS 1 PRECEDING) AS p FROM a
              ORDER BY ts",

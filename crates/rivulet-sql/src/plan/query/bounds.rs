@@ -179,3 +179,16 @@ pub(super) fn bounds_of_pairs(side: usize, constraints: &[Constraint], streams: 
         })
         .collect()
 }
+
+/// The same for the column by which rows of a side expire, where rows without a partner come out when they expire: as
+/// long as the watermark has not passed the column's value plus [`Expiry::after_us`].
+pub(super) fn bounds_of_expiring(
+    side: usize,
+    expiry: Option<Expiry>,
+    constraints: &[Constraint],
+    streams: [&Stream; 2],
+) -> Option<(usize, i64)> {
+    let Expiry { column, after_us } = expiry?;
+    let (_, bound) = bounds_of_pairs(side, constraints, streams).into_iter().find(|(other, _)| *other == column)?;
+    Some((column, bound.min(after_us.checked_neg()?)))
+}

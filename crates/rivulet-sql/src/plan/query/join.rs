@@ -12,7 +12,7 @@ use datafusion_physical_expr::PhysicalExpr;
 use rivulet_dataflow::EdgeKind;
 use rivulet_operators::parallel::{KeyedJoin, KeyedJoinKind, KeyedJoinSpec};
 
-use super::bounds::{LEFT, RIGHT, Sides, bounds_of_pairs, forgetting, lateness};
+use super::bounds::{LEFT, RIGHT, Sides, bounds_of_expiring, bounds_of_pairs, forgetting, lateness};
 use super::broadcast::Broadcast;
 use super::columns::used_columns;
 use super::error::{not_yet, place_of, refused};
@@ -250,6 +250,15 @@ impl Lowering {
             }
             KeyedJoinKind::Right if changes => {
                 right.bounds.iter().filter_map(|&(column, bound)| Some((new(width + column)?, bound))).collect()
+            }
+            // A row without a partner comes out when it expires, as late as the latest pair.
+            KeyedJoinKind::Left | KeyedJoinKind::LeftAnti => {
+                let expiring = bounds_of_expiring(LEFT, expiries[LEFT], &constraints, [&left, &right]);
+                expiring.into_iter().filter_map(|(column, bound)| Some((new(column)?, bound))).collect()
+            }
+            KeyedJoinKind::Right => {
+                let expiring = bounds_of_expiring(RIGHT, expiries[RIGHT], &constraints, [&left, &right]);
+                expiring.into_iter().filter_map(|(column, bound)| Some((new(width + column)?, bound))).collect()
             }
             _ => Vec::new(),
         };
