@@ -275,8 +275,6 @@ impl Check {
                 self.at(text.as_ref());
                 return self.refuse("RLIKE", Some("use the operator ~ or regexp_like"));
             }
-            // DataFusion's planner takes the pattern for a regular expression.
-            Expr::SimilarTo { .. } => ("SIMILAR TO".to_owned(), Some("use LIKE, or ~ with a regular expression")),
             Expr::Like { any: true, .. } | Expr::ILike { any: true, .. } => ("LIKE ANY".to_owned(), None),
             Expr::Ceil { field: CeilFloorKind::Scale(_), .. } | Expr::Floor { field: CeilFloorKind::Scale(_), .. } => {
                 ("CEIL or FLOOR to decimals".to_owned(), Some("use round(number, decimals)"))

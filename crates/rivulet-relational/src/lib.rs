@@ -19,7 +19,7 @@
 //! - [`parts`]: the SELECTs of a query one by one, to find the expression that is wrong;
 //! - `times`: units, zones and roundings of times, spelled out as calls, and elements of arrays (`subscripts`);
 //! - `spelling`: casts with all the details of their types; `row_values`: comparisons of rows, part by part;
-//!   `within_group`: the order of an aggregate's values, put into its call;
+//!   `within_group`: the order of an aggregate's values, put into its call; `similar`: patterns of SIMILAR TO;
 //! - `grouping_sets`: GROUPING SETS, ROLLUP and CUBE; `limits`: LIMIT inside a query; `whole_partitions`: aggregates
 //!   `OVER ()`; `earlier_frames`: frames that end before their own row;
 //! - `order`: ORDER BY by the number of a column; `subqueries`: subqueries that the optimizer turns into joins;
@@ -48,6 +48,7 @@ pub mod expression;
 pub mod parts;
 mod row_values;
 mod within_group;
+mod similar;
 mod spelling;
 mod aliases;
 mod check;

@@ -15,6 +15,7 @@ use datafusion_sql::sqlparser::ast::{
 use crate::clauses::start;
 use crate::error::{Problem, RelationalError};
 use crate::row_values;
+use crate::similar;
 use crate::subscripts;
 use crate::times;
 use crate::walk::{NodeMut, change_expression};
@@ -30,11 +31,12 @@ struct Conversion {
     characters_max: Option<u64>,
 }
 
-/// Spells out the times, the elements of arrays, the comparisons of rows and WITHIN GROUP in an expression of an
-/// application.
+/// Spells out the times, the elements of arrays, the comparisons of rows, SIMILAR TO and WITHIN GROUP in an expression
+/// of an application.
 ///
 /// # Errors
-/// An unknown unit of time, the time of evaluation, a comparison of rows that is not supported, or two orders.
+/// An unknown unit of time, the time of evaluation, a comparison of rows or a pattern that is not supported, or two
+/// orders.
 pub fn spell_out_times(expression: &mut Expr) -> Result<(), RelationalError> {
     let (mut found, mut copied) = (None, 0);
     change_expression(expression, &mut |node, _| {
@@ -42,6 +44,7 @@ pub fn spell_out_times(expression: &mut Expr) -> Result<(), RelationalError> {
         let place = start(part);
         subscripts::spell_out(part);
         let spelled = times::spell_out(part).and_then(|()| row_values::spell_out(part, &mut copied));
+        let spelled = spelled.and_then(|()| similar::spell_out(part));
         let spelled = spelled.and_then(|()| match part {
             Expr::Function(function) => within_group::spell_out(function, &name_of(function)),
             _ => Ok(()),
@@ -61,6 +64,7 @@ pub(crate) fn spell_out(expression: &mut Expr, copied: &mut usize) -> Result<(),
     times::spell_out(expression)?;
     subscripts::spell_out(expression);
     row_values::spell_out(expression, copied)?;
+    similar::spell_out(expression)?;
     match expression {
         Expr::Cast { array: true, .. } | Expr::Cast { format: Some(_), .. } => {
             let error = RelationalError::new("this form of CAST is not supported yet");

@@ -101,6 +101,29 @@ fn a_result_is_ordered_by_what_is_not_selected_and_begins_behind_an_offset() {
 }
 
 #[test]
+fn keys_are_casts_of_one_column_orders_are_times_of_day_and_patterns_those_of_the_standard() {
+    check(&[
+        (
+            "SELECT CAST(v AS DOUBLE) AS d, CAST(v AS TEXT) AS t, count(*) AS n FROM a
+             GROUP BY CAST(v AS DOUBLE), CAST(v AS TEXT) ORDER BY CAST(v AS TEXT)",
+            &["1.0|1|1", "3.0|3|1", "5.0|5|2", "9.0|9|1"],
+        ),
+        (
+            "SELECT CAST(v AS TEXT) AS t, v, v + 1, CAST(v + 1 AS TEXT) AS u, count(*) AS n FROM a
+             GROUP BY t, 2, 3, 4 HAVING CAST(v AS TEXT) <> '9' ORDER BY v",
+            &["1|1|2|2|1", "3|3|4|4|1", "5|5|6|6|2"],
+        ),
+        (
+            "SELECT k, v FROM (SELECT k, v, ROW_NUMBER() OVER (PARTITION BY k ORDER BY CAST(ts AS TIME) DESC) AS n FROM a)
+             WHERE n = 1 ORDER BY k",
+            &["x|9", "y|5", "z|1"],
+        ),
+        ("SELECT sum(v) OVER (ORDER BY CAST(ts AS TIME)) AS s FROM a ORDER BY s", &["5", "8", "17", "18", "23"]),
+        ("SELECT v FROM a WHERE k SIMILAR TO '[xy]' AND CAST(v AS TEXT) NOT SIMILAR TO '(3|9)%' ORDER BY v", &["5", "5"]),
+    ]);
+}
+
+#[test]
 fn a_limit_inside_of_a_query_keeps_its_first_rows() {
     check(&[
         (
@@ -223,6 +246,28 @@ fn rows_of_a_span_of_time_meet_without_an_equality() {
             ),
             &["2|1970-01-01T00:00:10", "1|1970-01-01T00:00:20"],
         ),
+        // Rows without a partner are of the window of their own time.
+        (
+            &format!(
+                "SELECT count(*) AS n, count(v) AS m, window_end FROM (SELECT b.v, a.ts FROM a LEFT JOIN a AS b ON {on})
+                 GROUP BY tumble(ts, INTERVAL '10 seconds') ORDER BY window_end"
+            ),
+            &["2|2|1970-01-01T00:00:10", "2|1|1970-01-01T00:00:20", "1|0|1970-01-01T00:00:30"],
+        ),
+        (
+            &format!(
+                "SELECT count(*) AS n, count(v) AS m, window_end FROM (SELECT a.v, b.ts FROM a RIGHT JOIN a AS b ON {on})
+                 GROUP BY tumble(ts, INTERVAL '10 seconds') ORDER BY window_end"
+            ),
+            &["2|1|1970-01-01T00:00:10", "2|2|1970-01-01T00:00:20", "1|0|1970-01-01T00:00:30"],
+        ),
+        (
+            &format!(
+                "SELECT count(*) AS n, window_end FROM (SELECT ts FROM a WHERE NOT EXISTS (SELECT 1 FROM a AS b WHERE {on}))
+                 GROUP BY tumble(ts, INTERVAL '10 seconds') ORDER BY window_end"
+            ),
+            &["1|1970-01-01T00:00:20", "1|1970-01-01T00:00:30"],
+        ),
         (
             &format!(
                 "SELECT count(*) AS n, window_end FROM (
@@ -246,28 +291,6 @@ fn aggregates_are_over_different_values_over_what_changes_and_over_whole_partiti
             "SELECT percentile_cont(0.75) WITHIN GROUP (ORDER BY v) AS p, percentile_cont(0.75) WITHIN GROUP
                     (ORDER BY v DESC) AS q FROM a",
             &["5.0|3.0"],
-        ),
-        // Rows without a partner are of the window of their own time.
-        (
-            &format!(
-                "SELECT count(*) AS n, count(v) AS m, window_end FROM (SELECT b.v, a.ts FROM a LEFT JOIN a AS b ON {on})
-                 GROUP BY tumble(ts, INTERVAL '10 seconds') ORDER BY window_end"
-            ),
-            &["2|2|1970-01-01T00:00:10", "2|1|1970-01-01T00:00:20", "1|0|1970-01-01T00:00:30"],
-        ),
-        (
-            &format!(
-                "SELECT count(*) AS n, count(v) AS m, window_end FROM (SELECT a.v, b.ts FROM a RIGHT JOIN a AS b ON {on})
-                 GROUP BY tumble(ts, INTERVAL '10 seconds') ORDER BY window_end"
-            ),
-            &["2|1|1970-01-01T00:00:10", "2|2|1970-01-01T00:00:20", "1|0|1970-01-01T00:00:30"],
-        ),
-        (
-            &format!(
-                "SELECT count(*) AS n, window_end FROM (SELECT ts FROM a WHERE NOT EXISTS (SELECT 1 FROM a AS b WHERE {on}))
-                 GROUP BY tumble(ts, INTERVAL '10 seconds') ORDER BY window_end"
-            ),
-            &["1|1970-01-01T00:00:20", "1|1970-01-01T00:00:30"],
         ),
         (
             "SELECT v, percentile_cont(0.5) WITHIN GROUP (ORDER BY v) OVER (ORDER BY ts ROWS 1 PRECEDING) AS p FROM a
