@@ -82,7 +82,7 @@ pub enum TemplateError {
     },
     /// A value is not allowed in its place.
     #[error(
-        "parameter '{parameter}' with the value '{value}' does not fit into the topic template '{template}': {problem}\nhint: a value is a part of one topic level: not empty, without '+', '#', '/' and NUL"
+        "parameter '{parameter}' with the value '{value}' does not fit into the topic template '{template}': {problem}\nhint: a value is a part of one topic level: not empty, without '+', '#', '/' and NUL; a name of several levels is a parameter that is the whole topic, 'mqtt:{{topic}}'"
     )]
     Value {
         /// The template.

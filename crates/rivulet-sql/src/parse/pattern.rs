@@ -51,8 +51,10 @@ pub(super) fn take_out(tokens: &[TokenWithSpan], end: Position) -> Result<Option
         _ => false,
     };
     if !is_behind_input {
-        return Err(SqlError::new(position, "MATCH_RECOGNIZE stands behind the name of the input in FROM")
-            .hint("a name for the matches stands behind it: FROM t MATCH_RECOGNIZE (...) AS m"));
+        return Err(SqlError::new(position, "MATCH_RECOGNIZE stands behind the name of the input in FROM").hint(
+            "write FROM t MATCH_RECOGNIZE (...) AS m, with the name of the matches behind it, or \
+                 FROM (SELECT ... UNION ALL SELECT ...) AS t MATCH_RECOGNIZE (...)",
+        ));
     }
     let Some(closing) = closing(tokens, start + 1) else {
         return Err(SqlError::new(end, "expected ')', found the end of the statement").hint(EXAMPLE));

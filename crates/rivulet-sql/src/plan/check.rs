@@ -71,6 +71,10 @@ pub(super) struct Scope<'a> {
     pub(super) in_table: bool,
 }
 
+/// What to write where a computed column asks when its event came.
+const COMPUTED_OF: &str = "a column is computed of the event alone: an application has arrival_time in its SELECT, a \
+                           big query PROCTIME() as the time of a window";
+
 /// The names of a reference table, or of a joined input.
 #[derive(Clone)]
 pub(super) struct ScopeTable {
@@ -248,6 +252,9 @@ impl Scope<'_> {
         if self.parameters.iter().any(|parameter| parameter.name == text) {
             return Err(error.hint(format!("did you mean the parameter '${name}'?")));
         }
+        if text == ARRIVAL_TIME && place == Place::Computed {
+            return Err(error.hint(COMPUTED_OF));
+        }
         let bounds = [WINDOW_START, WINDOW_END].into_iter().filter(|_| self.windowed);
         let owner = match place {
             Place::OutputCondition => "the SELECT".to_owned(),
@@ -285,6 +292,9 @@ impl Scope<'_> {
             return Ok(Some(Name { text: full_name(&found.name, &column.text), position: column.position }));
         }
         let error = SqlError::new(column.position, format!("unknown column '{table}.{column}'"));
+        if column.text == ARRIVAL_TIME && self.columns.contains(&ARRIVAL_TIME) {
+            return Err(error.hint(format!("write {ARRIVAL_TIME} alone: when the event came that gave the result")));
+        }
         let names: Vec<&str> = found.columns.iter().map(String::as_str).collect();
         let hint = format!("'{table}' has the columns {}", list(&names));
         Err(error.suggest(&column.text, names, hint))

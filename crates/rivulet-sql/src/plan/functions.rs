@@ -86,7 +86,7 @@ pub(super) const UUID_OF_NOTHING: (&str, &str) = (
 );
 
 /// Functions of DataFusion's packages that are not offered, with the reason and what to do instead.
-pub(super) const LEFT_OUT: [(&[&str], &str, &str); 4] = [
+pub(super) const LEFT_OUT: [(&[&str], &str, &str); 5] = [
     (
         &[
             "arrow_cast",
@@ -109,14 +109,9 @@ pub(super) const LEFT_OUT: [(&[&str], &str, &str); 4] = [
     (&["version"], "is about DataFusion itself", "`rivulet --version` says the version"),
     (
         &[
-            "array_add",
             "array_any_value",
-            "array_append",
             "array_avg",
             "array_compact",
-            "array_concat",
-            "array_dims",
-            "array_distance",
             "array_distinct",
             "array_except",
             "array_has_all",
@@ -124,33 +119,44 @@ pub(super) const LEFT_OUT: [(&[&str], &str, &str); 4] = [
             "array_intersect",
             "array_max",
             "array_min",
-            "array_ndims",
-            "array_normalize",
-            "array_pop_back",
-            "array_pop_front",
             "array_position",
             "array_positions",
-            "array_prepend",
             "array_product",
             "array_remove",
             "array_remove_all",
             "array_remove_n",
-            "array_repeat",
             "array_replace",
             "array_replace_all",
             "array_replace_n",
-            "array_resize",
             "array_reverse",
-            "array_scale",
-            "array_slice",
             "array_sort",
-            "array_subtract",
             "array_sum",
             "array_union",
+            "flatten",
+        ],
+        "is about lists of DataFusion",
+        "UNNEST(array) makes a row of each element, and array_agg(x) an array of rows; array_contains looks for one",
+    ),
+    (
+        &[
+            "array_add",
+            "array_append",
+            "array_concat",
+            "array_dims",
+            "array_distance",
+            "array_ndims",
+            "array_normalize",
+            "array_pop_back",
+            "array_pop_front",
+            "array_prepend",
+            "array_repeat",
+            "array_resize",
+            "array_scale",
+            "array_slice",
+            "array_subtract",
             "arrays_zip",
             "cosine_distance",
             "empty",
-            "flatten",
             "generate_series",
             "inner_product",
             "make_array",
@@ -159,8 +165,8 @@ pub(super) const LEFT_OUT: [(&[&str], &str, &str); 4] = [
             "range",
         ],
         "is about lists and maps of DataFusion",
-        "arrays and maps are JSON: they have array[1], map['key'], cardinality, array_contains, array_to_string, \
-         string_to_array, map, map_keys, map_values and UNNEST",
+        "arrays and maps are JSON, made by json_array and map; see array[1], map['key'], cardinality, array_contains, \
+         array_to_string and map_keys in the reference of functions",
     ),
 ];
 

@@ -353,7 +353,8 @@ fn over(
     let types: Vec<DataType> = planned.iter().map(|one| one.data_type.clone()).collect();
     let not_yet = |what: String| {
         Err(SqlError::new(position, format!("{what} with OVER is not supported yet")).hint(
-            "count, min, max, and of numbers sum, avg, stddev and var are; for others write GROUP BY count_window(5, 1)",
+            "count, min, max, and of numbers sum, avg, stddev and var are; lag(value, 4) is the value four rows before; for \
+             others write GROUP BY count_window(5, 1)",
         ))
     };
     // The first and the last value go by event time, and not by the order of the rows.

@@ -168,8 +168,12 @@ fn plan_matches(
         return not_yet(position, "SELECT DISTINCT");
     }
     if select.subquery.is_some() {
-        return not_yet(clause.position, "a subquery before the search")
-            .map_err(|error: SqlError| error.hint("a row pattern reads one input, or a UNION ALL of several"));
+        return not_yet(clause.position, "a subquery before the search").map_err(|error: SqlError| {
+            error.hint(
+                "a row pattern reads one input, or a UNION ALL of several: conditions stand in DEFINE, and a computed \
+                 column stands in the input: kmh AS value * 3.6",
+            )
+        });
     }
     if source.is_joined() {
         return not_yet(clause.position, "a join before the search")

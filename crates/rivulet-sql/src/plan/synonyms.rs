@@ -60,7 +60,7 @@ const WRITE: [(&[&str], &str); 73] = [
     (&["to_base64", "base64", "base64_encode"], "encode(x, 'base64')"),
     (&["from_base64", "unbase64", "base64_decode_string"], "CAST(decode(x, 'base64') AS TEXT)"),
     (&["hex", "hex_encode", "dec2hex"], "to_hex(n) of a number, or encode(text, 'hex')"),
-    (&["unhex", "hex_decode_string"], "CAST(decode(x, 'hex') AS TEXT)"),
+    (&["unhex", "from_hex", "hex_decode_string"], "CAST(decode(x, 'hex') AS TEXT)"),
     (&["newuuid", "generate_uuid", "gen_random_uuid", "uuid_string"], "uuid(concat_ws('/', device, ts))"),
     (&["format_time", "formattime", "strftime"], "date_format(ts, 'yyyy-MM-dd HH:mm:ss')"),
     (&["from_unix_time", "timestamp_seconds"], "from_unixtime(seconds)"),

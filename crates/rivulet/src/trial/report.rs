@@ -172,7 +172,10 @@ fn why(passed: &[Passed], application: &Application) -> String {
         "filter" => format!("this is not so: {steps}"),
         "emit on change" => "the result is the one before, and only changes are emitted".into(),
         "pattern" => "the pattern has no match that ends here".into(),
-        "latest join" | "interval join" => "no row of the other input goes with it yet".into(),
+        "latest join" => {
+            "it waits for rows of the other input that it goes with, or none of those that came does".into()
+        }
+        "interval join" => "no row of the other input goes with it yet".into(),
         "lookup" => "no row of the table goes with it".into(),
         "route" => "it goes to no output: no condition behind WHEN is true".into(),
         "unnest" => "its list has no parts".into(),

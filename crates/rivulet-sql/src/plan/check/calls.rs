@@ -4,7 +4,7 @@ use datafusion_sql::sqlparser::ast::{self, Expr, Spanned};
 use rivulet_operators::AggregateFunction;
 
 use super::earlier_frames;
-use super::{ARRIVAL_TIME, Place, Scope, WINDOW_END, WINDOW_START, exact, not_yet};
+use super::{ARRIVAL_TIME, COMPUTED_OF, Place, Scope, WINDOW_END, WINDOW_START, exact, not_yet};
 use crate::parse::name_of;
 use crate::plan::call::call_name;
 use crate::plan::functions::{CLOCK, Found, REGISTRY, UUID_OF_NOTHING, instead_of, one_by_one};
@@ -89,6 +89,8 @@ impl Scope<'_> {
                 });
             }
             Found::Refused(why, instead) => {
+                let is_of_arrival = place == Place::Computed && instead.contains(ARRIVAL_TIME);
+                let instead = if is_of_arrival { COMPUTED_OF } else { instead };
                 return Err(SqlError::new(position, format!("{name} {why}")).hint(instead));
             }
             Found::OtherAggregate => {

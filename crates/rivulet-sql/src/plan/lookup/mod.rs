@@ -211,7 +211,11 @@ impl LookupPlanner<'_> {
             scope.check(&mut checked, Place::Where, position)?;
             condition_of(planner, &checked, "ON", position)
         })?;
-        let hint = format!("write {} ON {alias}.key = value; other conditions stand in WHERE", clause.table);
+        let place = match is_left {
+            true => format!("in the SELECT: CASE WHEN {alias}.state = 'on' THEN {alias}.value END"),
+            false => "in WHERE".to_owned(),
+        };
+        let hint = format!("write {} ON {alias}.key = value; other conditions stand {place}", clause.table);
         let refuse = |message: &str| Err(SqlError::new(position, message).hint(&hint));
         let Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right }) = planned else {
             return refuse("JOIN ... ON takes one equality");

@@ -416,7 +416,14 @@ impl Lowering {
             return Err(refused(position, problem).hint(hint));
         }
         if !function.is_list() && !order_by.is_empty() || null_treatment.is_some() {
-            return Err(not_yet(position, &format!("ORDER BY or IGNORE NULLS in {function}")));
+            let hint = match function {
+                AggregateFunction::FirstValue | AggregateFunction::LastValue => {
+                    "it goes by event time; for another order keep the first row: SELECT ... FROM (SELECT *, \
+                     ROW_NUMBER() OVER (PARTITION BY k ORDER BY v DESC) AS n FROM t) WHERE n = 1"
+                }
+                _ => "leave it out: the order of the values makes no difference, and null is no value",
+            };
+            return Err(not_yet(position, &format!("ORDER BY or IGNORE NULLS in {function}")).hint(hint));
         }
         self.aggregate_of((*function, *distinct), args, order_by, filter.as_deref(), schema, stream)
     }

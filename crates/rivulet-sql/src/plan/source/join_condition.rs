@@ -15,9 +15,11 @@ use super::several::by_input;
 use crate::value::{INTERVAL, type_name};
 use crate::{Position, SqlError};
 
-const LATEST_FORM: &str = "write JOIN LATEST(b) ON b.key = a.key; other conditions stand in WHERE";
+const LATEST_FORM: &str = "write JOIN LATEST(b) ON b.key = a.key; other conditions stand in WHERE, \
+    and with LEFT JOIN in the SELECT: CASE WHEN b.state = 'on' THEN b.value END";
 pub(super) const INTERVAL_FORM: &str = "write JOIN b ON b.key = a.key AND b.ts BETWEEN a.ts - INTERVAL '1 minute' AND a.ts + INTERVAL '1 minute', \
-    or JOIN LATEST(b) for the latest row of b";
+    or JOIN LATEST(b) for the latest row of b; other conditions stand in WHERE, and with LEFT JOIN in the SELECT: \
+    CASE WHEN b.state = 'on' THEN b.value END";
 
 /// The interval that is added to the time of a left row; nothing is added without an expression.
 pub(super) struct Span {
