@@ -21,7 +21,7 @@
 //! - `explain` and [`explain_query`]: an application and a big query in words;
 //! - [`migration`]: which state the next version of an application or big query takes over ([`StateMigration`],
 //!   [`QueryMigration`]);
-//! - `shown`: statements without secrets ([`shown_statement`]);
+//! - `shown`: statements and addresses without secrets ([`shown_statement`]);
 //! - `reserved`: words that are no names, and names as they are written;
 //! - [`address`]: where events come from and go, with placeholders ([`Address`]);
 //! - [`value`]: types and single values ([`Literal`], [`ParamValue`]);
@@ -68,7 +68,7 @@ pub use rivulet_dataflow::suggest::nearest;
 pub use rivulet_operators::model::{MODEL_BYTES_MAX, ModelError};
 pub use rivulet_operators::{Match, MatchIndex, MatchKey, Model, Table, match_keys};
 pub use scope::{Scope, SinkDeclaration, SourceDeclaration, View};
-pub use shown::shown_statement;
+pub use shown::{shown_address, shown_statement};
 pub use statement::{
     AccountStatement, BigQuery, CreateApplication, CreateBigQuery, CreateSecret, CreateSink, CreateSource, CreateTable,
     CreateView, Declared, FormatSpec, GRANT_ACTIONS, GRANT_KINDS, GrantedRights, Name, NamedTopic, ObjectKind,

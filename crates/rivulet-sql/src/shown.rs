@@ -1,4 +1,6 @@
-//! Statements without the secrets in the options of their sources and sinks, so that they can be shown.
+//! Statements without the secrets in the options and addresses of their sources and sinks, so that they can be shown.
+
+use std::borrow::Cow;
 
 use crate::address::DEFAULT_CONNECTOR;
 use crate::application::ShownOption;
@@ -18,7 +20,26 @@ pub fn shown_statement(text: &str, shown: &ShownOption<'_>) -> String {
         Some(Statement::CreateSink(create)) if create.unread.is_none() => (&create.address, &create.options, true),
         _ => return NOT_UNDERSTOOD.into(),
     };
-    lexer::with_values(text, options.iter().filter_map(|option| hidden(address, is_sink, option, shown)))
+    let text = lexer::with_values(text, options.iter().filter_map(|option| hidden(address, is_sink, option, shown)));
+    with_address(text, address)
+}
+
+/// An address as it may be shown. The values behind the `?` of a URL may be tokens.
+pub fn shown_address(address: &str) -> Cow<'_, str> {
+    let Some((place, query)) = address.split_once('?').filter(|_| address.starts_with("http")) else {
+        return address.into();
+    };
+    let hidden = |one: &str| one.split_once('=').map_or("***".to_owned(), |(name, _)| format!("{name}=***"));
+    format!("{place}?{}", query.split('&').map(hidden).collect::<Vec<_>>().join("&")).into()
+}
+
+/// A text with the address as it may be shown.
+fn with_address(text: String, address: &str) -> String {
+    let quoted = |address: &str| format!("'{}'", address.replace('\'', "''"));
+    match shown_address(address) {
+        Cow::Borrowed(_) => text,
+        Cow::Owned(shown) => text.replace(&quoted(address), &quoted(&shown)),
+    }
 }
 
 /// Does the same with the text of a `CREATE APPLICATION`. A text that is not understood, for example one of another
@@ -40,7 +61,10 @@ pub(crate) fn shown_application(text: &str, shown: &ShownOption<'_>) -> String {
     let values = inputs.chain(outputs).flat_map(|(address, is_sink, options)| {
         options.iter().filter_map(|option| hidden(address, is_sink, option, shown)).collect::<Vec<_>>()
     });
-    lexer::with_values(text, values)
+    let text = lexer::with_values(text, values);
+    let inputs = create.inputs.iter().filter_map(|input| input.address.as_ref());
+    let addresses = inputs.chain(create.outputs.iter().filter_map(|output| output.address.as_ref()));
+    addresses.fold(text, |text, (address, _)| with_address(text, address))
 }
 
 /// Whether any quoted text begins like the address of a connector, other than that of topics, or of a broker.

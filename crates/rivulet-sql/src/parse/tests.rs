@@ -790,6 +790,10 @@ fn secrets_do_not_stand_in_statements_that_are_shown() {
             "CREATE SOURCE s (token TEXT) FROM 'x:y' WITH (token => '***', headers.a => 1)",
         ),
         ("CREATE SOURCE s (a TEXT) FROM 'x:y'", "CREATE SOURCE s (a TEXT) FROM 'x:y'"),
+        (
+            "CREATE SINK s TO 'https://h/a?token=ro''se&b' FORMAT JSON",
+            "CREATE SINK s TO 'https://h/a?token=***&***' FORMAT JSON",
+        ),
         ("CREATE SINK s TO 'x:y' WITH (token => 'rose'", "(this version does not understand the statement)"),
     ] {
         assert_eq!(shown(text), expected);

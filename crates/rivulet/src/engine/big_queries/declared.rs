@@ -13,7 +13,7 @@ use rivulet_connectors::connector::{ConnectorContext, Direction, Secrets};
 use rivulet_connectors::files::Files;
 use rivulet_sql::{
     CreateBigQuery, CreateView, Declared, Model, Name, Scope, SinkDeclaration, SourceDeclaration, SqlError, Statement,
-    name_in_sql, plan_query, shown_statement, type_name,
+    name_in_sql, plan_query, shown_address, shown_statement, type_name,
 };
 
 use crate::engine::outside::OPEN_MAX;
@@ -444,11 +444,11 @@ impl BigQueries {
             }
             Declared::Source => {
                 let one = declared.scope.source(name)?;
-                (Some(one.address.clone()), one.columns(), shown_statement(&one.text, &shown_option))
+                (Some(shown_address(&one.address).into()), one.columns(), shown_statement(&one.text, &shown_option))
             }
             Declared::Sink => {
                 let one = declared.scope.sink(name)?;
-                (Some(one.address.clone()), one.columns(), shown_statement(&one.text, &shown_option))
+                (Some(shown_address(&one.address).into()), one.columns(), shown_statement(&one.text, &shown_option))
             }
             Declared::View => {
                 let one = declared.scope.view(name)?;
@@ -465,8 +465,12 @@ impl BigQueries {
     pub(in crate::engine) fn declared(&self, tenant: &Tenant, what: Declared) -> Vec<(String, String)> {
         let Declarations { scope, remembered, absent } = self.known.lock().declarations(tenant);
         let mut declared: Vec<(String, String)> = match what {
-            Declared::Source => scope.sources().map(|one| (one.name.text.clone(), one.address.clone())).collect(),
-            Declared::Sink => scope.sinks().map(|one| (one.name.text.clone(), one.address.clone())).collect(),
+            Declared::Source => {
+                scope.sources().map(|one| (one.name.text.clone(), shown_address(&one.address).into())).collect()
+            }
+            Declared::Sink => {
+                scope.sinks().map(|one| (one.name.text.clone(), shown_address(&one.address).into())).collect()
+            }
             Declared::View => scope.views().map(|one| (one.name.text.clone(), one.text.clone())).collect(),
         };
         for (number, absence) in &absent {
