@@ -469,9 +469,14 @@ fn check_filter(tenant: &Tenant, filter: &str) -> Result<(), (String, String)> {
 pub(super) fn no_user(name: &FullName, written: &UserName) -> ServiceError {
     let error = ServiceError::not_found(format!("there is no user '{name}'"));
     // Commands and REST have no place in a script, and say the tenant beside the name.
-    let hint = match written.name.position.line {
-        0 => "`rivulet user list` lists them; one of another tenant needs --tenant, in REST the field tenant",
-        _ => "SHOW USERS lists them; one of another tenant is written tenant.name",
+    let hint = match (written.name.position.line, name.name.split_once(['.', '/'])) {
+        (0, Some((tenant, user))) => {
+            format!("`{user} --tenant {tenant}` is the user {user} of the tenant {tenant}, in REST the field tenant")
+        }
+        (0, None) => {
+            "`rivulet user list` lists them; one of another tenant needs --tenant, in REST the field tenant".into()
+        }
+        _ => "SHOW USERS lists them; one of another tenant is written tenant.name".into(),
     };
     at(error.with_hint(hint), &written.name)
 }

@@ -44,8 +44,8 @@ impl Accounts {
         let Some(login) = login else {
             let named = known_user();
             self.passwords.note_wrong(user, saved.is_some());
-            let hint = "the user name or the password is wrong; a user of another tenant than the default one is named \
-                        with it";
+            let hint = "the user name or the password is wrong; a user of another tenant than the default one is written \
+                        tenant/name";
             return Err(Refused { user: named, ..Refused::with_hint(hint) });
         };
         self.passwords.note_right(&user, address);

@@ -669,7 +669,13 @@ fn commands_change_accounts_and_a_backup_has_them() {
     // The hint is one that helps here, and not that of statements.
     let refused = run(&["token", "create", "acme.ann"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("needs --tenant") && !said.contains("tenant.name"), "{said}");
+    assert!(
+        !refused.status.success() && said.contains("`ann --tenant acme`") && !said.contains("tenant.name"),
+        "{said}"
+    );
+    let refused = run(&["token", "create", "bob"]);
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("needs --tenant"), "{said}");
     out(&run(&["grant", "add", "ann", "read,subscribe", "query", "home-%", "--tenant", "acme"]));
     let grants = out(&run(&["--json", "grant", "list", "--user", "ann", "--tenant", "acme"]));
     let expected = json!([{"user": "ann", "tenant": "acme", "actions": ["read", "subscribe"], "kind": "query",
