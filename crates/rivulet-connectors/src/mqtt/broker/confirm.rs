@@ -91,8 +91,8 @@ impl Answers {
 
     /// Whether so many answers wait that the client should not be read any more.
     pub(super) fn is_full(&self) -> bool {
-        let waits = |state: &Box<State>| state.held.len() + state.answer_bytes;
-        self.journal.is_some() && self.state.lock().as_ref().map_or(0, waits) > HELD_BYTES_MAX
+        let waits = |state: &State| state.held.len() + state.answer_bytes;
+        self.journal.is_some() && self.state.lock().as_deref().map_or(0, waits) > HELD_BYTES_MAX
     }
 
     /// Sends waiting answers as the journal becomes durable, for as long as it is polled.
