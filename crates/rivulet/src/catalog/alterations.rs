@@ -20,6 +20,9 @@ use crate::service::{Parameter, ParameterValue};
 /// The most rows that are deleted in one transaction, for which others wait.
 const FORGOTTEN_AT_ONCE: usize = 100_000;
 
+/// So many records side by side are taken out and put back together; fewer are changed one by one.
+const NEIGHBOURS_MIN: usize = 8;
+
 /// Other values for a stored query.
 #[derive(Clone, Copy, Debug)]
 pub struct AlteredQuery<'a> {
@@ -132,29 +135,47 @@ impl Catalog {
             let mut table = transaction.open_table(QUERIES)?;
             let mut before = vec![Vec::new(); queries.len()];
             let (mut after, mut ends, mut buffer) = (Vec::new(), Vec::new(), Vec::with_capacity(256));
-            // Neighbours are taken out together, and put back together: so a page is written once for all its rows.
+            let mut rewrite = |place: usize, record: &[u8], buffer: &mut Vec<u8>| {
+                let AlteredQuery { parameters, label, noted_at, .. } = queries[place];
+                if noted_at.is_some() {
+                    before[place] = record.to_vec();
+                }
+                let (application, name) = read_name(record)?;
+                write_query(buffer, &NewQuery { application, name, parameters, label });
+                Ok::<_, RecordError>(())
+            };
             for run in by_id.chunk_by(|&one, &other| queries[one].id + 1 == queries[other].id) {
                 let (first, last) = (queries[run[0]].id, queries[run[run.len() - 1]].id);
+                let is_missing = || Failure::Damage(format!("one of the queries {first} to {last} is not stored"));
+                if run.len() < NEIGHBOURS_MIN {
+                    // Its page has few others: it is changed where it is, if there is room.
+                    for &place in run {
+                        let mut record = table.get_mut(queries[place].id)?.ok_or_else(is_missing)?;
+                        rewrite(place, record.value(), &mut buffer)?;
+                        match buffer.len() <= record.value().len() {
+                            true => record.insert(buffer.as_slice())?,
+                            false => {
+                                drop(record);
+                                table.insert(queries[place].id, buffer.as_slice())?;
+                            }
+                        }
+                    }
+                    continue;
+                }
+                // Neighbours are taken out together, and put back together: so a page is written once for all its rows.
                 after.clear();
                 ends.clear();
                 let mut done = Ok(());
                 table.retain_in(first..=last, |id, record| {
-                    let place = run[(id - first) as usize];
-                    let AlteredQuery { parameters, label, noted_at, .. } = queries[place];
-                    if noted_at.is_some() {
-                        before[place] = record.to_vec();
-                    }
-                    let read = read_name(record).map(|(application, name)| {
-                        write_query(&mut buffer, &NewQuery { application, name, parameters, label });
-                    });
-                    done = done.and(read);
+                    let written = rewrite(run[(id - first) as usize], record, &mut buffer);
+                    done = done.and(written);
                     after.extend_from_slice(&buffer);
                     ends.push(after.len());
                     false
                 })?;
                 done?;
                 if ends.len() < run.len() {
-                    return Err(Failure::Damage(format!("one of the queries {first} to {last} is not stored")));
+                    return Err(is_missing());
                 }
                 let (mut gap, mut start) = (table.lower_bound_mut(Bound::Included(first))?, 0);
                 for (&place, &end) in run.iter().zip(&ends) {
