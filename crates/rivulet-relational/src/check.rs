@@ -75,9 +75,12 @@ impl Check {
                 self.body(left)?;
                 self.body(right)
             }
-            ast::SetExpr::Values(_) => self.refuse("VALUES", None),
+            ast::SetExpr::Values(_) => self.refuse(
+                "VALUES",
+                Some("read rows from a file: CREATE SOURCE s (id BIGINT, name TEXT) FROM 'file:s.csv' FORMAT CSV"),
+            ),
             ast::SetExpr::Table(_) => self.refuse("TABLE as a query", Some("write SELECT * FROM name")),
-            _ => self.refuse("a statement that writes inside of a query", None),
+            _ => self.refuse("a statement that writes inside of a query", Some("write INSERT INTO sink SELECT ...")),
         }
     }
 
@@ -108,7 +111,12 @@ impl Check {
                     "DISTINCT ON" => {
                         Some("keep the first row of each key: ROW_NUMBER() OVER (PARTITION BY key ORDER BY ...) = 1")
                     }
-                    _ => None,
+                    "TOP" => Some("write LIMIT 3 at the end"),
+                    "LATERAL VIEW" => Some("write CROSS JOIN UNNEST(array) AS u (element)"),
+                    "PREWHERE" => Some("write WHERE"),
+                    "EXCLUDE" => Some("write SELECT * EXCEPT (column)"),
+                    "SELECT AS VALUE" | "FROM before SELECT" => Some("write SELECT columns FROM t"),
+                    _ => Some("leave it out"),
                 };
                 return self.refuse(what, hint);
             }
@@ -123,7 +131,7 @@ impl Check {
             }
         }
         if matches!(select.group_by, ast::GroupByExpr::All(_)) {
-            return self.refuse("GROUP BY ALL", None);
+            return self.refuse("GROUP BY ALL", Some("name the keys: GROUP BY device"));
         }
         if let ast::GroupByExpr::Expressions(keys, modifiers) = &select.group_by
             && let Some(modifier) = modifiers.first()
@@ -171,19 +179,27 @@ impl Check {
     fn query(&mut self, query: &ast::Query) -> Result<(), RelationalError> {
         self.at(query);
         let refusals = [
-            (query.fetch.is_some(), "FETCH"),
-            (!query.locks.is_empty() || query.for_clause.is_some(), "FOR"),
-            (query.settings.is_some(), "SETTINGS"),
-            (query.format_clause.is_some(), "FORMAT behind a query"),
-            (!query.pipe_operators.is_empty(), "the operator '|>'"),
-            (query.with.as_ref().is_some_and(|with| with.recursive), "WITH RECURSIVE"),
+            (query.fetch.is_some(), "FETCH", "write LIMIT 3"),
+            (!query.locks.is_empty() || query.for_clause.is_some(), "FOR", "leave it out: a query only reads"),
+            (query.settings.is_some(), "SETTINGS", "leave it out"),
+            (
+                query.format_clause.is_some(),
+                "FORMAT behind a query",
+                "a sink has the format: CREATE SINK name TO 'file:result.csv' FORMAT CSV",
+            ),
+            (!query.pipe_operators.is_empty(), "the operator '|>'", "write SELECT columns FROM (SELECT ...) AS x"),
+            (
+                query.with.as_ref().is_some_and(|with| with.recursive),
+                "WITH RECURSIVE",
+                "leave RECURSIVE out: a query of WITH reads those before it, and not itself",
+            ),
         ];
-        for (is_there, what) in refusals {
+        for (is_there, what, hint) in refusals {
             if is_there {
                 if let Some(ast::Fetch { quantity: Some(quantity), .. }) = &query.fetch {
                     self.at(quantity);
                 }
-                return self.refuse(what, None);
+                return self.refuse(what, Some(hint));
             }
         }
         self.body(&query.body)
@@ -216,16 +232,21 @@ impl Check {
                     || sample.is_some()
                     || !index_hints.is_empty();
                 match has_more {
-                    true => self.refuse("anything but an alias behind a name in FROM", None),
+                    true => self.refuse("this clause in FROM", Some("write FROM t AS x, and filter rows with WHERE")),
                     false => Ok(()),
                 }
             }
-            TableFactor::Derived { lateral: true, .. } => self.refuse("LATERAL", None),
-            TableFactor::Derived { sample: Some(_), .. } => self.refuse("TABLESAMPLE", None),
-            TableFactor::NestedJoin { table_with_joins, .. } => self.joins(&table_with_joins.joins),
-            TableFactor::MatchRecognize { .. } => {
-                self.refuse("MATCH_RECOGNIZE in a query over sources", Some("applications have it"))
+            TableFactor::Derived { lateral: true, .. } => {
+                self.refuse("LATERAL", Some("join the table: JOIN rooms AS r ON r.id = t.room"))
             }
+            TableFactor::Derived { sample: Some(_), .. } => {
+                self.refuse("TABLESAMPLE", Some("leave it out, and filter rows with WHERE"))
+            }
+            TableFactor::NestedJoin { table_with_joins, .. } => self.joins(&table_with_joins.joins),
+            TableFactor::MatchRecognize { .. } => self.refuse(
+                "MATCH_RECOGNIZE in this place",
+                Some("write it behind the name of a source: FROM (SELECT * FROM t MATCH_RECOGNIZE (...) AS m) AS x"),
+            ),
             _ => Ok(()),
         }
     }
@@ -258,7 +279,7 @@ impl Check {
                     return Ok(());
                 }
                 self.at(escape);
-                return self.refuse("ESCAPE with anything but '\\'", Some("write LIKE '100\\%' ESCAPE '\\'"));
+                return self.refuse("ESCAPE with another character than '\\'", Some("write LIKE '100\\%' ESCAPE '\\'"));
             }
             Expr::BinaryOp { op: BinaryOperator::BitwiseXor | BinaryOperator::PGExp, .. } => {
                 ("the operator '^'".to_owned(), Some("use power(base, exponent)"))
@@ -275,7 +296,9 @@ impl Check {
                 self.at(text.as_ref());
                 return self.refuse("RLIKE", Some("use the operator ~ or regexp_like"));
             }
-            Expr::Like { any: true, .. } | Expr::ILike { any: true, .. } => ("LIKE ANY".to_owned(), None),
+            Expr::Like { any: true, .. } | Expr::ILike { any: true, .. } => {
+                ("LIKE ANY".to_owned(), Some("join the conditions by OR: a LIKE 'x%' OR a LIKE 'y%'"))
+            }
             Expr::Ceil { field: CeilFloorKind::Scale(_), .. } | Expr::Floor { field: CeilFloorKind::Scale(_), .. } => {
                 ("CEIL or FLOOR to decimals".to_owned(), Some("use round(number, decimals)"))
             }
@@ -294,7 +317,9 @@ impl Check {
             Expr::CompoundFieldAccess { .. } | Expr::JsonAccess { .. } => {
                 ("access to a part of a value".to_owned(), Some("a part is array[1], map['key'] or row.field"))
             }
-            Expr::Collate { .. } => ("COLLATE".to_owned(), None),
+            Expr::Collate { .. } => {
+                ("COLLATE".to_owned(), Some("leave it out; lower(a) = lower(b) compares without regard to case"))
+            }
             _ => return Ok(()),
         };
         self.at(expression);
@@ -305,9 +330,10 @@ impl Check {
         self.at(value);
         match &value.value {
             ast::Value::Placeholder(_) if self.has_parameters => Ok(()),
-            ast::Value::Placeholder(name) => {
-                self.fail(format!("'{name}' stands for nothing here"), "parameters are those of applications")
-            }
+            ast::Value::Placeholder(name) => self.fail(
+                format!("'{name}' is not a value: a big query has no parameters"),
+                "write the value itself, for example WHERE value > 3; applications have parameters",
+            ),
             ast::Value::Number(digits, _) if !fits(&format!("{sign}{}", digits.replace('_', ""))) => {
                 let hint = "whole numbers are from -9223372036854775808 to 9223372036854775807, others are DOUBLE";
                 self.fail(format!("the number {sign}{digits} is out of range"), hint)
@@ -343,6 +369,7 @@ fn instead_of(operator: &ast::BinaryOperator) -> Option<&'static str> {
             "json_value(text, '$.a.b') reads a value of a text in JSON, json_query(text, '$.a') an object or array"
         }
         B::Question | B::QuestionAnd | B::QuestionPipe => "write json_exists(text, '$.a')",
+        B::PGBitwiseXor => "write (a | b) - (a & b) for the exclusive or of bits",
         _ => return None,
     })
 }

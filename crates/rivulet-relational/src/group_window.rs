@@ -66,7 +66,7 @@ fn check_names(select: &ast::Select, keys: &[ast::Expr], catalog: &Catalog) -> R
     let refuse = |name: &ast::Ident| match BOUND_NAMES.contains(&name.value.to_lowercase().as_str()) {
         true => {
             let error = RelationalError::new(format!(
-                "'{}' is the bound of the window here, which neither a key nor an aggregate is made of",
+                "'{}' is a bound of the window here, and keys and aggregates cannot use it",
                 name.value
             ));
             let hint = format!("a column of this name is written with its input: t.{}", name.value);

@@ -146,7 +146,8 @@ pub(crate) fn check_time(time: &Expr, schema: &DFSchema) -> Result<(), Relationa
         Ok(_) => Err(RelationalError {
             place,
             ..RelationalError::new(format!("the time '{}' of a window must be a TIMESTAMP", column.name))
-        }),
+        }
+        .hint("declare it in the source: ts TIMESTAMP EVENT TIME")),
         Err(error) => Err(RelationalError { place, ..error.into() }),
     }
 }

@@ -99,7 +99,7 @@ pub fn columns_of(array: &Field, names: &[&str]) -> Result<Vec<Field>, (String, 
         (_, [name]) => return Ok(vec![element_field(array, name)]),
         _ => {
             return Err((
-                format!("UNNEST of this array gives one column, and {} have names", names.len()),
+                format!("UNNEST of this array gives one column, and the alias names {}", names.len()),
                 EXAMPLE.into(),
             ));
         }
@@ -108,7 +108,7 @@ pub fn columns_of(array: &Field, names: &[&str]) -> Result<Vec<Field>, (String, 
         true => Ok(parts.iter().zip(names).map(|(part, name)| part_field(part, name)).collect()),
         false => {
             let fields: Vec<&str> = parts.iter().map(|part| part.name().as_str()).collect();
-            let message = format!("UNNEST gives {} columns here, and {} have names", parts.len(), names.len());
+            let message = format!("UNNEST gives {} columns here, and the alias names {}", parts.len(), names.len());
             Err((message, format!("{what}; write AS u ({})", fields.join(", "))))
         }
     }

@@ -177,10 +177,13 @@ impl WindowKind {
         };
         let may_have_offset = window != "session";
         if lengths.len() < needed || lengths.len() > needed + usize::from(may_have_offset) {
-            return fail(format!("{window} takes {needed} length(s), not {}", lengths.len()), example);
+            return fail(
+                format!("the number of INTERVALs in {window} is {}, and must be {needed}", lengths.len()),
+                example,
+            );
         }
         if lengths[..needed].iter().any(|length| *length <= 0) {
-            return fail("the length of a window is more than nothing".into(), example);
+            return fail("the length of a window must be longer than zero".into(), example);
         }
         let offset_us = lengths.get(needed).copied().unwrap_or(0);
         if window == "hop" && lengths[0] > lengths[1] {
@@ -215,7 +218,7 @@ impl WindowKind {
             _ => None,
         };
         let Some(numbers) = arguments.iter().map(number).collect::<Option<Vec<u32>>>() else {
-            return fail("count_window takes constant numbers of rows, more than nothing".into(), EXAMPLE);
+            return fail("count_window takes constant numbers of rows, 1 or more".into(), EXAMPLE);
         };
         let (rows, slide_rows) = match numbers[..] {
             [rows] => (rows, rows),

@@ -172,7 +172,8 @@ fn check(name: &str, value: &str) -> Result<(), ServiceError> {
         return Err(ServiceError::invalid(message));
     }
     if value.is_empty() || value.len() > VALUE_BYTES_MAX {
-        return Err(ServiceError::invalid(format!("the value of a secret has 1 to {VALUE_BYTES_MAX} bytes")));
+        return Err(ServiceError::invalid(format!("the value of a secret has 1 to {VALUE_BYTES_MAX} bytes"))
+            .with_hint("`rivulet secret create NAME` reads it from standard input, or with --from-file from a file"));
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ impl<K: Copy> Named<K> {
         match self.kinds[place].replace(kind) {
             None => Ok(()),
             Some(_) => {
-                let problem = format!("names '{name}' as another does");
+                let problem = format!("names '{name}', which another option names too");
                 Err(options.wrong(option, problem, "use one column for one of them"))
             }
         }

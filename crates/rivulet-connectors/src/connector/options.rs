@@ -94,7 +94,7 @@ impl Options {
             || "docs/reference/connectors.md lists those that may be given".into(),
             |near| format!("did you mean '{beginning}{near}'?"),
         );
-        self.wrong(name, "is none that a statement may give", hint)
+        self.wrong(name, "is not allowed in a statement", hint)
     }
 
     /// All options except this one.
@@ -398,7 +398,7 @@ mod tests {
         assert!(check(&[("tls.ca", "x")]).is_ok());
         assert_eq!(
             problem("tls.cb", "x"),
-            "the option 'tls.cb' of 'pipe:' is none that a statement may give\nhint: did you mean 'tls.ca'?"
+            "the option 'tls.cb' of 'pipe:' is not allowed in a statement\nhint: did you mean 'tls.ca'?"
         );
         assert!(problem("tls.engine", "x").contains("hint: docs/reference/connectors.md lists"));
     }

@@ -250,7 +250,7 @@ fn check_format(
         return Ok(());
     }
     let hint = match known {
-        [] => "its rows are not written in any format; leave it out".into(),
+        [] => "leave FORMAT out: rows are sent as they are".into(),
         _ => format!("it takes {}", known.join(", ")),
     };
     Err(ConnectorError::FormatUse { connector: connector.name, format: shortened(name), hint })
@@ -341,6 +341,6 @@ mod tests {
         assert_eq!(error(spec("blackhol", None)), "there is no connector 'blackhol'\nhint: did you mean 'blackhole:'?");
         assert!(error(spec("carrier-pigeon", None)).contains("hint: sinks are "));
         let format = error(spec("blackhole", Some("JSON")));
-        assert!(format.starts_with("'blackhole:' cannot use the format JSON\nhint: its rows"), "{format}");
+        assert!(format.starts_with("'blackhole:' cannot use the format JSON\nhint: leave FORMAT out"), "{format}");
     }
 }

@@ -216,7 +216,7 @@ fn outputs(cursor: &mut Cursor<'_>) -> Result<(Vec<OutputDeclaration>, Vec<Optio
         conditions.push(condition);
     }
     if let Some(nameless) = outputs.iter().find(|output| output.name.is_none()).filter(|_| outputs.len() > 1) {
-        return Err(SqlError::new(nameless.position, "of several outputs each needs a name")
+        return Err(SqlError::new(nameless.position, "each of several outputs needs a name")
             .hint("write for example OUTPUT alarms 'mqtt:home/{home}/alarm' FORMAT JSON WHEN severity >= 3"));
     }
     Ok((outputs, conditions))
@@ -336,7 +336,9 @@ fn some_columns(
             return Ok(columns);
         }
         if !cursor.eat(&Token::Comma) {
-            return Err(cursor.expected("NOT NULL, EVENT TIME, ',' or ')'"));
+            return Err(cursor
+                .expected("NOT NULL, EVENT TIME, ',' or ')'")
+                .hint("a column is a name and a type, without DEFAULT and PRIMARY KEY: id BIGINT NOT NULL"));
         }
     }
 }

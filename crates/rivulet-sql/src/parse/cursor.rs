@@ -336,7 +336,7 @@ impl<'a> Cursor<'a> {
 
     /// Reads `DECIMAL(precision, scale)`, with the cursor at the word.
     fn decimal(&mut self) -> Result<DataType, SqlError> {
-        const HINT: &str = "write for example DECIMAL(10, 2): ten digits, two of them behind the point";
+        const HINT: &str = "write DOUBLE, or for example DECIMAL(10, 2): ten digits, two of them after the point";
         self.advance();
         if !self.eat(&Token::LParen) {
             return Err(self.expected("'(' and the digits of the DECIMAL").hint(HINT));

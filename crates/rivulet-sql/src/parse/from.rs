@@ -64,7 +64,9 @@ impl SelectText<'_> {
                     || sample.is_some()
                     || !index_hints.is_empty();
                 if more {
-                    return Err(not_yet(position, "anything but a name and an alias in FROM"));
+                    return Err(
+                        not_yet(position, "this clause in FROM").hint("write FROM t AS x, and filter rows with WHERE")
+                    );
                 }
                 match args {
                     None => (name, alias),
@@ -79,13 +81,17 @@ impl SelectText<'_> {
             }
             other => {
                 let position = Position::from(other.span()).or(self.locate(&["from"]));
-                return Err(not_yet(position, "anything but the name of an input in FROM")
-                    .hint("windows stand in GROUP BY: GROUP BY tumble(ts, INTERVAL '1 minute')"));
+                return Err(not_yet(position, "this form of FROM").hint(
+                    "write FROM t, the name of an input; a window stands in GROUP BY: \
+                     GROUP BY tumble(ts, INTERVAL '1 minute')",
+                ));
             }
         };
         let position = Position::from(name.span());
         let [ast::ObjectNamePart::Identifier(name)] = name.0.as_slice() else {
-            return Err(not_yet(position, "a name with points in FROM"));
+            return Err(
+                not_yet(position, "a name with points in FROM").hint("inputs and tables have no schema: write FROM t")
+            );
         };
         let alias = alias.as_ref().map(plain_alias).transpose()?;
         Ok(TableReference { name: name_of(name), alias, is_latest })
@@ -135,7 +141,8 @@ fn latest_of(function: &ast::ObjectName, args: ast::TableFunctionArgs) -> Result
 
 pub(super) fn plain_alias(alias: &ast::TableAlias) -> Result<Name, SqlError> {
     if !alias.columns.is_empty() || alias.at.is_some() {
-        return Err(not_yet(alias.name.span, "a list of columns after an alias"));
+        return Err(not_yet(alias.name.span, "a list of columns after an alias")
+            .hint("name the columns with AS: FROM (SELECT value AS a FROM t) AS x"));
     }
     Ok(name_of(&alias.name))
 }

@@ -9,8 +9,9 @@ use crate::statement::{Lateral, LookupClause, LookupKind, Select};
 use crate::{Position, SqlError};
 
 /// What may stand behind the input in FROM.
-pub(super) const FORMS: &str = "a table is looked up with JOIN rooms AS r ON r.id = room, \
-    or with CROSS JOIN LATERAL (SELECT ... FROM rooms WHERE ... ORDER BY ... LIMIT 3) AS near";
+pub(super) const FORMS: &str = "look up a table with JOIN rooms AS r ON r.id = t.room (LEFT JOIN keeps rows \
+    without a partner), or with CROSS JOIN LATERAL (SELECT ... FROM rooms WHERE ... ORDER BY ... LIMIT 3) AS near; \
+    join two inputs with JOIN LATEST(b) AS b ON b.key = a.key";
 
 impl SelectText<'_> {
     /// Reads a join of a FROM.
@@ -29,7 +30,7 @@ impl SelectText<'_> {
                     return self.take_lateral(*subquery, alias, position);
                 }
                 ast::TableFactor::Derived { .. } => return refuse("CROSS JOIN of a subquery without LATERAL"),
-                _ => return refuse("CROSS JOIN of anything but LATERAL (SELECT ...)"),
+                _ => return refuse("CROSS JOIN without LATERAL (SELECT ...)"),
             },
             Join::Join(one) | Join::Inner(one) | Join::Left(one) | Join::LeftOuter(one) => one,
             Join::Right(_) | Join::RightOuter(_) => return refuse("RIGHT JOIN"),
@@ -37,7 +38,7 @@ impl SelectText<'_> {
             _ => return refuse("this kind of JOIN"),
         };
         if matches!(relation, ast::TableFactor::Derived { .. }) {
-            return refuse("JOIN of a subquery other than CROSS JOIN LATERAL");
+            return refuse("JOIN of a subquery without LATERAL");
         }
         let on = match constraint {
             Constraint::On(on) => Some(Box::new(on)),
@@ -88,15 +89,18 @@ impl SelectText<'_> {
         let limit = match query.limit_clause.take() {
             None => None,
             Some(ast::LimitClause::LimitOffset { limit, offset: None, limit_by }) if limit_by.is_empty() => limit,
-            Some(_) => return Err(not_yet(position, "OFFSET in a LATERAL").hint("LIMIT alone is")),
+            Some(_) => {
+                return Err(not_yet(position, "OFFSET in a LATERAL").hint("leave OFFSET out, and write LIMIT 3 alone"));
+            }
         };
         let select = self.take_apart(query)?;
         refuse_clauses(&select, false, position)?;
         if !select.lookups.is_empty() {
-            return Err(not_yet(position, "a JOIN inside of a LATERAL"));
+            return Err(not_yet(position, "a JOIN inside of a LATERAL").hint("join in the SELECT around the LATERAL"));
         }
         if select.from_latest || !select.union.is_empty() {
-            return Err(not_yet(select.from.position, "anything but a table inside of a LATERAL"));
+            return Err(not_yet(select.from.position, "LATEST or UNION ALL inside of a LATERAL")
+                .hint("read one table there: LATERAL (SELECT count(*) AS n FROM rooms) AS r"));
         }
         let Select { projection, from: table, alias: table_alias, filter, .. } = select;
         let table_alias = table_alias.unwrap_or_else(|| table.clone());

@@ -303,7 +303,7 @@ fn show(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     let what = cursor.expect_one_of(&LISTS).map_err(|error| match error.hint {
         Some(_) => error,
         None => error.hint(
-            "SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
+            "write for example SHOW QUERIES, SHOW TABLES or SHOW SOURCES; DESCRIBE TABLE name shows the columns of one",
         ),
     })?;
     if what == 6 {
@@ -362,7 +362,7 @@ fn explain(cursor: &mut Cursor<'_>, statement: &StatementTokens<'_>) -> Result<S
 /// Reads what follows `ALTER`.
 fn alter_statement(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
     if ["table", "source", "sink", "view", "secret"].iter().any(|word| cursor.is_word(word)) {
-        return Err(cursor.expected("QUERY or APPLICATION").hint("anything else is dropped, and created anew"));
+        return Err(cursor.expected("QUERY or APPLICATION").hint("drop it, and create it again"));
     }
     if account::is_next(cursor, &account::CREATED) {
         return account::alter(cursor).map(Statement::Account);
@@ -453,7 +453,12 @@ fn describe(cursor: &mut Cursor<'_>) -> Result<Statement, SqlError> {
         let (path, position) = cursor.string("the path of a file")?;
         return Ok(Statement::DescribeFile { path, position });
     }
-    let what = cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "FUNCTION"])?;
+    let what = cursor.expect_one_of(&["APPLICATION", "QUERY", "TABLE", "SOURCE", "SINK", "VIEW", "FUNCTION"]).map_err(
+        |error| match error.hint {
+            Some(_) => error,
+            None => error.hint("write what it is before its name: DESCRIBE SOURCE t"),
+        },
+    )?;
     Ok(match ObjectKind::ALL.get(what) {
         Some(&kind) => Statement::Describe(kind, name_of_kind(cursor, kind)?),
         None => Statement::DescribeFunction(cursor.declared_name("the name of a function")?),

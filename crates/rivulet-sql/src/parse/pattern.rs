@@ -113,7 +113,7 @@ pub(super) fn clause(tokens: &[TokenWithSpan], position: Position, end: Position
     if cursor.eat_word("one") {
         ["ROW", "PER", "MATCH"].into_iter().try_for_each(|word| cursor.expect_word(word))?;
     } else if cursor.is_word("all") {
-        return Err(not_yet(cursor.position(), "ALL ROWS PER MATCH").hint("ONE ROW PER MATCH is"));
+        return Err(not_yet(cursor.position(), "ALL ROWS PER MATCH").hint("write ONE ROW PER MATCH, or leave it out"));
     }
     let skip = skip(&mut cursor)?;
     if !cursor.eat_word("pattern") {
@@ -237,8 +237,15 @@ fn factor(cursor: &mut Cursor<'_>) -> Result<PatternTree, SqlError> {
             }
             PatternTree::Variable(cursor.name("a variable of the pattern")?)
         }
-        Token::LBrace => return Err(not_yet(position, "an exclusion {- ... -}")),
-        Token::Caret => return Err(not_yet(position, "an anchor in a pattern")),
+        Token::LBrace => {
+            return Err(not_yet(position, "an exclusion {- ... -}")
+                .hint("leave the braces out: a match gives what MEASURES names, and no other row"));
+        }
+        Token::Caret => {
+            return Err(
+                not_yet(position, "an anchor in a pattern").hint("leave ^ out: a stream has no first row to match")
+            );
+        }
         other => {
             return Err(SqlError::new(
                 position,
@@ -269,11 +276,13 @@ fn factor(cursor: &mut Cursor<'_>) -> Result<PatternTree, SqlError> {
     if max.is_some_and(|max| max == 0 || max < min) {
         return Err(SqlError::new(
             position,
-            "the upper bound of a repetition is at least 1 and not below the lower one",
-        ));
+            "the upper bound of a repetition is at least 1, and at least the lower bound",
+        )
+        .hint("write for example A{2,5}"));
     }
     if matches!(cursor.peek(), Token::Mul | Token::Plus | Token::LBrace) || is_question(cursor.peek()) {
-        return Err(SqlError::new(cursor.position(), "a second quantifier").hint("put the first one in parentheses"));
+        return Err(SqlError::new(cursor.position(), "a variable has one quantifier")
+            .hint("put the first one in parentheses: (B+)+"));
     }
     let pattern = Box::new(pattern);
     Ok(PatternTree::Repeat { pattern, min, max, greedy: !reluctant, position: quantifier })

@@ -33,8 +33,9 @@ pub(super) fn select_or_insert(cursor: &mut Cursor<'_>, text: &str) -> Result<Bi
     cursor.expect_word("INTO")?;
     let sink = cursor.name("the name of a sink")?;
     if *cursor.peek() == Token::LParen && !cursor.rest().get(1).is_some_and(|token| begins_query(&token.token)) {
-        return Err(SqlError::new(cursor.position(), "a list of columns in INSERT is not supported yet")
-            .hint("columns go to the sink by their place: select them in its order"));
+        return Err(SqlError::new(cursor.position(), "a list of columns in INSERT is not supported yet").hint(
+            "leave the list out, and select the columns in the order of the sink: INSERT INTO sink SELECT a, b FROM t",
+        ));
     }
     let query = select(cursor, text)?;
     match query.sink {

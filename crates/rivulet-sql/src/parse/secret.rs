@@ -23,7 +23,8 @@ pub(super) fn secret(cursor: &mut Cursor<'_>, replaces: bool) -> Result<CreateSe
     let position = cursor.position();
     // Another token may be the value, without its quotes.
     let Token::SingleQuotedString(value) = cursor.peek() else {
-        return Err(SqlError::new(position, "the value of a secret stands in single quotes"));
+        return Err(SqlError::new(position, "the value of a secret stands in single quotes")
+            .hint("write CREATE SECRET name AS '...'"));
     };
     let value = value.clone();
     cursor.advance();

@@ -29,7 +29,7 @@ fn parse_tokens(tokens: &[TokenWithSpan], end: Position, chain: &mut Chain) -> R
     };
     let starts = |word: &str| token_is_word(&first.token, word);
     if first.token == Token::LParen {
-        return Err(not_yet(first.span, "a SELECT in parentheses"));
+        return Err(not_yet(first.span, "a SELECT in parentheses").hint("leave the parentheses out"));
     }
     if !starts("select") {
         let error = SqlError::new(first.span, format!("expected SELECT, found {}", describe_token(&first.token)));
@@ -136,20 +136,25 @@ impl SelectText<'_> {
             ast::SetExpr::Select(select) => *select,
             ast::SetExpr::SetOperation { op, .. } => {
                 let name = op.to_string();
-                let error = not_yet(self.locate(&[&name]), &format!("{name} of two SELECTs by themselves"));
+                let error = not_yet(self.locate(&[&name]), &format!("{name} of two whole SELECTs"));
                 return Err(error.hint(super::union::FORM));
             }
-            _ => return Err(not_yet(self.locate(&["select"]), "anything but a plain SELECT")),
+            _ => {
+                return Err(
+                    not_yet(self.locate(&["select"]), "this kind of query").hint("write SELECT columns FROM input")
+                );
+            }
         };
         let top = self.take_top(order_by, limit_clause)?;
         if fetch.is_some() {
             return Err(not_yet(self.locate(&["fetch"]), "FETCH").hint("write LIMIT 3"));
         }
         if !locks.is_empty() || for_clause.is_some() {
-            return Err(not_yet(self.locate(&["for"]), "FOR"));
+            return Err(not_yet(self.locate(&["for"]), "FOR").hint("leave it out: a query only reads"));
         }
         if settings.is_some() || format_clause.is_some() || !pipe_operators.is_empty() {
-            return Err(not_yet(self.locate(&["select"]), "a clause after the SELECT"));
+            return Err(not_yet(self.locate(&["select"]), "a clause after the SELECT")
+                .hint("leave it out; the last clauses are ORDER BY, LIMIT and EMIT ON CHANGE"));
         }
         Ok(Select { top, ..self.take_select(select)? })
     }
@@ -230,24 +235,29 @@ impl SelectText<'_> {
             }
         };
         let refusals = [
-            (top.is_some(), "TOP", "top"),
-            (into.is_some(), "SELECT INTO", "into"),
-            (!lateral_views.is_empty(), "LATERAL VIEW", "lateral"),
-            (prewhere.is_some(), "PREWHERE", "prewhere"),
-            (!connect_by.is_empty(), "CONNECT BY", "connect"),
-            (!cluster_by.is_empty(), "CLUSTER BY", "cluster"),
-            (!distribute_by.is_empty(), "DISTRIBUTE BY", "distribute"),
-            (!sort_by.is_empty(), "SORT BY", "sort"),
-            (!named_window.is_empty(), "WINDOW", "window"),
-            (exclude.is_some(), "EXCLUDE", "exclude"),
-            (!optimizer_hints.is_empty(), "an optimizer hint", "select"),
-            (select_modifiers.is_some(), "this modifier of SELECT", "select"),
-            (value_table_mode.is_some(), "SELECT AS VALUE", "as"),
-            (!matches!(flavor, ast::SelectFlavor::Standard), "FROM before SELECT", "from"),
+            (top.is_some(), "TOP", "top", "write LIMIT 3 at the end"),
+            (into.is_some(), "SELECT INTO", "into", "leave it out: results go to the OUTPUT of the application"),
+            (!lateral_views.is_empty(), "LATERAL VIEW", "lateral", "write CROSS JOIN UNNEST(array) AS u (element)"),
+            (prewhere.is_some(), "PREWHERE", "prewhere", "write WHERE"),
+            (!connect_by.is_empty(), "CONNECT BY", "connect", "leave it out"),
+            (!cluster_by.is_empty(), "CLUSTER BY", "cluster", "leave it out"),
+            (!distribute_by.is_empty(), "DISTRIBUTE BY", "distribute", "leave it out"),
+            (!sort_by.is_empty(), "SORT BY", "sort", "leave it out"),
+            (!named_window.is_empty(), "WINDOW", "window", "write OVER (PARTITION BY column) at each call"),
+            (exclude.is_some(), "EXCLUDE", "exclude", "write SELECT * EXCEPT (column)"),
+            (!optimizer_hints.is_empty(), "an optimizer hint", "select", "leave it out"),
+            (select_modifiers.is_some(), "this modifier of SELECT", "select", "leave it out"),
+            (value_table_mode.is_some(), "SELECT AS VALUE", "as", "write SELECT columns FROM t"),
+            (
+                !matches!(flavor, ast::SelectFlavor::Standard),
+                "FROM before SELECT",
+                "from",
+                "write SELECT columns FROM t",
+            ),
         ];
-        for (present, what, word) in refusals {
+        for (present, what, word, hint) in refusals {
             if present {
-                return Err(not_yet(self.locate(&[word]), what));
+                return Err(not_yet(self.locate(&[word]), what).hint(hint));
             }
         }
         if projection.is_empty() {
@@ -256,9 +266,15 @@ impl SelectText<'_> {
         let group_by = match group_by {
             ast::GroupByExpr::Expressions(expressions, modifiers) if modifiers.is_empty() => expressions,
             ast::GroupByExpr::Expressions(..) => {
-                return Err(not_yet(self.locate(&["with"]), "WITH ROLLUP, CUBE or TOTALS"));
+                return Err(not_yet(self.locate(&["with"]), "WITH ROLLUP, CUBE or TOTALS").hint(
+                    "write an application for each set of keys; a big query has GROUP BY ROLLUP (a, b), CUBE and \
+                     GROUPING SETS",
+                ));
             }
-            ast::GroupByExpr::All(_) => return Err(not_yet(self.locate(&["all"]), "GROUP BY ALL")),
+            ast::GroupByExpr::All(_) => {
+                return Err(not_yet(self.locate(&["all"]), "GROUP BY ALL")
+                    .hint("name the keys: GROUP BY device, tumble(ts, INTERVAL '1 minute')"));
+            }
         };
         Ok(Select {
             position,

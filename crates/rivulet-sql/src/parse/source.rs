@@ -168,7 +168,9 @@ fn source_columns(cursor: &mut Cursor<'_>) -> Result<SourceColumns, SqlError> {
             break;
         }
         if !cursor.eat(&Token::Comma) {
-            return Err(cursor.expected("NOT NULL, EVENT TIME, ',' or ')'"));
+            return Err(cursor
+                .expected("NOT NULL, EVENT TIME, ',' or ')'")
+                .hint("a column is a name and a type, without DEFAULT: id BIGINT NOT NULL"));
         }
     }
     match columns.is_empty() {

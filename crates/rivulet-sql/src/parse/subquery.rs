@@ -54,7 +54,7 @@ impl Chain {
         read: impl FnOnce(&mut Self) -> Result<T, SqlError>,
     ) -> Result<T, SqlError> {
         if self.depth + 1 == CHAIN_MAX {
-            let message = format!("at most {CHAIN_MAX} SELECTs may read each other");
+            let message = format!("SELECTs in FROM and WITH nest at most {CHAIN_MAX} deep");
             return Err(SqlError::new(position, message).hint(INSTEAD));
         }
         let later = self.named.split_off(named);
@@ -79,11 +79,13 @@ impl Chain {
         loop {
             if cursor.is_word("recursive") && !cursor.rest().get(1).is_some_and(|next| token_is_word(&next.token, "as"))
             {
-                return Err(not_yet(cursor.position(), "WITH RECURSIVE"));
+                return Err(not_yet(cursor.position(), "WITH RECURSIVE")
+                    .hint("leave RECURSIVE out: a query of WITH reads those before it, and not itself"));
             }
             let name = cursor.name("the name of a query")?;
             if self.named[first..].iter().any(|other| other.name.text == name.text) {
-                return Err(SqlError::new(name.position, format!("two queries of WITH are called '{name}'")));
+                return Err(SqlError::new(name.position, format!("two queries of WITH are called '{name}'"))
+                    .hint("give one of them another name"));
             }
             if *cursor.peek() == Token::LParen {
                 return Err(not_yet(cursor.position(), "a list of columns after a name")
@@ -118,8 +120,9 @@ impl Chain {
     pub(super) fn refuse_unread(&self, first: usize) -> Result<(), SqlError> {
         match self.named.get(first) {
             Some(NamedQuery { name, .. }) => {
-                let message = format!("the query '{name}' of WITH is not read behind it");
-                Err(SqlError::new(name.position, message).hint("leave it out, or read it in FROM, once"))
+                let message = format!("the query '{name}' of WITH is not read after it");
+                Err(SqlError::new(name.position, message)
+                    .hint("leave it out, or write its name into one FROM after it"))
             }
             None => Ok(()),
         }

@@ -189,7 +189,7 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "SHOW STREAMS",
-            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, SECRETS, TENANTS, USERS, TOKENS, GRANTS, BURSTS or BURST, found 'STREAMS'\nhint: SHOW APPLICATIONS lists what is registered, SHOW QUERIES who uses it, SHOW TABLES what is looked up",
+            "error at line 1, column 6: expected APPLICATIONS, QUERIES, TABLES, SOURCES, SINKS, VIEWS, CHECKPOINTS, FUNCTIONS, SECRETS, TENANTS, USERS, TOKENS, GRANTS, BURSTS or BURST, found 'STREAMS'\nhint: write for example SHOW QUERIES, SHOW TABLES or SHOW SOURCES; DESCRIBE TABLE name shows the columns of one",
         ),
         (
             "CREATE SINK s TO 'http://a' FORMAT JSON WITH (token => '\0name')",
@@ -221,7 +221,7 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "ALTER TABLE t SET (a => 3)",
-            "error at line 1, column 7: expected QUERY or APPLICATION, found 'TABLE'\nhint: anything else is dropped, and created anew",
+            "error at line 1, column 7: expected QUERY or APPLICATION, found 'TABLE'\nhint: drop it, and create it again",
         ),
         (
             "ALTER QUERY q REDIRECT window TO BURST",
@@ -303,7 +303,7 @@ fn wrong_statements_are_refused_where_they_are_wrong() {
         ),
         (
             "INSERT INTO s (a) SELECT 1",
-            "error at line 1, column 15: a list of columns in INSERT is not supported yet\nhint: columns go to the sink by their place: select them in its order",
+            "error at line 1, column 15: a list of columns in INSERT is not supported yet\nhint: leave the list out, and select the columns in the order of the sink: INSERT INTO sink SELECT a, b FROM t",
         ),
         (
             "INSERT INTO s SELECT a FROM t INTO u",
@@ -583,7 +583,7 @@ fn what_a_select_may_not_have_is_refused_by_name() {
         ),
         (
             "SELECT v FROM t UNION ALL SELECT v FROM t",
-            "error at line 2, column 17: UNION of two SELECTs by themselves is not supported yet\nhint: write SELECT ... FROM (SELECT ts, value FROM a UNION ALL SELECT ts, value FROM b) AS both",
+            "error at line 2, column 17: UNION of two whole SELECTs is not supported yet\nhint: write SELECT ... FROM (SELECT ts, value FROM a UNION ALL SELECT ts, value FROM b) AS both",
         ),
         (
             "SELECT v FROM t OFFSET 5",
@@ -603,11 +603,11 @@ fn what_a_select_may_not_have_is_refused_by_name() {
         ),
         (
             "SELECT v FROM t FULL JOIN u ON t.v = u.v",
-            "error at line 2, column 22: FULL JOIN is not supported yet\nhint: a table is looked up with JOIN rooms AS r ON r.id = room, or with CROSS JOIN LATERAL (SELECT ... FROM rooms WHERE ... ORDER BY ... LIMIT 3) AS near",
+            "error at line 2, column 22: FULL JOIN is not supported yet\nhint: look up a table with JOIN rooms AS r ON r.id = t.room (LEFT JOIN keeps rows without a partner), or with CROSS JOIN LATERAL (SELECT ... FROM rooms WHERE ... ORDER BY ... LIMIT 3) AS near; join two inputs with JOIN LATEST(b) AS b ON b.key = a.key",
         ),
         (
             "SELECT v FROM t LEFT OUTER JOIN u USING (v)",
-            "error at line 2, column 28: USING is not supported yet\nhint: a table is looked up with JOIN rooms AS r ON r.id = room, or with CROSS JOIN LATERAL (SELECT ... FROM rooms WHERE ... ORDER BY ... LIMIT 3) AS near",
+            "error at line 2, column 28: USING is not supported yet\nhint: look up a table with JOIN rooms AS r ON r.id = t.room (LEFT JOIN keeps rows without a partner), or with CROSS JOIN LATERAL (SELECT ... FROM rooms WHERE ... ORDER BY ... LIMIT 3) AS near; join two inputs with JOIN LATEST(b) AS b ON b.key = a.key",
         ),
         (
             "SELECT v FROM ((SELECT v FROM t)) x",
@@ -617,9 +617,18 @@ fn what_a_select_may_not_have_is_refused_by_name() {
             "SELECT v FROM f(1)",
             "error at line 2, column 15: a function in FROM other than LATEST is not supported yet\nhint: windows stand in GROUP BY: GROUP BY tumble(ts, INTERVAL '1 minute')",
         ),
-        ("SELECT v FROM a.t", "error at line 2, column 15: a name with points in FROM is not supported yet"),
-        ("SELECT v FROM t GROUP BY ALL", "error at line 2, column 26: GROUP BY ALL is not supported yet"),
-        ("SELECT v INTO x FROM t", "error at line 2, column 10: SELECT INTO is not supported yet"),
+        (
+            "SELECT v FROM a.t",
+            "error at line 2, column 15: a name with points in FROM is not supported yet\nhint: inputs and tables have no schema: write FROM t",
+        ),
+        (
+            "SELECT v FROM t GROUP BY ALL",
+            "error at line 2, column 26: GROUP BY ALL is not supported yet\nhint: name the keys: GROUP BY device, tumble(ts, INTERVAL '1 minute')",
+        ),
+        (
+            "SELECT v INTO x FROM t",
+            "error at line 2, column 10: SELECT INTO is not supported yet\nhint: leave it out: results go to the OUTPUT of the application",
+        ),
         (
             "SELECT v",
             "error at line 2, column 9: expected FROM and the name of the input, found the end of the statement",
@@ -639,7 +648,10 @@ fn what_a_select_may_not_have_is_refused_by_name() {
             "error at line 2, column 32: expected the end of the statement, found 'WHERE'\nhint: EMIT ON CHANGE is the last clause",
         ),
         ("SELCT v FROM t", "error at line 2, column 1: expected SELECT, found 'SELCT'\nhint: did you mean 'SELECT'?"),
-        ("(SELECT v FROM t)", "error at line 2, column 1: a SELECT in parentheses is not supported yet"),
+        (
+            "(SELECT v FROM t)",
+            "error at line 2, column 1: a SELECT in parentheses is not supported yet\nhint: leave the parentheses out",
+        ),
         ("VALUES (1)", "error at line 2, column 1: expected SELECT, found 'VALUES'"),
         ("", "error at line 1, column 74: expected SELECT, found the end of the statement"),
     ] {

@@ -28,7 +28,7 @@ impl SelectText<'_> {
             return Err(not_yet(position, "this form of UNNEST").hint(EXAMPLE));
         };
         if !is_cross {
-            return Err(not_yet(position, "another JOIN of UNNEST than CROSS JOIN").hint(EXAMPLE));
+            return Err(not_yet(position, "a JOIN of UNNEST other than CROSS JOIN").hint(EXAMPLE));
         }
         let [ast::FunctionArg::Unnamed(ast::FunctionArgExpr::Expr(argument))] = args.args.as_slice() else {
             return Err(SqlError::new(position, "UNNEST takes one argument").hint(EXAMPLE));

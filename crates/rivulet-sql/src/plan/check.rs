@@ -245,7 +245,11 @@ impl Scope<'_> {
                     Err(SqlError::new(name.position, format!("'{name}' needs a window"))
                         .hint("add a window: GROUP BY tumble(ts, INTERVAL '1 minute')"))
                 }
-                _ => Err(SqlError::new(name.position, format!("'{name}' may stand in the SELECT and in HAVING only"))),
+                _ => Err(SqlError::new(name.position, format!("'{name}' may stand in the SELECT and in HAVING only"))
+                    .hint(
+                        "compute with it in a SELECT around: FROM (SELECT window_end FROM t GROUP BY tumble(ts, \
+                         INTERVAL '1 minute')) AS w",
+                    )),
             };
         }
         let error = SqlError::new(name.position, format!("unknown column '{name}'"));
@@ -346,9 +350,10 @@ impl Scope<'_> {
     fn parameter(&self, placeholder: &str, position: Position) -> Result<&str, SqlError> {
         let Some(name) = placeholder.strip_prefix('$') else {
             let error = SqlError::new(position, format!("'{placeholder}' is not a parameter"));
-            return Err(
-                error.hint(format!("parameters are written ${}", placeholder.trim_start_matches(['@', ':', '?'])))
-            );
+            return Err(error.hint(
+                "a parameter is declared, and written with a dollar sign: CREATE APPLICATION name (low DOUBLE), and \
+                 WHERE value > $low",
+            ));
         };
         let folded = name.to_lowercase();
         if let Some(parameter) =
@@ -393,7 +398,12 @@ fn refuse(expression: &Expr, position: Position) -> SqlError {
             "join it: JOIN LATEST(b) ON b.key = a.key has the latest row of an input, JOIN places AS p ON ... a row of a \
              reference table; a big query has subqueries as values",
         ),
-        Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_) => not_yet(position, "GROUPING SETS, CUBE or ROLLUP"),
+        Expr::GroupingSets(_) | Expr::Cube(_) | Expr::Rollup(_) => {
+            not_yet(position, "GROUPING SETS, CUBE or ROLLUP").hint(
+                "write an application for each set of keys; a big query has GROUP BY ROLLUP (a, b), CUBE and \
+                 GROUPING SETS",
+            )
+        }
         Expr::Tuple(_) | Expr::Struct { .. } | Expr::Named { .. } | Expr::Dictionary(_) | Expr::Map(_) => {
             not_yet(position, "a structured value").hint("write ROW(a, b), or select its parts one by one")
         }

@@ -217,9 +217,10 @@ fn check_pattern(pattern: &Expr) -> Result<()> {
     let Some(text) = text_of(pattern) else { return Ok(()) };
     match Regex::new(text) {
         Ok(_) => Ok(()),
-        Err(error @ regex::Error::Syntax(_)) => {
-            Err(refused(plain_message(&DataFusionError::Plan(error.to_string())), None))
-        }
+        Err(error @ regex::Error::Syntax(_)) => Err(refused(
+            plain_message(&DataFusionError::Plan(error.to_string())),
+            Some("a backslash makes a character an ordinary one: '\\(' finds a parenthesis".into()),
+        )),
         Err(_) => Err(refused(format!("'{text}' is too large for a regular expression"), None)),
     }
 }

@@ -24,6 +24,7 @@ pub(super) fn group_keys(select: &Select, source: &Source<'_>) -> Result<Vec<ast
                 let expression = item.and_then(item_expression).map(|(expression, _)| expression.clone());
                 return expression.ok_or_else(|| {
                     SqlError::new(value.span, format!("the SELECT has no column number {digits} to group by"))
+                        .hint("columns are counted from 1")
                 });
             }
             ast::Expr::Identifier(identifier) => {
@@ -53,8 +54,8 @@ fn distinct_keys(select: &Select, keys: Vec<ast::Expr>, position: Position) -> R
     let window: Vec<ast::Expr> = window.cloned().collect();
     if window.is_empty() {
         return Err(SqlError::new(position, "SELECT DISTINCT needs a window").hint(
-            "add one: GROUP BY tumble(ts, INTERVAL '1 minute'); EMIT ON CHANGE leaves out a row that is as the one \
-             before",
+            "add one: GROUP BY tumble(ts, INTERVAL '1 minute'); or write EMIT ON CHANGE for DISTINCT: it leaves out a \
+             row that equals the row before",
         ));
     }
     if select.having.is_some() {
@@ -74,8 +75,11 @@ fn distinct_keys(select: &Select, keys: Vec<ast::Expr>, position: Position) -> R
             _ => {}
         });
         if !is_of_rows {
-            return Err(SqlError::new(start(expression).or(position), "SELECT DISTINCT takes columns of rows alone")
-                .hint("leave out DISTINCT: with all keys of GROUP BY selected, a window gives each row once"));
+            return Err(SqlError::new(
+                start(expression).or(position),
+                "SELECT DISTINCT takes columns, and no aggregates",
+            )
+            .hint("leave out DISTINCT: with all keys of GROUP BY selected, a window gives each row once"));
         }
         if !is_of_window {
             columns.push(expression.clone());

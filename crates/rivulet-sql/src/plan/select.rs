@@ -390,6 +390,7 @@ impl SelectPlanner<'_> {
                         let item = place.and_then(|place| self.select.projection.get(place)).and_then(item_expression);
                         Some(item.map(|(expression, _)| expression).ok_or_else(|| {
                             SqlError::new(value.span, format!("the SELECT has no column number {digits} to order by"))
+                                .hint("columns are counted from 1")
                         })?)
                     }
                     _ => None,

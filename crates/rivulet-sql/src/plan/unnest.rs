@@ -81,7 +81,8 @@ impl PlannedUnnest {
         let columns: Vec<&Name> = clause.columns.iter().chain(&clause.number).collect();
         let is_second = |(place, name): &(usize, &&Name)| columns[..*place].iter().any(|one| one.text == name.text);
         if let Some((_, name)) = columns.iter().enumerate().find(is_second) {
-            return Err(SqlError::new(name.position, format!("two columns have the name '{name}'")));
+            return Err(SqlError::new(name.position, format!("two columns have the name '{name}'"))
+                .hint("give one of them another name"));
         }
         lookups.fields.extend(self.elements.iter().cloned());
         lookups.fields.extend(self.number.iter().map(|number| Field::new(number, DataType::Int64, false)));

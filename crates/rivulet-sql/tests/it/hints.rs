@@ -87,7 +87,7 @@ fn the_hint_of_a_subquery_looks_at_its_aggregate() {
 
 #[test]
 fn the_hint_of_a_table_looks_at_the_join() {
-    let alone = "1: the table 'side_input' is read by itself";
+    let alone = "1: the table 'side_input' cannot be read alone";
     let value = "a subquery over the table 'side_input' in this place is not supported yet";
     let not_in = "rows are looked up by IN, EXISTS or NOT EXISTS as conditions of their own, by NOT IN where both \
                   columns are NOT NULL, and by JOIN table ON table.key = source.key";

@@ -438,7 +438,7 @@ fn what_is_wrong_is_said_where_it_stands() {
         ),
         (
             "SELECT count(*) AS n FROM auction GROUP BY tumble(expires, INTERVAL '1 minute')",
-            "error at line 1, column 51: 'expires' is not the event time of its rows\nhint: their event time is 'date_time'",
+            "error at line 1, column 51: 'expires' is not the event time of its rows\nhint: write their event time instead: 'date_time'",
         ),
         (
             "SELECT count(*) AS n FROM auction GROUP BY tumble(seller, INTERVAL '1 minute')",
@@ -454,7 +454,7 @@ fn what_is_wrong_is_said_where_it_stands() {
         ),
         (
             "SELECT * FROM TABLE(HOP(TABLE bid, DESCRIPTOR(date_time), INTERVAL '1' MINUTE))",
-            "error at line 1, column 21: hop takes 2 length(s), not 1",
+            "error at line 1, column 21: the number of INTERVALs in hop is 1, and must be 2",
         ),
         (
             "SELECT * FROM TABLE(SESSION(TABLE bid PARTITION BY bidder, DESCRIPTOR(date_time), INTERVAL '1' MINUTE))",
@@ -494,7 +494,7 @@ fn what_is_wrong_is_said_where_it_stands() {
         ),
         (
             "SELECT count(*) AS n FROM bid GROUP BY count_window(date_time)",
-            "error at line 1, column 40: count_window takes constant numbers of rows, more than nothing\n\
+            "error at line 1, column 40: count_window takes constant numbers of rows, 1 or more\n\
              hint: write for example count_window(100)",
         ),
         (
@@ -544,9 +544,12 @@ fn what_is_wrong_is_said_where_it_stands() {
             "SELECT price FROM bid JOIN side_input ON key IS NOT DISTINCT FROM auction",
             "error at line 1, column 67: a join with a table in which null equals null is not supported yet",
         ),
-        ("SELECT key FROM side_input", "error at line 1, column 1: the table 'side_input' is read by itself"),
+        ("SELECT key FROM side_input", "error at line 1, column 1: the table 'side_input' cannot be read alone"),
         ("SELECT now() FROM bid", "error at line 1, column 8: now asks for the time of evaluation"),
-        ("SELECT price + $x FROM bid", "error at line 1, column 16: '$x' stands for nothing here"),
+        (
+            "SELECT price + $x FROM bid",
+            "error at line 1, column 16: '$x' is not a value: a big query has no parameters",
+        ),
         (
             "SELECT string_agg(channel, url) FROM bid",
             "error at line 1, column 28: the separator of string_agg is no constant text",

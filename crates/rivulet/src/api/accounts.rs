@@ -166,8 +166,8 @@ impl Grant {
             ([all], None) if all == "all" && pattern.is_none() => GrantedRights::All,
             (_, Some(kind)) => GrantedRights::Some { actions, kind, pattern, position: Position::default() },
             (_, None) => {
-                return Err(ServiceError::invalid("the right has no kind")
-                    .with_hint("name a kind such as query or topic; only the action all stands alone"));
+                return Err(ServiceError::invalid("the grant does not say what it is for")
+                    .with_hint("add for example \"kind\": \"query\"; only \"actions\": [\"all\"] has no kind"));
             }
         };
         Ok((rights, user_name(tenant, user)))
@@ -179,8 +179,10 @@ impl Authenticated {
     pub(super) async fn read_json<T: DeserializeOwned>(&self, body: Body) -> Result<T, ApiError> {
         let text = self.read_text(body).await?;
         let text = if text.trim().is_empty() { "{}" } else { &*text };
-        serde_json::from_str(text)
-            .map_err(|error| ApiError::invalid(format!("the body is not what is expected: {error}")))
+        serde_json::from_str(text).map_err(|error| {
+            ApiError::invalid(format!("the body is not what is expected: {error}"))
+                .with_hint("/api/docs shows the body of each request")
+        })
     }
 
     pub(super) async fn account(&self, statement: AccountStatement) -> Result<AccountAnswer, ApiError> {

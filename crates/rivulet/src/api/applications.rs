@@ -39,8 +39,9 @@ pub(super) async fn create_application(
     body: Body,
 ) -> Result<Json<Application>, ApiError> {
     if discard_state && !replace {
-        return Err(ApiError::invalid("discard_state without replace")
-            .with_hint("state is discarded by a replacement: add replace=true"));
+        return Err(
+            ApiError::invalid("discard_state needs replace").with_hint("write ?replace=true&discard_state=true")
+        );
     }
     let replaces = replace.then_some(if discard_state { StateWish::Discard } else { StateWish::Keep });
     let registered = match language.filter(|language| language != rivulet_sql::SQL) {

@@ -525,7 +525,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Parameters<T> 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         match Query::from_request_parts(parts, state).await {
             Ok(Query(parameters)) => Ok(Self(parameters)),
-            Err(rejection) => Err(ApiError::invalid(rejection.body_text())),
+            Err(rejection) => {
+                Err(ApiError::invalid(rejection.body_text()).with_hint("/api/docs shows the parameters of each path"))
+            }
         }
     }
 }

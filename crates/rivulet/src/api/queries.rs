@@ -53,8 +53,9 @@ pub(super) async fn list_queries(
     api: Authenticated,
     Parameters(ListParameters { application, like, label, after, limit }): Parameters<ListParameters>,
 ) -> Result<Json<QueryPage>, ApiError> {
-    let limit = page_limit(limit)
-        .map_err(|error| error.with_hint("the field next of a page is the after of the one that follows it"))?;
+    let limit = page_limit(limit).map_err(|error| {
+        error.with_hint("leave limit out, or write limit=100; to read on, send the field next of a page as after")
+    })?;
     // One more than asked for shows whether there is a next page.
     let filter = QueryFilter { application, like, label, after, limit: limit + 1 };
     let mut found = api.blocking(move |session| session.queries(&filter)).await??;

@@ -359,7 +359,7 @@ fn what_cannot_be_opened_as_it_is_declared_is_refused_where_that_stands() {
         ("CREATE SOURCE s (a BIGINT) FROM 'mqtt:x/+' WITH (foo => 1)", 50, "no option 'foo'"),
         ("CREATE SOURCE s (a BIGINT) FROM 'mqtt:x/+' WITH (level_columns => 'dev')", 50, "dev"),
         ("CREATE SOURCE s (a BIGINT) FROM 'mqtt:x/#/y'", 33, "mqtt"),
-        ("CREATE SOURCE s (a BIGINT) FROM 'stdin:' FORMAT JSON", 33, "nobody sees that of a server"),
+        ("CREATE SOURCE s (a BIGINT) FROM 'stdin:' FORMAT JSON", 33, "a server has none"),
         ("CREATE SINK k TO 'nexmark:bid'", 18, "no sink"),
         ("CREATE SINK k TO 'mqtt:a/+'", 18, "mqtt:a/+"),
         ("CREATE SINK k TO 'file:x'", 18, "does not tell by its ending"),

@@ -86,7 +86,7 @@ fn no_code_is_written_and_none_is_loaded() {
             ] {
                 let said = refused(&server, &statement);
                 assert!(said.contains(&format!("'properties.{property}'")), "{statement}: {said}");
-                assert!(said.contains("is none that a statement may give") && said.contains("hint: "), "{said}");
+                assert!(said.contains("is not allowed in a statement") && said.contains("hint: "), "{said}");
             }
         }
     }

@@ -165,11 +165,11 @@ fn what_is_wrong_with_a_topic_or_a_broker_is_said() {
     let closed = free_port();
     for (error, parts) in [
         (source("home/+", ""), &["the option 'broker' of 'mqtt:' is missing", "mqtt://localhost:1883"][..]),
-        (source("home/#/x", ""), &["'mqtt:home/#/x' is none"]),
+        (source("home/#/x", ""), &["'mqtt:home/#/x' is not a topic"]),
         (source("home/+", "WITH (level_columns => 'a, n')"), &["has 1 wildcards"]),
         (source("home/+", "WITH (level_columns => 'n')"), &["its type has to be Utf8"]),
         (source("home/+", "WITH (topic_column => 'b')"), &["which is no column"]),
-        (source("home/+", "WITH (broker => 'localhost')"), &["is no address of a broker"]),
+        (source("home/+", "WITH (broker => 'localhost')"), &["is not the address of a broker"]),
         (source("home/+", &format!("WITH (broker => 'mqtt://{closed}')")), &["cannot open 'mqtt:home/+'"]),
     ] {
         assert!(parts.iter().all(|part| error.contains(part)) && error.contains("hint:"), "{error}");

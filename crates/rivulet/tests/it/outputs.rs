@@ -182,7 +182,7 @@ fn options_of_an_output_that_are_none_are_refused_at_their_place() {
         ("qos => 1, retain => 7", 17, "the option 'retain' of 'mqtt:' cannot be '7'", "it is true or false"),
         ("expiry => 'soon'", 7, "the option 'expiry' of 'mqtt:' cannot be 'soon'", "it is a time span"),
         ("expiry => '1500 ms'", 7, "the option 'expiry' of 'mqtt:' is no number of whole seconds", "for example"),
-        ("broker => 'x'", 7, "the option 'broker' of 'mqtt:' is no address of a broker", "mqtt://"),
+        ("broker => 'x'", 7, "the option 'broker' of 'mqtt:' is not the address of a broker", "mqtt://"),
         (
             "on_bad_topic => 'skip'",
             7,

@@ -347,7 +347,7 @@ fn sink_problem(spec: &SinkSpec, options: &Options, error: OpenError) -> Connect
 
 /// The error with the broker's answer, or that there was none.
 fn broker_problem(spec: &SourceSpec, problem: String) -> ConnectorError {
-    let hint = "the address is 'kafka:host:port/topic'; is the broker there, and has it the topic?";
+    let hint = "the address is 'kafka:host:port/topic'; does the broker run, and does it have the topic?";
     ConnectorError::open(CONNECTOR.name, &spec.address, problem, hint)
 }
 
@@ -366,7 +366,7 @@ fn parse_address(address: &str) -> Result<(&str, &str), ConnectorError> {
         None => !broker.trim().is_empty(),
     };
     if !brokers.split(',').all(is_address) {
-        return Err(wrong("does not say which broker, or with a port that is none"));
+        return Err(wrong("names a broker without a host, or a port that is not a number"));
     }
     if topic.is_empty() || topic.len() > 249 || !topic.bytes().all(is_in_topics) {
         return Err(wrong("has no topic of letters, digits, '.', '_' and '-'"));

@@ -180,7 +180,7 @@ mod tests {
             for name in [name.to_owned(), name.to_uppercase()] {
                 let error = check(&name, "x").unwrap_err().to_string();
                 let full = full_name(&name.to_lowercase());
-                assert!(error.starts_with(&format!("the option '{full}' of 'kafka:' is none that")), "{error}");
+                assert!(error.starts_with(&format!("the option '{full}' of 'kafka:' is not allowed")), "{error}");
                 assert!(error.contains("\nhint: "), "{error}");
             }
         }

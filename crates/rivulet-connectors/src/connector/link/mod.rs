@@ -148,7 +148,11 @@ fn parse_address(address: &str) -> Result<(&str, u16, &str), ConnectorError> {
     let wrong = |problem: &str| ConnectorError::address(NAME, address, problem, hint);
     let (place, stream) = address.split_once('/').ok_or_else(|| wrong("names no stream"))?;
     let (host, port) = place.rsplit_once(':').ok_or_else(|| wrong("names no port"))?;
-    let port = port.parse().ok().filter(|port| *port > 0).ok_or_else(|| wrong("has a port that is none"))?;
+    let port = port
+        .parse()
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(|| wrong("has a port that is not a number from 1 to 65535"))?;
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     match (host.is_empty(), is_stream(stream)) {
         (true, _) => Err(wrong("names no host")),

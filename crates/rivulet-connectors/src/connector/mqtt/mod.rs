@@ -266,7 +266,10 @@ fn host_of(
 
 /// The broker that is named, if any.
 fn broker_of(options: &Options) -> Result<Option<BrokerAddress>, ConnectorError> {
-    let wrong = |error: crate::mqtt::AddressError| options.wrong("broker", "is no address of a broker", error.problem);
+    let wrong = |error: crate::mqtt::AddressError| {
+        let hint = format!("{}; write for example broker => 'mqtt://localhost:1883'", error.problem);
+        options.wrong("broker", "is not the address of a broker", hint)
+    };
     let broker = options.text("broker").map(|broker| broker.parse::<BrokerAddress>().map_err(wrong)).transpose()?;
     let Some(password) = options.text(PASSWORD.name) else { return Ok(broker) };
     let refused = |problem: &str| Err(options.wrong(PASSWORD.name, problem, "write broker => 'mqtt://user@host'"));
@@ -274,7 +277,7 @@ fn broker_of(options: &Options) -> Result<Option<BrokerAddress>, ConnectorError>
         Some(broker) if broker.password.is_some() => refused("is given twice, also in 'broker'"),
         Some(broker) if broker.user.is_some() => Ok(Some(BrokerAddress { password: Some(password.into()), ..broker })),
         Some(_) => refused("has no user in 'broker'"),
-        None => refused("is that of a broker, and none is named"),
+        None => refused("needs the option 'broker', with a user"),
     }
 }
 

@@ -110,5 +110,5 @@ impl Decoder for Bounded<'_> {
 /// The error for an address that is no topic or filter; errors about topics have their hint behind them.
 pub(super) fn no_topic(address: &str, error: &str) -> ConnectorError {
     let (problem, hint) = error.split_once("\nhint: ").unwrap_or((error, "write 'mqtt:home/+/temperature'"));
-    ConnectorError::address(NAME, address, format!("is none: {problem}"), hint)
+    ConnectorError::address(NAME, address, format!("is not a topic: {problem}"), hint)
 }

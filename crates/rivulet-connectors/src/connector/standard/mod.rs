@@ -99,7 +99,7 @@ fn check_process(connector: &'static str, host: &ConnectorContext, address: &str
     match host.has_standard_streams {
         true => Ok(()),
         false => {
-            let problem = "is a stream of the process that runs the query, and nobody sees that of a server";
+            let problem = "is the terminal of a process, and a server has none";
             let hint = "run the script with `rivulet run`, or use a file, a topic or HTTP";
             Err(ConnectorError::address(connector, address, problem, hint))
         }
@@ -111,7 +111,12 @@ fn check_address(connector: &'static str, address: &str) -> Result<(), Connector
         "" | "-" => Ok(()),
         _ => {
             let hint = format!("write '{connector}:'");
-            Err(ConnectorError::address(connector, address, "says more than there is to say", hint))
+            Err(ConnectorError::address(
+                connector,
+                address,
+                "has something after the colon, and standard streams have no address",
+                hint,
+            ))
         }
     }
 }

@@ -523,6 +523,6 @@ fn a_broker_that_is_not_there_is_told() {
     let mut spec = source(&format!("kafka:127.0.0.1:{}/x", *PORT), COLUMNS);
     spec.options = options(&[("properties.socket.timeout.ms", "1000")]);
     let error = source_error(&spec);
-    assert!(error.starts_with("cannot open 'kafka:127.0.0.1:") && error.contains("is the broker there"), "{error}");
+    assert!(error.starts_with("cannot open 'kafka:127.0.0.1:") && error.contains("does the broker run"), "{error}");
     assert!(source_error(&source("kafka:x", COLUMNS)).contains("does not say broker and topic"));
 }

@@ -55,7 +55,8 @@ impl Scope<'_> {
             ));
         }
         if let Some(treatment) = &function.null_treatment {
-            return Err(not_yet(position, &treatment.to_string()));
+            return Err(not_yet(position, &treatment.to_string())
+                .hint("leave it out; first_value(x) FILTER (WHERE x IS NOT NULL) leaves nulls out"));
         }
         if let (Found::Aggregate(_), Some(lagged)) = (&found, earlier_frames::lagged(function)) {
             *expression = lagged;
@@ -77,7 +78,7 @@ impl Scope<'_> {
                 }
                 if function.filter.is_some() || !function.within_group.is_empty() {
                     return Err(SqlError::new(position, format!("{name} is not an aggregate"))
-                        .hint("FILTER and WITHIN GROUP are for aggregates"));
+                        .hint("FILTER and WITHIN GROUP are for aggregates: leave it out"));
                 }
             }
             Found::Window => {
@@ -142,17 +143,23 @@ impl Scope<'_> {
                 return Err(refuse(format!("the aggregate {name} cannot stand in a SELECT of a UNION ALL"))
                     .hint("aggregate in the SELECT around"));
             }
-            Place::GroupKey => return Err(refuse(format!("the aggregate {name} cannot be a key of GROUP BY"))),
+            Place::GroupKey => {
+                return Err(refuse(format!("the aggregate {name} cannot be a key of GROUP BY"))
+                    .hint("group by columns; to filter on an aggregate, use HAVING"));
+            }
             Place::WindowLength | Place::JoinLength => {
-                return Err(refuse("the length of a window or JOIN cannot be an aggregate".into()));
+                return Err(refuse("the length of a window or JOIN cannot be an aggregate".into())
+                    .hint("write a constant or a parameter: INTERVAL '1 minute' or $width"));
             }
             Place::OutputCondition => {
                 return Err(refuse(format!("the aggregate {name} cannot stand in WHEN"))
                     .hint("select it under a name, and write the name"));
             }
             Place::AggregateArgument => {
-                return Err(refuse(format!("the aggregate {name} stands inside another aggregate"))
-                    .hint("aggregates of aggregates are not supported yet"));
+                return Err(refuse(format!("the aggregate {name} stands inside another aggregate")).hint(
+                    "aggregate in a subquery: FROM (SELECT max(value) AS m, window_end FROM t GROUP BY tumble(ts, \
+                     INTERVAL '1 minute')) AS r GROUP BY tumble(window_end, INTERVAL '1 hour')",
+                ));
             }
             Place::AggregateFilter => {
                 return Err(refuse(format!("the aggregate {name} cannot stand in FILTER"))
@@ -283,7 +290,8 @@ impl Scope<'_> {
                 return Err(error.hint(format!("write {name}(DISTINCT x) with GROUP BY count_window(5, 1)")));
             }
             if place != Place::AggregateArgument {
-                return Err(SqlError::new(position, format!("DISTINCT is for aggregates, and {name} is none")));
+                return Err(SqlError::new(position, format!("DISTINCT is for aggregates, and {name} is none"))
+                    .hint("leave DISTINCT out"));
             }
             let function = AggregateFunction::from_name(&name.text);
             match function.and_then(AggregateFunction::over_distinct) {
@@ -308,8 +316,8 @@ impl Scope<'_> {
             }
             let error = not_yet(position, &format!("'{clause}' inside a call"));
             return Err(match name.text.as_str() {
-                "first_value" | "last_value" => error.hint(format!("{name} goes by event time")),
-                _ => error,
+                "first_value" | "last_value" => error.hint(format!("leave it out: {name} goes by event time")),
+                _ => error.hint("leave it out: only string_agg and array_agg have an order"),
             });
         }
         for argument in &mut arguments.args {
@@ -327,7 +335,7 @@ impl Scope<'_> {
                     let error = not_yet(position, "an argument by name");
                     return Err(match name.text.as_str() {
                         "json_object" => error.hint("write json_object('name', value, ...)"),
-                        _ => error,
+                        _ => error.hint("write the values alone, in their order: round(value, 2)"),
                     });
                 }
             }

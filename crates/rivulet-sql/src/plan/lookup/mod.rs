@@ -215,10 +215,11 @@ impl LookupPlanner<'_> {
             true => format!("in the SELECT: CASE WHEN {alias}.state = 'on' THEN {alias}.value END"),
             false => "in WHERE".to_owned(),
         };
-        let hint = format!("write {} ON {alias}.key = value; other conditions stand {place}", clause.table);
+        let hint =
+            format!("write JOIN {} AS {alias} ON {alias}.key = value; other conditions stand {place}", clause.table);
         let refuse = |message: &str| Err(SqlError::new(position, message).hint(&hint));
         let Expr::BinaryExpr(BinaryExpr { left, op: Operator::Eq, right }) = planned else {
-            return refuse("JOIN ... ON takes one equality");
+            return refuse("ON takes one equality with a column of the table");
         };
         let place = |side: &Expr| match side {
             Expr::Column(column) => columns.iter().position(|field| *field.name() == column.name),
@@ -231,10 +232,10 @@ impl LookupPlanner<'_> {
             (None, Some(column)) if !has_table(&left) => (column, *left),
             _ if has_table(&left) || has_table(&right) => {
                 return refuse(
-                    "one side of the equality must be a column of the table as it is, and the other without it",
+                    "one side of the equality must be a column of the table, and the other must not name the table",
                 );
             }
-            _ => return refuse("the equality says nothing about the table"),
+            _ => return refuse("the equality names no column of the table"),
         };
         let results = columns
             .iter()

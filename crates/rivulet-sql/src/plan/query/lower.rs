@@ -153,7 +153,7 @@ impl Lowering {
                 false => "join the table itself with the source, and aggregate, unite or join further behind that",
             };
             return Err(
-                refused(self.position(), format!("the table '{}' is read by itself", scan.table_name)).hint(hint)
+                refused(self.position(), format!("the table '{}' cannot be read alone", scan.table_name)).hint(hint)
             );
         }
         let Some(SourceTable(declaration)) = scan.source.downcast_ref() else {
@@ -355,7 +355,10 @@ impl Lowering {
             _ => {
                 let error = refused(position, format!("'{name}' is not the event time of its rows"));
                 Err(match stream.time {
-                    Some(event_time) => error.hint(format!("their event time is '{}'", stream.schema.field(event_time).name())),
+                    Some(event_time) => {
+                        let event_time = stream.schema.field(event_time).name();
+                        error.hint(format!("write their event time instead: '{event_time}'"))
+                    }
                     None => error.hint(
                         "declare it in the source (ts TIMESTAMP EVENT TIME, or WATERMARK FOR ts AS ts - INTERVAL '5' SECOND), or use PROCTIME(). \
                          Behind a join without a bound in time rows may be of any age: make the windows before it, \

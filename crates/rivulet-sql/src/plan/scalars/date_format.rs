@@ -192,7 +192,10 @@ fn pieces_of_letters(format: &str) -> Result<Vec<Piece>> {
             "ss" => Piece::Second,
             "SSS" => Piece::Millisecond,
             letters if first.is_ascii_alphabetic() => {
-                return plan_err!("'{letters}' in the format '{format}' is not supported yet");
+                return plan_err!(
+                    "'{letters}' in the format '{format}' is not supported yet; date_format has yyyy, MM, dd, HH, \
+                     mm, ss and SSS, and text in single quotes"
+                );
             }
             text => Piece::Text(text.to_owned()),
         });

@@ -74,7 +74,10 @@ impl<'a> SourcePlanner<'a, '_> {
                 clause.table.position,
                 format!("joining '{}' with itself is not supported yet", clause.table),
             )
-            .hint("lag looks at earlier rows of the same input"));
+            .hint(
+                "lag(value) OVER (PARTITION BY key) is the value of the row before; a big query joins a source with \
+                 itself",
+            ));
         }
         if left_name.text == clause.alias.text {
             return Err(SqlError::new(
@@ -136,14 +139,9 @@ impl<'a> SourcePlanner<'a, '_> {
                     (from_latest, _) => [!from_latest, from_latest],
                 };
                 if join.is_left && !drives[0] {
-                    return Err(SqlError::new(
-                        join.position,
-                        "a LEFT JOIN keeps rows of the left side, and LATEST there gives none",
-                    )
-                    .hint(format!(
-                        "write FROM {} JOIN LATEST({}) the other way round",
-                        clause.table, self.select.from
-                    )));
+                    return Err(SqlError::new(join.position, "a LEFT JOIN cannot have LATEST on its left side").hint(
+                        format!("swap the sides: FROM {} LEFT JOIN LATEST({}) ON ...", clause.table, self.select.from),
+                    ));
                 }
                 let event_time = match drives {
                     [true, true] => EventTime::Missing(

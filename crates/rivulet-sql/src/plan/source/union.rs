@@ -59,7 +59,7 @@ impl<'a> SourcePlanner<'a, '_> {
                     branch.from.position,
                     format!("'{}' in two SELECTs of a UNION ALL is not supported yet", branch.from),
                 )
-                .hint("of each input a row gives at most one row; distinguish them with CASE"));
+                .hint("read the input in one SELECT: join the conditions by OR, and choose values with CASE"));
             }
             branches.push(self.branch(branch, input)?);
         }
