@@ -66,7 +66,7 @@ const FACTS: &[(&str, &str, Source)] = &[
     (ACCOUNTS, "with `jwt.leeway_s` ({60 s})", Key("jwt.leeway_s")),
     (ACCOUNTS, "up to {16,384} entries wait", Constant(AUDIT, "QUEUE_MAX")),
     (ACCOUNTS, "while {15,360} entries wait", Constant(AUDIT, "QUEUE_ADMITS")),
-    (ACCOUNTS, "beyond {1,024} addresses", Constant(AUDIT, "COUNTED_MAX")),
+    (ACCOUNTS, "beyond {1,024} refused logins", Constant(AUDIT, "LOGINS_COUNTED_MAX")),
     (ACCOUNTS, "(`audit.file_bytes_max`, {64 MiB})", Key("audit.file_bytes_max")),
     (ACCOUNTS, "beyond `audit.files_max` ({10})", Key("audit.files_max")),
     // SECURITY.md

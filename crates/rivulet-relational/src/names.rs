@@ -15,6 +15,9 @@ use crate::walk::{NodeMut, change_expression, change_query};
 /// The beginning of the planner's refusal.
 const REFUSAL: &str = "require unique expression names";
 
+/// The call that gives a key another name, and is its value.
+const RENAMING: &str = "coalesce";
+
 /// Names the computed columns of each SELECT that would have the name of a column before them. Returns whether there
 /// is any, after the planner has refused the query with this message.
 pub(crate) fn make_different(message: &str, query: &mut ast::Query) -> bool {
@@ -65,7 +68,7 @@ pub(crate) fn make_keys_different(query: &mut ast::Query) -> bool {
     change_query(query, &mut |node, _| {
         let NodeMut::Query(query) = node else { return };
         while let Some(key) = later_key(&query.body) {
-            let other = call("coalesce", vec![key.clone()]);
+            let other = call(RENAMING, vec![key.clone()]);
             // The expressions of the query itself stand within one query.
             change_query(query, &mut |node, depth| match node {
                 NodeMut::Expr(part) if depth == 1 && *part == key => *part = other.clone(),
@@ -77,7 +80,8 @@ pub(crate) fn make_keys_different(query: &mut ast::Query) -> bool {
     is_changed
 }
 
-/// A computed key that has the name of another one.
+/// A computed key that has the name of another one. What is equal to an earlier key is that key, and one that was put
+/// into a call has got its name: so each key is found once at most.
 fn later_key(body: &ast::SetExpr) -> Option<ast::Expr> {
     let select = match body {
         ast::SetExpr::Select(select) => select,
@@ -102,7 +106,16 @@ fn later_key(body: &ast::SetExpr) -> Option<ast::Expr> {
     let keys: Vec<&ast::Expr> = keys.iter().map(|key| meant(key).unwrap_or(key)).collect();
     let name = |key: &ast::Expr| natural(key).to_lowercase();
     let mut known: HashSet<String> = keys.iter().filter(|key| is_column(key)).map(|key| name(key)).collect();
-    keys.into_iter().find(|key| !is_column(key) && !known.insert(name(key))).cloned()
+    let is_first = |place: usize| !keys[..place].contains(&keys[place]);
+    let mut places = (0..keys.len()).filter(|place| !is_column(keys[*place]) && is_first(*place));
+    places.find(|place| !known.insert(name(keys[*place])) && !is_renamed(keys[*place])).map(|place| keys[place].clone())
+}
+
+/// Whether a key stands in the call that gives it another name.
+fn is_renamed(key: &ast::Expr) -> bool {
+    let ast::Expr::Function(function) = key else { return false };
+    let ast::FunctionArguments::List(list) = &function.args else { return false };
+    list.args.len() == 1 && function.name.to_string().eq_ignore_ascii_case(RENAMING)
 }
 
 /// The name of a column that the query names itself.

@@ -33,7 +33,6 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use rivulet_dataflow::LogPosition;
 use tokio::sync::Notify;
-use tokio::sync::futures::Notified;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::codec::{self, Qos};
@@ -404,7 +403,7 @@ impl DedupWindow {
         })
     }
 
-    /// Hands acknowledgements to `send` as the log becomes durable, until nothing waits.
+    /// Hands acknowledgements to `send` as the log becomes durable, for as long as it is polled.
     pub(super) async fn serve(&self, log: &dyn MessageLog, mut send: impl FnMut(&mut Vec<u8>)) {
         let mut bytes = Vec::new();
         loop {
@@ -416,16 +415,18 @@ impl DedupWindow {
                 send(&mut bytes);
                 bytes.clear();
             }
-            if !is_waiting {
-                return;
+            match is_waiting {
+                true => committed.await,
+                false => self.filled.notified().await,
             }
-            committed.await;
         }
     }
 
-    /// Completes when something has begun to wait since [`DedupWindow::serve`] has ended.
-    pub(super) fn filled(&self) -> Notified<'_> {
-        self.filled.notified()
+    /// Completes when something waits.
+    pub(super) async fn is_filled(&self) {
+        if self.state.lock().waiting.is_empty() {
+            self.filled.notified().await;
+        }
     }
 }
 

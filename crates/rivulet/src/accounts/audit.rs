@@ -4,7 +4,7 @@
 //! which there is no room, because the disk is full or too slow, are counted, and the log of the server tells it. Texts
 //! of clients are cut, so that the queue takes a bounded amount of memory.
 //!
-//! Nobody pushes out the evidence about others. What was refused, failed or only looked at, and comes again in the same
+//! Nobody pushes out the last evidence about others: each folder keeps its equal share. What was refused, failed or only looked at, and comes again in the same
 //! words, is counted for a minute; each change has a line. When the files take more than they may, the folder that takes the
 //! most loses its oldest file.
 
@@ -51,9 +51,11 @@ const QUEUE_ADMITS: usize = QUEUE_MAX - 1_024;
 /// How long repeats are counted until a line tells of them.
 const COUNTED_FOR: Duration = Duration::from_secs(60);
 
-/// The most entries of which repeats are counted. Others are written each time; of refused logins the address is left
-/// out then.
+/// The most entries of which repeats are counted. Others are written each time.
 const COUNTED_MAX: usize = 1_024;
+
+/// The most refused logins of which repeats are counted, in places of their own. Of others the address is left out.
+const LOGINS_COUNTED_MAX: usize = 1_024;
 
 /// The most files that are open.
 const OPEN_MAX: usize = 64;
@@ -79,7 +81,7 @@ pub(crate) struct AuditLog {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The folder of an entry below that of the audit, and its line.
+/// The folder of an entry below that of the audit, and its line. Without a line the folder gets another name.
 type Line = (String, Vec<u8>);
 
 #[derive(Default)]
@@ -98,6 +100,8 @@ struct Repeats {
     /// When the first of them came.
     since: Option<Instant>,
     counts: HashMap<(String, String), usize>,
+    /// How many of these are refused logins.
+    logins: usize,
 }
 
 impl Repeats {
@@ -112,11 +116,16 @@ impl Repeats {
     /// Has repeats of an entry counted that has its line now.
     fn put(&mut self, key: (String, String)) {
         self.since.get_or_insert_with(Instant::now);
+        self.logins += usize::from(key.0 == LOGINS);
         self.counts.insert(key, 0);
     }
 
-    fn is_full(&self) -> bool {
-        self.counts.len() >= COUNTED_MAX
+    /// Whether there is no place for another entry of this folder.
+    fn is_full(&self, folder: &str) -> bool {
+        match folder {
+            LOGINS => self.logins >= LOGINS_COUNTED_MAX,
+            _ => self.counts.len() - self.logins >= COUNTED_MAX,
+        }
     }
 
     /// The lines about what came again, once its minute is over or at the end.
@@ -124,7 +133,7 @@ impl Repeats {
         if !at_end && self.since.is_none_or(|since| since.elapsed() < COUNTED_FOR) {
             return Vec::new();
         }
-        self.since = None;
+        (self.since, self.logins) = (None, 0);
         let again = self.counts.drain().filter(|(_, count)| *count > 0);
         again.map(|((folder, fields), count)| (folder, dated(&fields, &format!(",\"repeats\":{count}")))).collect()
     }
@@ -142,6 +151,22 @@ impl AuditLog {
         let thread = std::thread::Builder::new().name("rivulet-audit".into()).spawn(move || writer.run(&entries))?;
         let (queue, thread) = (Mutex::new(Some(queue)), Mutex::new(Some(thread)));
         Ok(Arc::new(Self { config: config.clone(), queue, state, thread }))
+    }
+
+    /// Has a line written. Returns whether there was room for it; otherwise it is lost.
+    fn queue(&self, line: Line) -> bool {
+        let queue = self.queue.lock();
+        self.state.queued.fetch_add(1, Ordering::Relaxed);
+        let is_queued = queue.as_ref().is_some_and(|queue| queue.try_send(line).is_ok());
+        if !is_queued {
+            self.state.queued.fetch_sub(1, Ordering::Relaxed);
+            if self.state.lost.fetch_add(1, Ordering::Relaxed) == 0 {
+                tracing::error!(
+                    "entries of the audit are lost, because its files are not written as fast as they come"
+                );
+            }
+        }
+        is_queued
     }
 
     /// Writes what waits, and ends.
@@ -168,23 +193,16 @@ impl Auditor for AuditLog {
             return;
         }
         // Strangers may have any number of addresses.
-        if let (None, true, Some(Origin { address: Some(_), .. })) = (entry.caller, repeats.is_full(), entry.origin) {
+        if let (None, true, Some(Origin { address: Some(_), .. })) =
+            (entry.caller, repeats.is_full(&key.0), entry.origin)
+        {
             drop(repeats);
             let origin = entry.origin.map(|origin| Origin { address: None, ..origin });
             return self.note(&AuditEntry { origin, ..*entry });
         }
-        let line = (key.0.clone(), dated(&key.1, ""));
-        let queue = self.queue.lock();
-        self.state.queued.fetch_add(1, Ordering::Relaxed);
-        let is_queued = queue.as_ref().is_some_and(|queue| queue.try_send(line).is_ok());
-        if !is_queued {
-            self.state.queued.fetch_sub(1, Ordering::Relaxed);
-        }
-        if is_queued && is_counted && (entry.caller.is_none() || !repeats.is_full()) {
+        let is_queued = self.queue((key.0.clone(), dated(&key.1, "")));
+        if is_queued && is_counted && (entry.caller.is_none() || !repeats.is_full(&key.0)) {
             repeats.put(key);
-        }
-        if !is_queued && self.state.lost.fetch_add(1, Ordering::Relaxed) == 0 {
-            tracing::error!("entries of the audit are lost, because its files are not written as fast as they come");
         }
     }
 
@@ -201,6 +219,10 @@ impl Auditor for AuditLog {
             refused: Some(refused),
             failed: None,
         });
+    }
+
+    fn set_aside(&self, tenant: &Tenant) {
+        self.queue((folder_of(Some(tenant)), Vec::new()));
     }
 
     fn admits_changes(&self) -> Result<(), ServiceError> {
@@ -272,7 +294,7 @@ fn folders(folder: &Path) -> io::Result<Vec<PathBuf>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => return Err(error),
     };
-    let of_tenants = tenants.into_iter().map(|tenant| tenant.path());
+    let of_tenants = tenants.into_iter().map(|tenant| tenant.path()).filter(|path| path.is_dir());
     Ok([folder.to_owned(), folder.join(LOGINS)].into_iter().chain(of_tenants).collect())
 }
 
@@ -472,16 +494,19 @@ impl Writer {
             None => folders.insert(Folders::of(&config.folder)?),
         };
         let path = config.folder.join(folder);
+        if line.is_empty() {
+            return folders.set_aside(&path, folder);
+        }
         let len = line.len() as u64;
         let all_max = config.file_bytes_max.saturating_mul(config.files_max as u64);
-        *folders.bytes.entry(folder.clone()).or_default() += len;
+        folders.bytes.entry(folder.clone()).or_default();
         // Half of a share, so that a folder that loses a file keeps another.
         let file_max = config.file_bytes_max.min(all_max / folders.bytes.len() as u64 / 2);
         if folders.open.get(folder).is_some_and(|(_, bytes)| *bytes > 0 && bytes + len > file_max) {
             folders.open.remove(folder);
             end_file(&path)?;
         }
-        folders.make_room(&config.folder, all_max)?;
+        folders.make_room(&config.folder, all_max.saturating_sub(len))?;
         if !folders.open.contains_key(folder) {
             if folders.open.len() >= OPEN_MAX {
                 folders.open.clear();
@@ -497,6 +522,7 @@ impl Writer {
         // A line that is written in part is taken back, so that every line is whole.
         file.write_all(line).inspect_err(|_| drop(file.set_len(before)))?;
         *bytes += len;
+        *folders.bytes.entry(folder.clone()).or_default() += len;
         Ok(())
     }
 }
@@ -517,24 +543,45 @@ impl Folders {
         Ok(found)
     }
 
+    /// Gives a folder a name that no tenant's folder has.
+    fn set_aside(&mut self, path: &Path, folder: &str) -> io::Result<()> {
+        self.open.remove(folder);
+        let Some(bytes) = self.bytes.remove(folder) else { return Ok(()) };
+        let aside = |number: u32| format!("{folder}~{number}");
+        let free = (1..).map(aside).find(|name| !path.with_file_name(file_name(name)).exists());
+        let free = free.expect("some name is free");
+        std::fs::rename(path, path.with_file_name(file_name(&free)))?;
+        self.bytes.insert(free, bytes);
+        Ok(())
+    }
+
     /// Removes the oldest file of the folder that has the most bytes, until no more than those are left.
     fn make_room(&mut self, folder: &Path, bytes_max: u64) -> io::Result<()> {
         while self.bytes.values().sum::<u64>() > bytes_max {
             let Some((name, bytes)) = self.bytes.iter_mut().max_by_key(|(_, bytes)| **bytes) else { break };
             let path = folder.join(name);
             let mut files = earlier_files(&path)?;
-            if files.is_empty() {
+            if files.is_empty() && path.join(FILE_NAME).exists() {
                 self.open.remove(name);
                 end_file(&path)?;
                 files = earlier_files(&path)?;
             }
-            let Some(oldest) = files.first() else { break };
+            // Somebody has removed them.
+            let Some(oldest) = files.first() else {
+                *bytes = 0;
+                continue;
+            };
             let removed = std::fs::metadata(oldest)?.len();
             std::fs::remove_file(oldest)?;
             *bytes = bytes.saturating_sub(removed);
         }
         Ok(())
     }
+}
+
+/// The last part of the name of a folder.
+fn file_name(folder: &str) -> &str {
+    folder.rsplit('/').next().unwrap_or(folder)
 }
 
 /// Gives the present file of a folder a name of its own.
@@ -660,6 +707,14 @@ mod tests {
         let found = Folders::of(&config.folder).unwrap();
         assert!(found.bytes.values().sum::<u64>() <= 6_000, "{:?}", found.bytes);
         assert_eq!(log.last(Some(&Tenant::new("t19")), 9).unwrap().len(), 1);
+        // The next tenant of a name gets nothing of the one before. The operator still does.
+        let log = AuditLog::start(&config).unwrap();
+        log.set_aside(&Tenant::new("t19"));
+        log.note(&entry(&Caller::new("t19", "next")));
+        log.close();
+        let of_next = log.last(Some(&Tenant::new("t19")), 9).unwrap();
+        assert_eq!(of_next.iter().map(|line| line["user"].clone()).collect::<Vec<_>>(), ["next"]);
+        assert!(log.last(None, 1_000).unwrap().iter().any(|line| line["tenant"] == "t19" && line["user"] == "eve"));
     }
 
     #[test]
@@ -729,8 +784,8 @@ mod tests {
         };
         assert_eq!(repeats(json!("0.0.0.7")), [None, Some(999)]);
         assert_eq!(repeats(json!("0.0.0.8")), [None]);
-        let others = 5_000 - (COUNTED_MAX as u64 - 2);
+        let others = 5_000 - (LOGINS_COUNTED_MAX as u64 - 2);
         assert_eq!(repeats(Value::Null), [None, Some(others - 1)]);
-        assert_eq!(lines.len(), COUNTED_MAX + 3);
+        assert_eq!(lines.len(), LOGINS_COUNTED_MAX + 3);
     }
 }

@@ -81,7 +81,9 @@ impl Authorizer for Accounts {
 
     fn end_login(&self, caller: &Caller) -> Result<(), ServiceError> {
         let Some(LoginProof::Token(id)) = caller.login().map(|login| &login.token.proof) else { return Ok(()) };
-        let (user, id) = (caller.tenant().named(caller.name()), token::id_text(*id));
+        // The caller may be an operator in the place of a tenant.
+        let Some(user) = self.known.read().tokens.get(id).map(|token| token.user.clone()) else { return Ok(()) };
+        let id = token::id_text(*id);
         self.change(&user, |record| {
             let tokens = record.iter_mut().map(|record| &mut record.tokens);
             tokens.for_each(|tokens| tokens.retain(|token| !(token.by_password && token.id == id)));

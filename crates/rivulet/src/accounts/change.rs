@@ -120,7 +120,8 @@ impl Accounts {
 
     /// Whether a user or token is among those that a caller knows of: those of its tenant, or all.
     fn sees(caller: &Caller, tenant: &Tenant) -> bool {
-        tenant == caller.tenant() || caller.login().is_none_or(|login| login.rights.has_server())
+        let sees_all = || caller.login().is_none_or(|login| login.rights.has_server());
+        tenant == caller.tenant() || (!caller.is_operator_in_tenant() && sees_all())
     }
 
     /// What is told of one user, or of all that the caller knows of.
@@ -411,11 +412,14 @@ fn grant_of(tenant: &Tenant, rights: &GrantedRights) -> Result<Option<GrantRecor
         }
     }
     if actions.is_empty() {
-        return refused("a right allows something".into(), "name one or more of read, change, subscribe and publish");
+        return refused("the grant allows nothing".into(), "name one or more of read, change, subscribe and publish");
     }
     if of == ResourceKind::Server {
         if pattern.is_some() {
-            return refused("the server has no name".into(), "write ON SERVER TO, without a pattern");
+            return refused(
+                "a right over the server has no pattern".into(),
+                "leave the pattern out: GRANT read ON SERVER TO alice",
+            );
         }
         if !tenant.is_default() && actions.iter().any(|action| action == "administer") {
             return refused(

@@ -143,7 +143,7 @@ mod tests {
     }
 
     /// What versions have written, one for each change of the form. Lines are added and never changed.
-    const SAVED_LIMITS: [&str; 3] = [
+    const SAVED_LIMITS: [&str; 4] = [
         "{}",
         r#"{"applications":10,"big_queries":0,"bytes_out_per_second":9,"bytes_per_second":8,"events_per_second":5000,
             "log_bytes":1048576,"queries":1000,"requests_per_second":7,"state_bytes":1073741824,"streams":50,
@@ -151,13 +151,17 @@ mod tests {
         r#"{"applications":10,"big_queries":0,"bytes_out_per_second":9,"bytes_per_second":8,"events_per_second":5000,
             "log_bytes":1048576,"queries":1000,"requests_per_second":7,"state_bytes":1073741824,"streams":50,
             "weight":200,"workers":4}"#,
+        r#"{"applications":10,"big_queries":0,"bytes_out_per_second":9,"bytes_per_second":8,"events_per_second":5000,
+            "file_bytes":4096,"log_bytes":1048576,"queries":1000,"requests_per_second":7,"state_bytes":1073741824,
+            "streams":50,"weight":200,"workers":4}"#,
     ];
 
     #[test]
     fn limits_that_every_version_saved_are_read_limits() {
-        let [none, before, all] = SAVED_LIMITS.map(|text| read_limits(text).expect(text));
+        let [none, before, weighted, all] = SAVED_LIMITS.map(|text| read_limits(text).expect(text));
         assert!(none.is_empty() && limits_text(&none).is_none());
         assert_eq!((before.get(Limit::Workers), before.get(Limit::Weight)), (Some(4), None));
+        assert_eq!((weighted.get(Limit::Weight), weighted.get(Limit::FileBytes)), (Some(200), None));
         assert!(Limit::ALL.iter().all(|limit| all.get(*limit).is_some()));
         assert_eq!((all.get(Limit::Queries), all.get(Limit::BigQueries)), (Some(1000), Some(0)));
         assert_eq!(read_limits(&limits_text(&all).expect("text")).expect("limits"), all);

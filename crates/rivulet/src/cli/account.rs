@@ -347,6 +347,10 @@ fn carry_out(global: Global, place: &Where, statement: &AccountStatement) -> Res
             let is_there = Catalog::is_there(folder);
             let makes_one =
                 matches!(statement, AccountStatement::CreateUser { .. } | AccountStatement::CreateTenant { .. });
+            if place.connection.token.is_in_tenant() {
+                return Err(CliError::new("--as-tenant and RIVULET_AS_TENANT are for a running server")
+                    .with_hint("say the tenant of a user with --tenant"));
+            }
             if matches!(statement, AccountStatement::DropTenant { cascade: true, .. }) {
                 return Err(CliError::new("only a running server drops what a tenant has")
                     .with_hint("leave out --data-dir to ask the server, or leave out --cascade"));

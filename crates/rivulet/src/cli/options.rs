@@ -62,6 +62,11 @@ pub(super) struct TokenSource {
 }
 
 impl TokenSource {
+    /// Whether an operator asks in the place of a tenant.
+    pub(super) fn is_in_tenant(&self) -> bool {
+        self.as_tenant.as_deref().is_some_and(|tenant| !tenant.is_empty())
+    }
+
     /// A client of a server, with the token.
     ///
     /// # Errors

@@ -254,8 +254,9 @@ impl Service for Engine {
         };
         if let AccountStatement::DropTenant { name, cascade, .. } = statement {
             let tenant = Tenant::new(&name.text);
-            if *cascade && self.access.has_tenant(&name.text) {
-                self.drop_all_of(permit, name).map_err(|error| error.at_place(name.position.into()))?;
+            if *cascade && !tenant.is_default() && self.access.has_tenant(&name.text) {
+                let dropped = self.permitted.check_has_no_files(&tenant).and_then(|()| self.drop_all_of(permit, name));
+                dropped.map_err(|error| error.at_place(name.position.into()))?;
             }
             let cleared = self.refuse_to_drop(&tenant).and_then(|()| match accounts.can_drop(name)? {
                 true => self.clear(&tenant),
@@ -264,6 +265,9 @@ impl Service for Engine {
             cleared.map_err(|error| error.at_place(name.position.into()))?;
         }
         let mut answer = accounts.run(permit.caller(), statement)?;
+        if let (AccountStatement::DropTenant { name, .. }, Some(auditor)) = (statement, self.access.auditor()) {
+            auditor.set_aside(&Tenant::new(&name.text));
+        }
         if let AccountAnswer::Tenants(tenants) = &mut answer {
             let of_tables = self.tables.memory_bytes(|_| true);
             self.add_used(tenants, &state_bytes(&self.applications, &self.big_queries, of_tables, |_| true));
@@ -354,16 +358,18 @@ impl Engine {
         Err(ServiceError::new(ErrorKind::Conflict, message).with_hint(hint))
     }
 
-    /// Drops the users of a tenant, and all that it has. Where something cannot be dropped, the rest is gone.
+    /// Drops the users of a tenant, and all that it has, each recorded. Where something cannot be dropped, the rest is
+    /// gone.
     fn drop_all_of(&self, permit: &Permit, name: &Name) -> Result<(), ServiceError> {
-        let tenant = Tenant::new(&name.text);
-        let Some(accounts) = self.accounts.as_ref().filter(|_| !tenant.is_default()) else { return Ok(()) };
+        let (tenant, service): (_, &dyn Service) = (Tenant::new(&name.text), self);
+        let Some(accounts) = &self.accounts else { return Ok(()) };
         // Nobody creates anything more.
+        let operator = service.session(permit.caller().clone());
         for user in accounts.users_of(&tenant) {
             let user = UserName { tenant: Some(name.clone()), name: Name { text: user, ..name.clone() } };
-            accounts.run(permit.caller(), &AccountStatement::DropUser { user, if_exists: true })?;
+            operator.account(&AccountStatement::DropUser { user, if_exists: true })?;
         }
-        let own = permit.over_tenant(&tenant);
+        let own = service.session(permit.caller().in_tenant(&tenant));
         let mut left = usize::MAX;
         loop {
             let all = self.all_of(&tenant);
@@ -374,7 +380,7 @@ impl Engine {
             for (kind, name) in &all {
                 let cascade = if *kind == "application" { " CASCADE" } else { "" };
                 let statement = format!("DROP {kind} {}{cascade}", rivulet_sql::name_in_sql(name));
-                if let Some(Err(error)) = self.execute_script(&own, &statement).pop() {
+                if let Some(Err(error)) = own.execute(&statement).pop() {
                     refused = Some(error);
                 }
             }

@@ -236,7 +236,7 @@ impl Permitted {
         }
         let kept: Vec<_> = std::iter::once(data_dir).chain(&files.kept).cloned().collect();
         let room =
-            TenantRoom { quota: self.quota(tenant), folder: folder.clone(), free_bytes_min: files.free_bytes_min };
+            TenantRoom { quota: self.quota(tenant), data_dir: data_dir.clone(), free_bytes_min: files.free_bytes_min };
         Files::below(&allowed, &kept, &folder, Some(Arc::new(room))).map_err(|error| {
             ServiceError::new(ErrorKind::Unavailable, format!("a folder of files.allow cannot be used: {error}"))
         })
@@ -247,15 +247,15 @@ impl Permitted {
 #[derive(Debug)]
 struct TenantRoom {
     quota: Arc<Quota>,
-    /// A folder on the disk of the data folder.
-    folder: PathBuf,
+    data_dir: PathBuf,
     free_bytes_min: u64,
 }
 
 impl Room for TenantRoom {
     fn take(&self, bytes: u64) -> io::Result<()> {
         let refused = |text: String| Err(io::Error::new(io::ErrorKind::QuotaExceeded, text));
-        if let Some(free) = free_bytes(&self.folder).filter(|free| *free < self.free_bytes_min.saturating_add(bytes)) {
+        if let Some(free) = free_bytes(&self.data_dir).filter(|free| *free < self.free_bytes_min.saturating_add(bytes))
+        {
             return refused(format!(
                 "the disk of the data folder has {free} bytes left, and files.free_bytes_min keeps {} for the server\n\
                  hint: make room on that disk",

@@ -47,6 +47,7 @@ impl Engine {
         let tables = self.tables.clone();
         let event_log = self.event_log.clone();
         let permitted = self.permitted.clone();
+        permitted.measure_files();
         self.threads.start("rivulet-files", FILES_PERIOD, move || permitted.measure_files())?;
         self.threads.start("rivulet-quotas", LOOK_PERIOD, move || {
             quotas.look(event_log.forgotten());

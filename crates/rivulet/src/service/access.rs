@@ -47,11 +47,6 @@ impl Permit {
         Self(Caller::local_operator())
     }
 
-    /// The same for all that a tenant has, which its operator was permitted to drop.
-    pub(crate) fn over_tenant(&self, tenant: &Tenant) -> Self {
-        Self(self.0.in_tenant(tenant))
-    }
-
     pub(crate) fn caller(&self) -> &Caller {
         &self.0
     }
@@ -377,6 +372,9 @@ impl Access {
         if !(caller.tenant().is_default() && self.may_everything(caller)) {
             let message = format!("'{caller}' may not ask in the place of the tenant '{tenant}'");
             let hint = "that is for operators of the server; leave out --as-tenant, the header rivulet-tenant";
+            self.requests_refused.fetch_add(1, Ordering::Relaxed);
+            let resource = Resource { kind: ResourceKind::Tenant, name: Some(tenant) };
+            self.note_refused(caller, Action::Read, resource, &message);
             return Err(ServiceError::new(ErrorKind::Forbidden, message).with_hint(hint));
         }
         match self.has_tenant(tenant) {

@@ -39,6 +39,11 @@ pub trait Auditor: Send + Sync + 'static {
     /// they must not take the place of other entries.
     fn note_anonymous(&self, origin: Option<Origin>, refused: &'static str);
 
+    /// Keeps what is recorded of a tenant that was dropped from the next one of its name.
+    fn set_aside(&self, tenant: &Tenant) {
+        let _ = tenant;
+    }
+
     /// Whether changes may be made now.
     ///
     /// # Errors

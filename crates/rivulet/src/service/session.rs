@@ -179,14 +179,19 @@ impl Session<'_> {
         let answers: Vec<Result<A, ServiceError>> =
             permits.into_iter().map(|permit| permit.and_then(|_| answers.next().unwrap_or_else(unanswered))).collect();
         // Of many that went the same way, the first stands for all.
-        for (is_allowed, is_done) in [(true, true), (true, false), (false, false)] {
-            let all = || requests.iter().zip(&answers).zip(&are_allowed);
-            let mut same = all().filter(|((_, answer), allowed)| (**allowed, answer.is_ok()) == (is_allowed, is_done));
-            let Some(((request, answer), _)) = same.next() else { continue };
-            let (what, count, error) = ((Change, Query, name_of(request)), 1 + same.count(), answer.as_ref().err());
-            match is_allowed {
-                true => self.note(what, count, None, None, error.map(|error| error.kind)),
-                false => self.note(what, count, None, error, None),
+        let way = |place: usize| (are_allowed[place], answers[place].as_ref().err().map(|error| error.kind));
+        let mut ways = Vec::new();
+        for (place, request) in requests.iter().enumerate() {
+            let own = way(place);
+            if ways.contains(&own) {
+                continue;
+            }
+            ways.push(own);
+            let count = (place..requests.len()).filter(|other| way(*other) == own).count();
+            let what = (Change, Query, name_of(request));
+            match own {
+                (true, failed) => self.note(what, count, None, None, failed),
+                (false, _) => self.note(what, count, None, answers[place].as_ref().err(), None),
             }
         }
         answers
@@ -261,12 +266,14 @@ impl Session<'_> {
 
     /// Fails unless the caller may read what the server does for all tenants.
     pub fn check_sees_server(&self) -> Result<(), ServiceError> {
-        match self.permit(Read, Server, None)?.tenant().is_default() {
-            true => Ok(()),
-            false => {
-                Err(ServiceError::new(ErrorKind::Forbidden, "what is of all tenants is for operators of the server"))
-            }
+        let what = (Read, Server, None);
+        if self.require(what, None)?.tenant().is_default() {
+            self.note_done(what, None, None);
+            return Ok(());
         }
+        let error = ServiceError::new(ErrorKind::Forbidden, "what is of all tenants is for operators of the server");
+        self.note(what, 1, None, Some(&error), None);
+        Err(error)
     }
 
     /// Whether the caller may be told the [`Service::problems`], which name what the default tenant has. A `false` does
@@ -357,7 +364,11 @@ impl Session<'_> {
 
     /// Checks that the caller may do something, and has a refusal recorded.
     fn require(&self, what: What<'_>, statement: Option<&str>) -> Result<&Permit, ServiceError> {
-        self.check(what.0, what.1, what.2).inspect_err(|error| self.note(what, 1, statement, Some(error), None))
+        self.check(what.0, what.1, what.2).inspect_err(|error| match error.kind {
+            // There is the right to it, and no record can be written.
+            ErrorKind::Unavailable => self.note_done(what, statement, Some(error)),
+            _ => self.note(what, 1, statement, Some(error), None),
+        })
     }
 
     /// The same for a look that is for who administers what it shows. It is recorded as what it is.
@@ -428,13 +439,21 @@ impl Session<'_> {
     }
 
     fn check(&self, action: Action, kind: ResourceKind, name: Option<&str>) -> Result<&Permit, ServiceError> {
+        let permit = self.check_right(action, kind, name)?;
         if matches!(action, Change | Administer) {
             self.auditor.iter().try_for_each(|auditor| auditor.admits_changes())?;
         }
-        self.check_right(action, kind, name)
+        Ok(permit)
     }
 
     fn check_right(&self, action: Action, kind: ResourceKind, name: Option<&str>) -> Result<&Permit, ServiceError> {
+        // An operator in a tenant does there what the tenant's administrators do.
+        if self.permit.caller().is_operator_in_tenant() && action == Administer && matches!(kind, Server | Tenant) {
+            let message =
+                format!("in the place of the tenant '{}' nothing is changed of the server", self.permit.tenant());
+            let error = ServiceError::new(ErrorKind::Forbidden, message);
+            return Err(error.with_hint("leave out --as-tenant, the header rivulet-tenant"));
+        }
         let Some(access) = &self.access else { return Ok(&self.permit) };
         let is_application = kind == Application;
         // The authorizer knows names, and a request may name an application by its id.
@@ -533,10 +552,12 @@ impl Session<'_> {
             (Some(_), Some(select @ Statement::RunQuery(query))) if !read_by(select).is_empty() => {
                 self.permit_rows(select, &[])?;
                 // It reads files by their paths, as a declared source would.
-                match query.files().is_empty() {
-                    true => Ok(&self.permit),
-                    false => self.permit(Change, Source, None),
+                if !query.files().is_empty() {
+                    self.require((Change, Source, None), None)?;
                 }
+                let first = read_by(select).into_iter().next();
+                self.note_done((Subscribe, Source, first.as_ref().map(|name| name.text.as_str())), None, None);
+                Ok(&self.permit)
             }
             // One that reads nothing is run, too.
             _ => self.permit(Subscribe, Source, None),

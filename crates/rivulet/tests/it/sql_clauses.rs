@@ -153,6 +153,18 @@ fn a_limit_inside_of_a_query_keeps_its_first_rows() {
 }
 
 #[test]
+fn keys_are_casts_of_one_column_also_more_than_once() {
+    let keys = [
+        "CAST(v AS DOUBLE), CAST(v AS TEXT)",
+        "CAST(v AS DOUBLE), CAST(v AS TEXT), CAST(v AS TEXT)",
+        "CAST(v AS DOUBLE), CAST(v AS TEXT), upper(CAST(v AS TEXT)), upper(CAST(v AS TEXT))",
+    ];
+    let queries = keys.map(|keys| format!("SELECT count(*) AS n FROM a GROUP BY {keys} ORDER BY n"));
+    let cases: Vec<(&str, &[&str])> = queries.iter().map(|query| (query.as_str(), &["1", "1", "1", "2"][..])).collect();
+    check(&cases);
+}
+
+#[test]
 fn sets_of_keys_have_a_result_each() {
     check(&[
         (

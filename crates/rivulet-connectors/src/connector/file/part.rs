@@ -131,9 +131,9 @@ impl Part {
         Ok(Self::of(content, hidden, path, files))
     }
 
-    /// Takes room for what is about to be written to the disk.
-    fn take_room(&mut self) -> Result<(), SinkError> {
-        let bytes = self.bytes();
+    /// Takes room for what is about to be written to the disk, with so many more bytes.
+    fn take_room(&mut self, more: usize) -> Result<(), SinkError> {
+        let bytes = self.bytes() + more as u64;
         let more = bytes.saturating_sub(self.room);
         if more > 0 {
             self.files.take_room(more).map_err(|error| failed(&self.path, &error))?;
@@ -145,7 +145,7 @@ impl Part {
     /// Appends lines.
     pub(super) fn write_lines(&mut self, lines: &[u8]) -> Result<(), SinkError> {
         if matches!(&self.content, Content::Lines { buffer, .. } if buffer.len() + lines.len() > WRITE_BYTES) {
-            self.take_room()?;
+            self.take_room(lines.len())?;
         }
         let Content::Lines { file, buffer, bytes } = &mut self.content else {
             unreachable!("lines are written to files of lines")
@@ -165,7 +165,8 @@ impl Part {
 
     /// Appends rows.
     pub(super) fn write_rows(&mut self, rows: &RecordBatch) -> Result<(), SinkError> {
-        self.take_room()?;
+        // A row group is in memory until it is whole.
+        self.take_room(0)?;
         let Content::Parquet(writer) = &mut self.content else { unreachable!("rows are written to Parquet files") };
         writer.write(rows).map_err(|error| parquet_failed(&self.path, &error))
     }
@@ -182,7 +183,7 @@ impl Part {
         if self.waiting_since.is_none_or(|since| since.elapsed() < WRITE_AFTER) {
             return Ok(());
         }
-        self.take_room()?;
+        self.take_room(0)?;
         let Content::Lines { file, buffer, .. } = &mut self.content else { return Ok(()) };
         file.write_all(buffer).map_err(|error| failed(&self.path, &error))?;
         buffer.clear();
@@ -280,7 +281,7 @@ impl Part {
 
     /// Makes the file whole and durable, still under its hidden name; a file of lines as far as it is written.
     pub(super) fn sync(&mut self) -> Result<(), SinkError> {
-        self.take_room()?;
+        self.take_room(0)?;
         match &mut self.content {
             Content::Lines { file, buffer, .. } => {
                 let written = file.write_all(buffer).and_then(|()| file.sync_data());

@@ -463,11 +463,9 @@ async fn acknowledge(shared: &Shared, connection: &Connection) {
     let (Some(dedup_window), Some(log)) = (&connection.dedup_window, shared.router.log()) else {
         return std::future::pending().await;
     };
-    loop {
-        // Boxed: most of the time nothing waits.
-        Box::pin(dedup_window.serve(&**log, |bytes| connection.answers.acknowledge(bytes))).await;
-        dedup_window.filled().await;
-    }
+    // Boxed once something waits: most clients send nothing to the log.
+    dedup_window.is_filled().await;
+    Box::pin(dedup_window.serve(&**log, |bytes| connection.answers.acknowledge(bytes))).await;
 }
 
 /// Writes the content of the outbox, until it is closed or the connection is lost.

@@ -76,14 +76,11 @@ pub(super) async fn run(shared: &Shared, connection: Connection, outgoing: &mut 
 /// Acknowledges the messages that the log has on disk, for as long as it is polled.
 async fn acknowledge(shared: &Shared, dedup_window: Option<&DedupWindow>) -> End {
     if let (Some(dedup_window), Some(log)) = (dedup_window, shared.router.log()) {
-        let mut send = |bytes: &mut Vec<u8>| {
+        let send = |bytes: &mut Vec<u8>| {
             shared.acknowledgements.lock().append(bytes);
             shared.outbound.wake.notify_one();
         };
-        loop {
-            dedup_window.serve(&**log, &mut send).await;
-            dedup_window.filled().await;
-        }
+        dedup_window.serve(&**log, send).await;
     }
     std::future::pending().await
 }

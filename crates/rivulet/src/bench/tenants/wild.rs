@@ -146,12 +146,13 @@ impl Wild {
     /// Runs a big query over a generator that gives as much as is taken.
     fn compute(&mut self, number: u32, sink: &str, select: &str) -> Result<(), String> {
         let select = select.replace("bid", &format!("bid{number}"));
+        self.drops.push(format!(
+            "DROP QUERY IF EXISTS big{number}; DROP SINK IF EXISTS out{number}; DROP SOURCE IF EXISTS bid{number}"
+        ));
         self.sql(&format!(
             "CREATE SOURCE bid{number} FROM 'nexmark:bid' WITH (rate => 0); \
              CREATE SINK out{number} TO {sink}; CREATE QUERY big{number} AS {select} INTO out{number}"
-        ))?;
-        self.drops.push(format!("DROP QUERY big{number}; DROP SINK out{number}; DROP SOURCE bid{number}"));
-        Ok(())
+        ))
     }
 
     fn sql(&self, script: &str) -> Result<(), String> {
