@@ -623,6 +623,11 @@ fn what_is_wrong_is_said_where_it_stands() {
             "error at line 1, column 29: this kind of version is not supported yet",
         ),
         (
+            "SELECT a.price FROM bid AS a LEFT JOIN bid AS b ON b.auction = a.auction AND b.bidder IN (SELECT c.bidder \
+             FROM bid AS c WHERE c.price > a.price)",
+            "error at line 1, column 1: a subquery in ON that names columns of the other side is not supported yet",
+        ),
+        (
             "SELECT x FROM bid AS b MATCH_RECOGNIZE (MEASURES A.price AS x PATTERN (A) DEFINE A AS price > 3)",
             "error at line 1, column 24: MATCH_RECOGNIZE stands behind the name of a relation in FROM",
         ),

@@ -81,7 +81,17 @@ impl Builder {
         rows: &Schema,
     ) -> Result<Arc<dyn PhysicalExpr>, SqlError> {
         let position = super::error::place_of(expression).or(self.position);
-        let failed = |error: DataFusionError| SqlError::new(position, plain_message(&error));
+        let failed = |error: DataFusionError| match plain_message(&error) {
+            // The optimizer has moved a condition of ON to its side of the join, with a subquery that names the other.
+            message if message.starts_with("no field named ") => not_yet(
+                position,
+                "a subquery in ON that names columns of the other side",
+            )
+            .hint(
+                "write it in WHERE, or join what it leaves: LEFT JOIN (SELECT * FROM b WHERE b.k IN (SELECT ...)) AS b",
+            ),
+            message => SqlError::new(position, message),
+        };
         let is_subquery = |one: &Expr| {
             Ok(matches!(one, Expr::ScalarSubquery(_) | Expr::InSubquery(_) | Expr::Exists(_) | Expr::SetComparison(_)))
         };
