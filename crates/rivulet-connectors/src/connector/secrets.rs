@@ -1,7 +1,8 @@
 //! Secrets: values of options that statements name and do not contain.
 //!
 //! What must hold: a secret stands only for an option whose value is never shown. Its value is looked up when a source
-//! or sink is checked or opened, and with each connection of a link. So it is kept nowhere else.
+//! or sink is checked or opened, with each connection of a link, and with each request to an HTTP receiver. So it is kept
+//! nowhere else.
 
 use std::fmt;
 use std::sync::Arc;
@@ -34,6 +35,11 @@ impl Secrets {
     /// The present value of the secret with this name.
     pub fn get(&self, name: &str) -> Option<String> {
         self.0.as_ref().and_then(|find| find(name))
+    }
+
+    /// Whether the text of an option names a secret.
+    pub(super) fn is_named_by(text: &str) -> bool {
+        text.starts_with(MARK)
     }
 
     /// The present value of an option with this text; `None` if it names a secret that is gone.

@@ -18,7 +18,10 @@ impl Engine {
         Ok(said(match done {
             Ok(false) => format!("secret {name} created"),
             Ok(true) => {
-                format!("secret {name} replaced; sources and sinks take it when opened next, links when they connect")
+                format!(
+                    "secret {name} replaced; headers of HTTP take it with the next request, links when they connect, \
+                     other sources and sinks when opened next"
+                )
             }
             Err(error) if if_not_exists && error.kind == ErrorKind::AlreadyExists => {
                 format!("secret {name} exists, nothing was done")

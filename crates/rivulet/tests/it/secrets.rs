@@ -112,7 +112,7 @@ fn a_secret_is_sent_and_never_shown() {
 }
 
 #[test]
-fn another_value_is_taken_when_a_sink_is_opened_next_and_what_is_in_use_stays() {
+fn another_value_is_taken_with_the_next_request_and_what_is_in_use_stays() {
     let (folder, receiver) = (TempDir::new().unwrap(), Receiver::start());
     let engine = open(folder.path());
     let own = session(&engine, "default");
@@ -127,6 +127,10 @@ fn another_value_is_taken_when_a_sink_is_opened_next_and_what_is_in_use_stays() 
     let twice = run(&own, "CREATE SECRET hook_token AS 'two'").unwrap_err();
     assert_eq!(twice.kind, ErrorKind::AlreadyExists);
     assert!(run(&own, "CREATE OR REPLACE SECRET hook_token AS 'two'").unwrap().contains("opened next"));
+    publish(&engine);
+    wait("the second request", || receiver.count() == 2);
+    assert_eq!(authorizations(&receiver), ["one", "two"], "a header is that of the present value");
+    run(&own, "CREATE OR REPLACE SECRET hook_token AS 'three'").unwrap();
     let error = run(&own, "DROP SECRET hook_token").unwrap_err();
     assert!(error.kind == ErrorKind::Conflict && error.message.contains("application 'hooks'"), "{error}");
     engine.shutdown();
@@ -134,8 +138,8 @@ fn another_value_is_taken_when_a_sink_is_opened_next_and_what_is_in_use_stays() 
     drop(engine);
     let engine = open(folder.path());
     publish(&engine);
-    wait("the second request", || receiver.count() == 2);
-    assert_eq!(authorizations(&receiver), ["one", "two"]);
+    wait("the third request", || receiver.count() == 3);
+    assert_eq!(authorizations(&receiver), ["one", "two", "three"]);
     let own = session(&engine, "default");
     run(&own, "DROP APPLICATION hooks CASCADE").unwrap();
     run(&own, "DROP SECRET hook_token").unwrap();

@@ -18,7 +18,7 @@ use ureq::unversioned::transport::{DefaultConnector, NextTimeout};
 
 use super::address::host_of;
 use super::receivers::{Change, PAUSE_MAX, Receivers, Request, TOO_MUCH, Waiting};
-use crate::connector::Health;
+use crate::connector::{Health, Secrets};
 use crate::reach::{AllowedHosts, check_port};
 use crate::tls::Fault;
 
@@ -32,7 +32,9 @@ const HOW_TO_GO_ON: &str = "\nhint: when the receiver works, RESUME QUERY goes o
 /// The options of posting.
 #[derive(Clone, Debug)]
 pub(super) struct DeliveryOptions {
-    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    /// Each with the text of its option, if that names a secret.
+    pub(super) headers: Vec<(HeaderName, HeaderValue, Option<String>)>,
+    pub(super) secrets: Secrets,
     /// The beginning of the URLs that the headers are for, up to the host and port; `None` if each row names its host.
     pub(super) origin: Option<String>,
     pub(super) content_type: &'static str,
@@ -318,8 +320,16 @@ impl Shared {
             .header("idempotency-key", &request.idempotency_key);
         // A request that was saved for another host has none of the secrets in the headers.
         let headers = if self.options.is_for(&request.url) { &self.options.headers[..] } else { &[] };
-        for (name, value) in headers {
-            post = post.header(name, value);
+        for (name, value, secret) in headers {
+            // It may have another value by now.
+            let present = match secret {
+                None => Some(value.clone()),
+                Some(secret) => self.options.secrets.value_of(secret).and_then(|value| value.parse().ok()),
+            };
+            let Some(present) = present else {
+                return Attempt::Again(format!("the secret of headers.{name} is gone, or no value of a header"), None);
+            };
+            post = post.header(name, present);
         }
         let response = match post.send(&request.body[..]) {
             Ok(response) => response,

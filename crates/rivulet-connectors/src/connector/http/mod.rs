@@ -27,7 +27,7 @@ use super::given_format::format_of_pieces;
 use super::outgoing::only_appends;
 use super::{
     ConnectorDescription, ConnectorError, DirectionDescription, Guarantee, Messages, OptionDescription, OptionKind,
-    Options, SinkSpec, SourceSpec, certificates,
+    Options, Secrets, SinkSpec, SourceSpec, certificates,
 };
 use crate::http_server::{Hosts, is_host_list};
 use crate::reach::{KEY_OF_LISTENERS, check_port};
@@ -385,9 +385,21 @@ fn open_sink(spec: &SinkSpec, options: &Options, instance: Instance) -> Result<B
     let format = format_of_pieces(connector, spec.format.as_ref(), "bodies", &spec.host.files)?;
     let has_many_receivers = has_many_receivers(spec);
     let tls = certificates::client_tls(options, &spec.host.files)?;
+    let secret_of = |name: &HeaderName| {
+        let is_it = |option: &str| option.trim().to_ascii_lowercase().strip_prefix("headers.") == Some(name.as_str());
+        spec.options
+            .iter()
+            .find(|(option, text)| is_it(option) && Secrets::is_named_by(text))
+            .map(|(_, text)| text.clone())
+    };
+    let headers = headers_of(options)?.into_iter().map(|(name, value)| {
+        let secret = secret_of(&name);
+        (name, value, secret)
+    });
     let delivery = delivery::DeliveryOptions {
         tls: tls.for_requests().map_err(|error| certificates::unusable(options, &error))?,
-        headers: headers_of(options)?,
+        headers: headers.collect(),
+        secrets: spec.host.secrets.clone(),
         origin: origin_of(connector, &spec.address),
         content_type: sink::content_type(&format),
         timeout: options.duration("timeout").unwrap_or_default(),
