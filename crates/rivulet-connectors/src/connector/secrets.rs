@@ -1,8 +1,8 @@
 //! Secrets: values of options that statements name and do not contain.
 //!
 //! What must hold: a secret stands only for an option whose value is never shown. Its value is looked up when a source
-//! or sink is checked or opened, with each connection of a link, and with each request to an HTTP receiver. So it is kept
-//! nowhere else.
+//! or sink is checked or opened, with each connection of a link, and with each request to an HTTP receiver. So it is
+//! kept nowhere else.
 
 use std::fmt;
 use std::sync::Arc;

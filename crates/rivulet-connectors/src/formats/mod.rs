@@ -124,8 +124,8 @@ impl Format {
     /// The format called `name` (upper or lower case, `-` like `_`), with its options as pairs of key and value.
     ///
     /// `JSON` has the option `nested`, `true` or `false`: whether rows are written with objects in them.
-    /// `CSV` has the option `delimiter`, one character or `tab`, and `RAW` the option `encoding`. JSON, CSV and TEXT have
-    /// the options of [`Times`].
+    /// `CSV` has the option `delimiter`, one character or `tab`, and `RAW` the option `encoding`. JSON, CSV and TEXT
+    /// have the options of [`Times`].
     ///
     /// # Errors
     /// There is no such format or option, or the option cannot have this value.
