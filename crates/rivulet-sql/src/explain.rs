@@ -6,6 +6,7 @@ use std::fmt::Write;
 use arrow::datatypes::Schema;
 
 use crate::application::{Application, SourceInput, TableIndex};
+use crate::shown::shown_address;
 use crate::statement::FormatSpec;
 use crate::value::{column_type_name, format_us, type_name};
 
@@ -58,7 +59,9 @@ fn write(
     }
 
     for input in &application.inputs {
-        writeln!(out, "\ninput {} from {}, format {}", input.name, input.address, format_text(&input.format))?;
+        let address = input.address.to_string();
+        let format = format_text(&input.format);
+        writeln!(out, "\ninput {} from {}, format {format}", input.name, shown_address(&address))?;
         let rows: Vec<[String; 3]> =
             columns(&input.schema, |index, nullable| match (input.event_time == Some(index), nullable) {
                 (true, _) => "event time",
@@ -159,7 +162,7 @@ fn write(
     };
     for output in &application.outputs {
         let name = output.name.as_ref().map_or_else(String::new, |name| format!(" {name}"));
-        write!(out, "\noutput{name} to {}", output.address)?;
+        write!(out, "\noutput{name} to {}", shown_address(&output.address.to_string()))?;
         match output.format.name.is_empty() {
             true => writeln!(out)?,
             false => writeln!(out, ", format {}", format_text(&output.format))?,

@@ -6,6 +6,7 @@ use arrow::datatypes::Schema;
 use rivulet_dataflow::{EdgeKind, Fuse, NodeId, Work};
 
 use crate::plan::query::QueryPlan;
+use crate::shown::shown_address;
 use crate::value::{column_type_name, format_us};
 
 /// The query in words: sources, operators and edges, output.
@@ -20,7 +21,7 @@ fn write(plan: &QueryPlan, out: &mut String) -> std::fmt::Result {
     writeln!(out, "sources")?;
     for source in &plan.sources {
         let declaration = &source.declaration;
-        writeln!(out, "  {} from {}", declaration.name, declaration.address)?;
+        writeln!(out, "  {} from {}", declaration.name, shown_address(&declaration.address))?;
         let name = |column: &usize| declaration.schema.field(*column).name().as_str();
         let all = declaration.declared.fields().len();
         let asked: Vec<&str> = source.asked.iter().map(name).collect();
@@ -70,7 +71,7 @@ fn write(plan: &QueryPlan, out: &mut String) -> std::fmt::Result {
     }
 
     match &plan.output.sink {
-        Some(sink) => writeln!(out, "\noutput to {}, {}", sink.name, sink.address)?,
+        Some(sink) => writeln!(out, "\noutput to {}, {}", sink.name, shown_address(&sink.address))?,
         None => writeln!(out, "\noutput to the caller")?,
     }
     let names = |columns: &[usize]| {

@@ -201,7 +201,7 @@ impl Running {
 fn listed<'a>(addresses: impl Iterator<Item = &'a Address>) -> String {
     let text = |address: &Address| match address.connector.as_str() {
         DEFAULT_CONNECTOR => address.template.clone(),
-        _ => address.to_string(),
+        _ => rivulet_sql::shown_address(&address.to_string()).into_owned(),
     };
     addresses.map(text).collect::<Vec<_>>().join(", ")
 }

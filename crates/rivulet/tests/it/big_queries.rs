@@ -250,6 +250,27 @@ fn an_error_that_ends_a_query_is_shown_and_resuming_tries_again() {
 }
 
 #[test]
+fn values_in_the_address_of_a_receiver_are_not_shown() {
+    let folder = TempDir::new().expect("a folder");
+    let engine = open(folder.path());
+    said(&engine, "CREATE SOURCE numbers FROM 'sensors:' WITH (rate => 1)");
+    said(&engine, "CREATE SINK hook TO 'http://127.0.0.1:1/in?token=rose' FORMAT JSON");
+    said(&engine, "CREATE QUERY posts AS SELECT device FROM numbers INTO hook");
+    said(
+        &engine,
+        "CREATE APPLICATION copy (home TEXT) INPUT t (v BIGINT) FROM 'mqtt:in/{home}' FORMAT JSON
+         OUTPUT 'http://127.0.0.1:1/{home}?token=rose' FORMAT JSON AS SELECT v FROM t",
+    );
+    said(&engine, "CREATE QUERY small FROM APPLICATION copy WITH (home => 'a')");
+    for statement in
+        ["EXPLAIN QUERY posts", "DESCRIBE SINK hook", "EXPLAIN APPLICATION copy", "SHOW APPLICATIONS", "SHOW QUERIES"]
+    {
+        let shown = format!("{:?}", run(&engine, statement).expect(statement).rows);
+        assert!(!shown.contains("rose"), "{statement}: {shown}");
+    }
+}
+
+#[test]
 fn a_query_whose_source_is_not_there_at_the_start_is_tried_again() {
     let folder = TempDir::new().expect("a folder");
     let (input, away) = (folder.path().join("in.jsonl"), folder.path().join("away.jsonl"));

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 use rivulet_connectors::mqtt::Template;
 use rivulet_dataflow::{Cut, QueryId, Slot};
+use rivulet_sql::shown_address;
 use serde_json::Value;
 
 use super::nulls::compared_with;
@@ -62,7 +63,8 @@ fn read_bound(found: &[Found]) -> Vec<Bound> {
             let inputs = running.topics.inputs.iter().zip(&running.application.inputs);
             let inputs = inputs.map(|(topics, input)| topics.shown(input, topic(&topics.events)));
             bound.input_topic = inputs.collect::<Vec<_>>().join(", ");
-            let outputs = running.topics.outputs.iter().map(|output| output.text(table, slot));
+            let outputs =
+                running.topics.outputs.iter().map(|output| shown_address(&output.text(table, slot)).into_owned());
             bound.output_topic = outputs.collect::<Vec<_>>().join(", ");
             bound
         });
