@@ -47,6 +47,8 @@ fn regular(pattern: &str, escape: &str) -> Option<String> {
             _ if escape.chars().count() > 1 => return None,
             _ if escape.starts_with(sign) => literal(&mut regex, signs.next()?),
             // Within brackets `^`, `-` and the colons of [:digit:] are themselves, and everything within braces is.
+            // Two hyphens would be a difference of sets.
+            '-' if in_brackets && before == '-' => literal(&mut regex, sign),
             ']' | '^' | '-' | ':' if in_brackets => regex.push(sign),
             '[' if in_brackets && signs.as_str().starts_with(':') => regex.push(sign),
             '[' if !in_brackets => regex.push(sign),
@@ -79,6 +81,7 @@ mod tests {
         assert_eq!(of("a(b|c)%").as_deref(), Some("(?s)^(?:a(?:b|c).*)$"));
         assert_eq!(of("_.5{2,}[^a-c.[]+").as_deref(), Some("(?s)^(?:.\\.5{2,}[^a-c\\.\\[]+)$"));
         assert_eq!(of("\\%[[:digit:]x]*_").as_deref(), Some("(?s)^(?:\\%[[:digit:]x]*.)$"));
+        assert_eq!(of("[+--]").as_deref(), Some("(?s)^(?:[\\+-\\-])$"));
         assert_eq!(of("[a:]%").as_deref(), Some("(?s)^(?:[a:].*)$"));
         assert_eq!(regular("a!_\\", "!").as_deref(), Some("(?s)^(?:a\\_\\\\)$"));
         assert_eq!(of("(?i)a").as_deref(), Some("(?s)^(?:(?:?i)a)$"), "which is none");
