@@ -160,7 +160,9 @@ impl UnderWay {
         stuck: impl FnOnce(&Pending) -> Stuck,
     ) -> Option<usize> {
         if routing.route(message, &mut self.pending) == Push::Taken {
-            self.stall.iter_mut().for_each(|stall| stall.taken());
+            if let Some(stall) = &mut self.stall {
+                stall.taken();
+            }
             return Some(0);
         }
         let stuck = stuck(&self.pending);
@@ -182,6 +184,7 @@ impl UnderWay {
         self.stall().next_wait()
     }
 
+    #[cold]
     fn stall(&mut self) -> &mut Stall {
         self.stall.get_or_insert_with(|| Box::new(Stall::new(self.deadlock_after)))
     }
@@ -441,10 +444,7 @@ impl Messages<'_> {
         };
         let publish = &match properties.topic_alias {
             None => decoded,
-            Some(alias) => {
-                let aliases = self.aliases.get_or_insert_with(|| Box::new(Aliases::new(self.sender.topic_aliases_max)));
-                aliases.resolve(&decoded, alias)?
-            }
+            Some(alias) => resolve(&mut self.aliases, self.sender.topic_aliases_max, &decoded, alias)?,
         };
         let Publish { topic, payload, packet_id, qos, .. } = *publish;
         let mut verdict = match self.under_way.pending.is_empty() {
@@ -495,6 +495,17 @@ impl Messages<'_> {
         }
         Ok(true)
     }
+}
+
+/// As [`Aliases::resolve`], with aliases that are made when the peer sets the first.
+#[cold]
+fn resolve<'a>(
+    aliases: &'a mut Option<Box<Aliases>>,
+    max: u16,
+    publish: &Publish<'a>,
+    alias: u16,
+) -> Result<Publish<'a>, CodecError> {
+    aliases.get_or_insert_with(|| Box::new(Aliases::new(max))).resolve(publish, alias)
 }
 
 /// Looks a few packets ahead, so that the data of their topics is in the cache when they are processed.
