@@ -4,9 +4,9 @@
 //! which there is no room, because the disk is full or too slow, are counted, and the log of the server tells it. Texts
 //! of clients are cut, so that the queue takes a bounded amount of memory.
 //!
-//! Nobody pushes out the last evidence about others: each folder keeps its equal share. What was refused, failed or only looked at, and comes again in the same
-//! words, is counted for a minute; each change has a line. When the files take more than they may, the folder that takes the
-//! most loses its oldest file.
+//! Nobody pushes out the last evidence about others: each folder keeps its equal share. What was refused, failed or
+//! only looked at, and comes again in the same words, is counted for a minute; each change has a line. When the files
+//! take more than they may, the folder that takes the most loses its oldest file.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};

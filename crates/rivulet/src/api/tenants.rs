@@ -130,8 +130,8 @@ pub(super) async fn alter_tenant(
 
 /// Drop a tenant
 ///
-/// It must have no users, applications, queries, tables, sources, sinks and views any more, unless they are dropped with
-/// it.
+/// It must have no users, applications, queries, tables, sources, sinks and views any more, unless they are dropped
+/// with it.
 #[utoipa::path(
     delete, path = "/api/v1/tenants/{name}", tag = "accounts",
     params(("name" = String, Path, description = "Its name"), DropParameters),

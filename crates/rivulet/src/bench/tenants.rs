@@ -55,8 +55,8 @@ pub struct TenantOptions {
     /// files
     #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS", default_values_t = Kind::ALL)]
     pub wild: Vec<Kind>,
-    /// How often it does that at a time: its connections, or its big queries, of which one writes files. The limits have
-    /// to allow as many
+    /// How often it does that at a time: its connections, or its big queries, of which one writes files. The limits
+    /// have to allow as many
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub wild_width: u32,
     /// Limits of the wild tenant, as in CREATE TENANT wild WITH (...); empty for none

@@ -185,8 +185,8 @@ impl Drop for Delivery {
 }
 
 impl Shared {
-    /// Starts a thread if a request waits for one: for a connection, the thread waits. If it cannot be started and there
-    /// is no other, that is a failure like any other.
+    /// Starts a thread if a request waits for one: for a connection, the thread waits. If it cannot be started and
+    /// there is no other, that is a failure like any other.
     fn start_threads(self: &Arc<Self>, state: &mut State) {
         if !state.receivers.is_ready() || state.idle > 0 || state.threads >= state.receivers.on_their_way_max() {
             return;

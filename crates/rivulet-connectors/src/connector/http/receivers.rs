@@ -1,8 +1,8 @@
 //! Requests that wait for their receivers: a queue for each receiver, and the choice of the next one.
 //!
-//! A receiver is fast until an attempt fails or takes long. Slow receivers share half of the connections. A fast one may
-//! hang at any moment, and that shows only when its time is over. So a request that is late takes no place of others:
-//! there are more connections than requests that are not late. One host cannot have them all.
+//! A receiver is fast until an attempt fails or takes long. Slow receivers share half of the connections. A fast one
+//! may hang at any moment, and that shows only when its time is over. So a request that is late takes no place of
+//! others: there are more connections than requests that are not late. One host cannot have them all.
 //!
 //! What must hold: the requests of one receiver leave in their order. Waiting requests are bounded: for fast receivers
 //! the sinks ask whether there is room; of a slow one, if each row has its own receiver, the oldest requests are
@@ -212,8 +212,8 @@ impl Receivers {
         gone
     }
 
-    /// Takes the next request to post, whose receiver is not resting. The error is the time at which there may be one, if
-    /// that is known.
+    /// Takes the next request to post, whose receiver is not resting. The error is the time at which there may be one,
+    /// if that is known.
     pub(super) fn next(&mut self, now: Instant) -> Result<Waiting, Option<Instant>> {
         while let Some((until, _)) = self.resting.first().filter(|(until, _)| *until <= now) {
             let until = *until;
@@ -358,7 +358,8 @@ impl Receivers {
         requests.cloned().collect()
     }
 
-    /// Lists a receiver as having a request to post, if it has one and may get it. A fast one needs a place of its host.
+    /// Lists a receiver as having a request to post, if it has one and may get it. A fast one needs a place of its
+    /// host.
     fn list(&mut self, url: &Arc<str>) {
         let Some(receiver) = self.known.get_mut(url) else { return };
         let is_free = receiver.on_their_way.len() < self.of_one_max && receiver.rests_until.is_none();
