@@ -33,6 +33,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use rivulet_dataflow::LogPosition;
 use tokio::sync::Notify;
+use tokio::sync::futures::Notified;
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use super::codec::{self, Qos};
@@ -422,11 +423,14 @@ impl DedupWindow {
         }
     }
 
-    /// Completes when something waits.
-    pub(super) async fn is_filled(&self) {
-        if self.state.lock().waiting.is_empty() {
-            self.filled.notified().await;
-        }
+    /// Whether anything waits.
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.state.lock().waiting.is_empty()
+    }
+
+    /// Completes when something has begun to wait.
+    pub(super) fn filled(&self) -> Notified<'_> {
+        self.filled.notified()
     }
 }
 

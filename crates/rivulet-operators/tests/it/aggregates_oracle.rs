@@ -103,11 +103,22 @@ fn check(rows: &[Row], width: i64, slide: i64) -> Result<(), TestCaseError> {
         let inside: Vec<Row> =
             rows.iter().filter(|row| (window.start..window.end).contains(&row.time)).cloned().collect();
         for ((function, arguments, udaf, distinct), found) in pairs().iter().zip(&window.values) {
-            let expected = oracle(&inside, udaf, arguments, *distinct);
+            let expected = match *function == F::RegrR2 && is_flat(&inside) {
+                // DataFusion has null there; the standard and PostgreSQL have 1.
+                true => Value::Float(1.0_f64.to_bits()),
+                false => oracle(&inside, udaf, arguments, *distinct),
+            };
             prop_assert!(same(found, &expected), "{function}: {found:?} is not {expected:?} over {inside:?}");
         }
     }
     Ok(())
+}
+
+/// Whether all y are equal over different x.
+fn is_flat(rows: &[Row]) -> bool {
+    let pairs: Vec<(f64, i64)> = rows.iter().filter_map(|row| Some((row.v?, row.n?))).collect();
+    let Some((v, n)) = pairs.first() else { return false };
+    pairs.iter().all(|pair| pair.0 == *v) && pairs.iter().any(|pair| pair.1 != *n)
 }
 
 fn rows(values: &[Values]) -> Vec<Row> {

@@ -201,6 +201,17 @@ impl Accounts {
             // Looked at here, where no tenant can be dropped meanwhile: its users would be those of the next one of
             // that name.
             let known = self.known.read();
+            // It would be a user of the tenant that is not named, and perhaps an administrator of the server.
+            if let Some((tenant, user)) = name.name.split_once('.')
+                && known.has_tenant(&Tenant::new(tenant))
+            {
+                let message = format!("'{name}' would be a user of the tenant '{}'", name.tenant);
+                let hint = format!(
+                    "for the user {user} of the tenant {tenant} write `{user} --tenant {tenant}`, in SQL {tenant}.{user}, \
+                     in REST the field tenant"
+                );
+                return Err(at(ServiceError::invalid(message).with_hint(hint), &written.name));
+            }
             if !known.has_tenant(&name.tenant) {
                 return Err(at(no_tenant(&name.tenant), written.tenant.as_ref().unwrap_or(&written.name)));
             }
@@ -222,11 +233,16 @@ impl Accounts {
         if !is_new {
             return Ok(done(format!("user {name} exists, nothing was done")));
         }
+        let as_what = match is_admin {
+            true if name.tenant.is_default() => " as an administrator of the server".to_owned(),
+            true => format!(" as an administrator of the tenant {}", name.tenant),
+            false => String::new(),
+        };
         let note = match self.are_in_force() {
             true => "",
             false => "; nobody has to log in before an administrator of the server has a token or a password",
         };
-        Ok(done(format!("user {name} created{note}")))
+        Ok(done(format!("user {name} created{as_what}{note}")))
     }
 
     fn create_token(

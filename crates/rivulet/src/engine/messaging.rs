@@ -248,6 +248,13 @@ impl Messaging {
         Ok(())
     }
 
+    /// Ends the sessions of a tenant at the embedded broker.
+    pub(super) fn forget_sessions(&self, tenant: &str) {
+        if let Side::Broker(broker) = &*self.side {
+            broker.forget_sessions(tenant);
+        }
+    }
+
     /// Removes the retained messages of the embedded broker at and below a level of topics, on disk too.
     ///
     /// # Errors

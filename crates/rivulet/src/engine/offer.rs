@@ -252,11 +252,12 @@ impl Service for Engine {
             return Err(ServiceError::invalid("this server has no accounts of its own")
                 .with_hint("the program that runs it decides who gets in"));
         };
+        let mut files = None;
         if let AccountStatement::DropTenant { name, cascade, .. } = statement {
             let tenant = Tenant::new(&name.text);
             if *cascade && !tenant.is_default() && self.access.has_tenant(&name.text) {
-                let dropped = self.permitted.check_has_no_files(&tenant).and_then(|()| self.drop_all_of(permit, name));
-                dropped.map_err(|error| error.at_place(name.position.into()))?;
+                let dropped = self.drop_all_of(permit, name).and_then(|()| self.permitted.set_aside_files(&tenant));
+                files = dropped.map_err(|error| error.at_place(name.position.into()))?;
             }
             let cleared = self.refuse_to_drop(&tenant).and_then(|()| match accounts.can_drop(name)? {
                 true => self.clear(&tenant),
@@ -265,8 +266,13 @@ impl Service for Engine {
             cleared.map_err(|error| error.at_place(name.position.into()))?;
         }
         let mut answer = accounts.run(permit.caller(), statement)?;
-        if let (AccountStatement::DropTenant { name, .. }, Some(auditor)) = (statement, self.access.auditor()) {
-            auditor.set_aside(&Tenant::new(&name.text));
+        if let AccountStatement::DropTenant { name, .. } = statement {
+            let tenant = Tenant::new(&name.text);
+            self.permitted.forget(&tenant);
+            self.access.auditor().iter().for_each(|auditor| auditor.set_aside(&tenant));
+        }
+        if let (Some(files), AccountAnswer::Done(message)) = (files, &mut answer) {
+            message.push_str(&format!("; its files are in {} now", files.display()));
         }
         if let AccountAnswer::Tenants(tenants) = &mut answer {
             let of_tables = self.tables.memory_bytes(|_| true);
@@ -379,7 +385,7 @@ impl Engine {
             let mut refused = None;
             for (kind, name) in &all {
                 let cascade = if *kind == "application" { " CASCADE" } else { "" };
-                let statement = format!("DROP {kind} {}{cascade}", rivulet_sql::name_in_sql(name));
+                let statement = format!("DROP {} {}{cascade}", kind.to_uppercase(), rivulet_sql::name_in_sql(name));
                 if let Some(Err(error)) = own.execute(&statement).pop() {
                     refused = Some(error);
                 }
@@ -392,10 +398,11 @@ impl Engine {
         }
     }
 
-    /// Removes the retained messages of a tenant that is about to be dropped, which the next one of its name would get.
-    /// Fails if it has files, which are not for the server to delete.
+    /// Ends the sessions and removes the retained messages of a tenant that is about to be dropped, which the next one
+    /// of its name would get. Fails if it has files, which are not for the server to delete.
     fn clear(&self, tenant: &Tenant) -> Result<(), ServiceError> {
         self.permitted.check_has_no_files(tenant)?;
+        self.messaging.forget_sessions(tenant.as_str());
         self.messaging.forget_retained(tenant.as_str())
     }
 

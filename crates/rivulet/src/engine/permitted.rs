@@ -209,6 +209,29 @@ impl Permitted {
         }
     }
 
+    /// Gives the folder of a tenant in the data folder a name that no tenant's folder has, if it has files. Returns
+    /// that folder.
+    pub(super) fn set_aside_files(&self, tenant: &Tenant) -> Result<Option<PathBuf>, ServiceError> {
+        let folder = self.exchange_folder(tenant);
+        let Some(own) = folder.parent().filter(|_| !tenant.is_default()) else { return Ok(None) };
+        if fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_some()) {
+            let aside = |number: u32| own.with_file_name(format!("{}~{number}", tenant.file_name()));
+            let free = (1..).map(aside).find(|folder| !folder.exists()).expect("some name is free");
+            fs::rename(own, &free).map_err(|error| {
+                let message = format!("cannot rename the folder {}: {error}", own.display());
+                ServiceError::new(ErrorKind::Unavailable, message)
+            })?;
+            return Ok(Some(free));
+        }
+        Ok(None)
+    }
+
+    /// Forgets the rights of a tenant that was dropped. The next one of its name has its own.
+    pub(super) fn forget(&self, tenant: &Tenant) {
+        self.files.lock().remove(tenant);
+        self.hosts.lock().given.retain(|(of, _), _| of != tenant);
+    }
+
     /// The folder of a tenant in the data folder.
     fn exchange_folder(&self, tenant: &Tenant) -> PathBuf {
         let data_dir = &self.config.data_dir;

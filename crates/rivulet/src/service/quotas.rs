@@ -347,7 +347,7 @@ impl Quota {
                 format!("drop what is not needed; or {raise}")
             }
             Limit::Streams => format!("end one of them; or {raise}"),
-            Limit::FileBytes => format!("remove files, which counts within ten seconds; or {raise}"),
+            Limit::FileBytes => format!("remove files from its folder, which counts within ten seconds; or {raise}"),
             _ => format!("ask less often; or {raise}"),
         }
     }

@@ -86,7 +86,7 @@ impl Session<'_> {
             Some(sql) => self.note_script(sql, std::slice::from_ref(&created)),
             None => {
                 let name = created.as_ref().ok().map(|application| application.name.as_str());
-                self.note_done((Change, Application, name), None, created.as_ref().err());
+                self.note_done((Change, Application, name), Some("CREATE APPLICATION"), created.as_ref().err());
             }
         }
         created
@@ -99,12 +99,14 @@ impl Session<'_> {
 
     /// See [`Service::put_secret`].
     pub fn put_secret(&self, name: &str, value: String) -> Result<SecretInfo, ServiceError> {
-        self.change((Change, Secret, Some(name)), |permit| self.service.put_secret(permit, name, value))
+        self.change("CREATE OR REPLACE SECRET", (Change, Secret, Some(name)), |permit| {
+            self.service.put_secret(permit, name, value)
+        })
     }
 
     /// See [`Service::drop_secret`].
     pub fn drop_secret(&self, name: &str) -> Result<(), ServiceError> {
-        self.change((Change, Secret, Some(name)), |permit| self.service.drop_secret(permit, name))
+        self.change("DROP SECRET", (Change, Secret, Some(name)), |permit| self.service.drop_secret(permit, name))
     }
 
     /// See [`Service::create_table`].
@@ -114,12 +116,12 @@ impl Session<'_> {
 
     /// See [`Service::refresh_table`].
     pub fn refresh_table(&self, name: &str) -> Result<TableInfo, ServiceError> {
-        self.change((Change, Table, Some(name)), |permit| self.service.refresh_table(permit, name))
+        self.change("REFRESH TABLE", (Change, Table, Some(name)), |permit| self.service.refresh_table(permit, name))
     }
 
     /// See [`Service::drop_table`].
     pub fn drop_table(&self, name: &str) -> Result<(), ServiceError> {
-        self.change((Change, Table, Some(name)), |permit| self.service.drop_table(permit, name))
+        self.change("DROP TABLE", (Change, Table, Some(name)), |permit| self.service.drop_table(permit, name))
     }
 
     /// See [`Service::tables`].
@@ -145,7 +147,7 @@ impl Session<'_> {
     /// See [`Service::drop_application`].
     pub fn drop_application(&self, name: &str, cascade: bool) -> Result<(), ServiceError> {
         let what = (Change, Application, Some(name));
-        self.change(what, |permit| self.service.drop_application(permit, name, cascade))
+        self.change("DROP APPLICATION", what, |permit| self.service.drop_application(permit, name, cascade))
     }
 
     /// See [`Service::explain`].
@@ -155,12 +157,18 @@ impl Session<'_> {
 
     /// See [`Service::submit`]. A request that is refused harms none of the others.
     pub fn submit(&self, requests: &[QueryRequest<'_>]) -> Vec<Result<QueryId, ServiceError>> {
-        self.permitted(requests, |request| request.name, |permitted| self.service.submit(&self.permit, permitted))
+        self.permitted(
+            "CREATE QUERY",
+            requests,
+            |request| request.name,
+            |permitted| self.service.submit(&self.permit, permitted),
+        )
     }
 
     /// Passes on those requests to change queries that are permitted.
     fn permitted<R: Copy, A>(
         &self,
+        words: &str,
         requests: &[R],
         name_of: impl Fn(&R) -> Option<&str>,
         pass_on: impl FnOnce(&[R]) -> Vec<Result<A, ServiceError>>,
@@ -190,8 +198,8 @@ impl Session<'_> {
             let count = (place..requests.len()).filter(|other| way(*other) == own).count();
             let what = (Change, Query, name_of(request));
             match own {
-                (true, failed) => self.note(what, count, None, None, failed),
-                (false, _) => self.note(what, count, None, answers[place].as_ref().err(), None),
+                (true, failed) => self.note(what, count, Some(words), None, failed),
+                (false, _) => self.note(what, count, Some(words), answers[place].as_ref().err(), None),
             }
         }
         answers
@@ -199,7 +207,12 @@ impl Session<'_> {
 
     /// See [`Service::alter`]. A change that is refused harms none of the others.
     pub fn alter(&self, changes: &[QueryChange<'_>]) -> Vec<Result<Alteration, ServiceError>> {
-        self.permitted(changes, |change| Some(change.name), |permitted| self.service.alter(&self.permit, permitted))
+        self.permitted(
+            "ALTER QUERY",
+            changes,
+            |change| Some(change.name),
+            |permitted| self.service.alter(&self.permit, permitted),
+        )
     }
 
     /// See [`Service::query`].
@@ -234,17 +247,17 @@ impl Session<'_> {
 
     /// See [`Service::pause`].
     pub fn pause(&self, query: &str) -> Result<(), ServiceError> {
-        self.change((Change, Query, Some(query)), |permit| self.service.pause(permit, query))
+        self.change("PAUSE QUERY", (Change, Query, Some(query)), |permit| self.service.pause(permit, query))
     }
 
     /// See [`Service::resume`].
     pub fn resume(&self, query: &str) -> Result<(), ServiceError> {
-        self.change((Change, Query, Some(query)), |permit| self.service.resume(permit, query))
+        self.change("RESUME QUERY", (Change, Query, Some(query)), |permit| self.service.resume(permit, query))
     }
 
     /// See [`Service::drop_query`].
     pub fn drop_query(&self, query: &str) -> Result<(), ServiceError> {
-        self.change((Change, Query, Some(query)), |permit| self.service.drop_query(permit, query))
+        self.change("DROP QUERY", (Change, Query, Some(query)), |permit| self.service.drop_query(permit, query))
     }
 
     /// See [`Service::status`].
@@ -327,12 +340,12 @@ impl Session<'_> {
 
     /// See [`Service::checkpoint`].
     pub fn checkpoint(&self) -> Result<CheckpointInfo, ServiceError> {
-        self.change((Administer, Server, None), |permit| self.service.checkpoint(permit))
+        self.change("CHECKPOINT", (Administer, Server, None), |permit| self.service.checkpoint(permit))
     }
 
     /// See [`Service::back_up`].
     pub fn back_up(&self) -> Result<Box<dyn Backup>, ServiceError> {
-        self.change((Administer, Server, None), |permit| self.service.back_up(permit))
+        self.change("BACKUP", (Administer, Server, None), |permit| self.service.back_up(permit))
     }
 
     /// Checks that the caller may look at something, and has that recorded.
@@ -344,14 +357,18 @@ impl Session<'_> {
         permitted
     }
 
-    /// Makes a change that the caller may make, and has recorded what came of it.
+    /// Makes a change that the caller may make, and has recorded what came of it. `words` and the name are the
+    /// statement that does the same.
     fn change<A>(
         &self,
+        words: &str,
         what: What<'_>,
         make: impl FnOnce(&Permit) -> Result<A, ServiceError>,
     ) -> Result<A, ServiceError> {
-        let made = make(self.require(what, None)?);
-        self.note_done(what, None, made.as_ref().err());
+        let name = what.2.map_or_else(String::new, |name| format!(" {}", rivulet_sql::name_in_sql(name)));
+        let statement = self.auditor.as_ref().map(|_| without_values(&format!("{words}{name}")));
+        let made = make(self.require(what, statement.as_deref())?);
+        self.note_done(what, statement.as_deref(), made.as_ref().err());
         made
     }
 

@@ -984,6 +984,19 @@ fn an_operator_looks_into_a_tenant_and_drops_it_with_all_that_it_has() {
     assert!(is_done && shown.contains("small") && shown.contains("big"), "{shown}");
     let (is_done, said) = by(&fixture.admin, &["query", "pause", "small", "--as-tenant", "acme"]);
     assert!(is_done, "{said}");
+    let (_, shown) = by(&fixture.admin, &["user", "list", "--as-tenant", "acme"]);
+    assert!(shown.contains("boss") && !shown.contains("admin "), "{shown}");
+    let (is_done, said) = by(&fixture.admin, &["tenant", "drop", "acme", "--cascade", "--as-tenant", "acme"]);
+    assert!(!is_done && said.contains("leave out --as-tenant"), "{said}");
+    let (is_done, said) = by(&fixture.admin, &["user", "create", "acme.eve", "--admin"]);
+    assert!(!is_done && said.contains("`eve --tenant acme`"), "{said}");
+    // A session and a file, which the next tenant of this name must not have.
+    let (mut sleeper, _) = Mqtt::resume(fixture.broker(), &boss, "c1");
+    assert_eq!(sleeper.subscribe_with(["acme/x", "acme/y"], 1), [1, 1]);
+    drop(sleeper);
+    let files = fixture.folder.path().join("data/tenants/acme/files");
+    std::fs::create_dir_all(&files).expect("its folder");
+    std::fs::write(files.join("left.csv"), "a").expect("a file");
     // Nobody else does, and of no other tenant.
     let ann = fixture.token("acme.ann");
     let bob = fixture.user("bob", &["read ON QUERY"]);
@@ -998,8 +1011,20 @@ fn an_operator_looks_into_a_tenant_and_drops_it_with_all_that_it_has() {
     }
     let (status, error) = fixture.sql(&fixture.admin, "DROP TENANT acme");
     assert!(status == 409 && error["hint"].as_str().is_some_and(|hint| hint.contains("CASCADE")), "{error}");
-    fixture.done("DROP TENANT acme CASCADE; CREATE TENANT acme; CREATE USER acme.boss ADMIN");
+    let dropped = fixture.sql(&fixture.admin, "DROP TENANT acme CASCADE").1.to_string();
+    assert!(dropped.contains("acme~1") && fixture.folder.path().join("data/tenants/acme~1/files/left.csv").exists());
+    fixture.done("CREATE TENANT acme; CREATE USER acme.boss ADMIN");
     let next = fixture.token("acme.boss");
+    let (_, is_present) = Mqtt::resume(fixture.broker(), &next, "c1");
+    assert!(!is_present, "the session of before has ended");
+    let (_, audit) = ask(&fixture.server, &next, "GET", "/api/v1/audit?limit=1000", "");
+    assert!(!audit.to_string().contains("small"), "{audit}");
+    let audit = || ask(&fixture.server, &fixture.admin, "GET", "/api/v1/audit?limit=1000", "").1.to_string();
+    wait_until("each drop to be written", || {
+        ["DROP USER acme.boss", "DROP QUERY small", "DROP APPLICATION copy CASCADE", "PAUSE QUERY small"]
+            .iter()
+            .all(|statement| audit().contains(statement))
+    });
     for list in ["QUERIES", "APPLICATIONS", "SOURCES", "SINKS", "VIEWS", "TABLES", "SECRETS"] {
         let (status, answer) = fixture.sql(&next, &format!("SHOW {list}"));
         assert_eq!((status, &answer["results"][0]["rows"]), (200, &json!([])), "{list}");

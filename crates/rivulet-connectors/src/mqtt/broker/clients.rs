@@ -9,7 +9,7 @@ use super::core::Core;
 use super::session::Session;
 
 /// How many sessions are looked at while the lock is held: some tenths of a millisecond.
-const LOOKED_AT: usize = 4_096;
+pub(super) const LOOKED_AT: usize = 4_096;
 
 /// Which clients to list.
 #[derive(Clone, Debug)]

@@ -464,7 +464,9 @@ async fn acknowledge(shared: &Shared, connection: &Connection) {
         return std::future::pending().await;
     };
     // Boxed once something waits: most clients send nothing to the log.
-    dedup_window.is_filled().await;
+    if !dedup_window.has_waiting() {
+        dedup_window.filled().await;
+    }
     Box::pin(dedup_window.serve(&**log, |bytes| connection.answers.acknowledge(bytes))).await;
 }
 

@@ -233,6 +233,14 @@ impl Broker {
         self.shared.dedup_windows.remember(message, position);
     }
 
+    /// Ends the sessions of a tenant, those with a connection when it ends.
+    pub fn forget_sessions(&self, tenant: &str) {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = self.shared.core.lock().forget_sessions(tenant, from);
+        }
+    }
+
     /// Removes some retained messages at and below a level of topics, as if each was replaced by an empty one. To be
     /// called until it returns true: none is left, and the journal has it. `None` if the journal has no room now.
     pub fn forget_retained(&self, level: &str) -> Option<bool> {

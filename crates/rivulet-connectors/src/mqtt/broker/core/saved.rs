@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use rivulet_dataflow::LogPosition;
 
 use super::super::addresses::SessionKey;
+use super::super::clients::LOOKED_AT;
 use super::super::journal::{Lasting, Record, Room};
 use super::super::message::Message;
 use super::super::retained::Retained;
@@ -40,6 +41,24 @@ impl Core {
             self.retained.remove(&topic);
         }
         Some(false)
+    }
+
+    /// Ends the sessions of a tenant among the next [`LOOKED_AT`] from a number on, those with a connection when it
+    /// ends. Returns where the rest begins.
+    pub(in super::super) fn forget_sessions(&mut self, tenant: &str, from: usize) -> Option<usize> {
+        let end = self.sessions.end().min(from + LOOKED_AT);
+        for key in (from..end).map(|key| key as u32) {
+            let Some(session) = self.sessions.get_mut(key) else { continue };
+            if session.client_id.split_once('\0').is_none_or(|(of, _)| of != tenant) {
+                continue;
+            }
+            session.expiry_s = 0;
+            match session.link.is_some() {
+                true => self.save_session(key),
+                false => self.remove_session(key),
+            }
+        }
+        (end < self.sessions.end()).then_some(end)
     }
 
     /// Asks the journal again whether it has room; called when other tasks have had their turn.
