@@ -68,7 +68,7 @@ const FACTS: &[(&str, &str, Source)] = &[
     (ACCOUNTS, "while {15,360} entries wait", Constant(AUDIT, "QUEUE_ADMITS")),
     (ACCOUNTS, "beyond {1,024} refused logins", Constant(AUDIT, "LOGINS_COUNTED_MAX")),
     (ACCOUNTS, "(`audit.file_bytes_max`, {64 MiB})", Key("audit.file_bytes_max")),
-    (ACCOUNTS, "beyond `audit.files_max` ({10})", Key("audit.files_max")),
+    (ACCOUNTS, "take `audit.files_max` ({10}) times as much", Key("audit.files_max")),
     // SECURITY.md
     (SECURITY, "{8 KiB} a token", Constant(JWT_TOKEN, "BYTES_MAX")),
     (SECURITY, "{64} keys and 256 KiB a set", Constant(JWT_KEYS, "KEYS_MAX")),

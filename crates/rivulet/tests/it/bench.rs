@@ -170,7 +170,7 @@ fn a_receiver_that_is_slow_or_silent_or_dead_costs_no_other_an_event() {
 #[test]
 fn a_tenant_that_goes_wild_costs_another_one_no_event() {
     let quiet = ["--queries", "20", "--rate", "200", "--duration", "1s", "--rounds", "1", "--wild-width", "2"];
-    let limits = ["--limits", "queries => 10, big_queries => 2, streams => 1, requests_per_second => 1"];
+    let limits = ["--limits", "queries => 10, big_queries => 2, streams => 1, requests_per_second => 100"];
     let output = rivulet().args(["bench", "tenants", "--json"]).args(quiet).args(limits).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();

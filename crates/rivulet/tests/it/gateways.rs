@@ -103,7 +103,7 @@ fn a_server_that_is_away_gets_what_a_killed_gateway_has_acknowledged_over_a_link
     let mut gateway = start(gateway_folder.path(), mqtt, &[]);
     let output = format!("up 'link:{link}/copies'");
     let refused = gateway.sql(&format!("CREATE {}", copies(&format!("{output} FORMAT JSON"))));
-    assert!(refused["error"]["hint"].to_string().contains("leave it out"), "{refused}");
+    assert!(refused["error"]["hint"].to_string().contains("leave FORMAT out"), "{refused}");
     let exactly = format!("{output} WITH (delivery => 'exactly_once')");
     let refused = gateway.sql(&format!("CREATE {}", copies(&exactly)));
     assert!(refused["error"]["message"].to_string().contains("is for sinks of big queries"), "{refused}");
