@@ -21,6 +21,10 @@ const QUERIES: u32 = 1_000;
 /// How long an answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
+/// How often a statement over the rate of requests is tried, and the pause before it is tried again.
+const TRIES: u32 = 600;
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Rows of a reference table.
 const TABLE_ROWS: u32 = 2_000;
 
@@ -155,10 +159,20 @@ impl Wild {
         ))
     }
 
+    /// Runs a script, which the rate of requests may refuse for some time.
     fn sql(&self, script: &str) -> Result<(), String> {
         let (url, token) = &self.statements;
-        let answer = ureq::post(url).header("authorization", token).send(script);
-        answer.map(drop).map_err(|error| format!("a statement of the wild tenant was refused: {error}"))
+        for _ in 0..TRIES {
+            match ureq::post(url).header("authorization", token).send(script) {
+                Err(ureq::Error::StatusCode(429)) => thread::sleep(PAUSE),
+                answer => {
+                    return answer
+                        .map(drop)
+                        .map_err(|error| format!("a statement of the wild tenant was refused: {error}"));
+                }
+            }
+        }
+        Err("statements of the wild tenant are over its rate of requests".into())
     }
 
     /// Ends it.
