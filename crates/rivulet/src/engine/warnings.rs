@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use rivulet_dataflow::{Reason, Seconds};
+use rivulet_dataflow::{Reason, Seconds, Slot, SlotTable};
 use rivulet_operators::application::{Application, Input};
 use rivulet_runtime::GroupMetrics;
 
@@ -17,6 +17,7 @@ use super::applications::Applications;
 use super::queries::why::{losses, reasons};
 use super::running::Running;
 use super::threads::Threads;
+use super::topics::write_topic;
 use crate::counted::counted;
 use crate::times::span;
 
@@ -61,6 +62,9 @@ impl Kind {
     }
 }
 
+/// Among so many slots a query is looked for whose topic is an example.
+const EXAMPLE_SLOTS: Slot = 64;
+
 /// After this text a warning quotes a refusal.
 const LAST_BECAUSE: &str = "; the last one because of ";
 
@@ -87,6 +91,8 @@ struct Seen<'a> {
     last_refusal: Option<&'a str>,
     queries: u64,
     runs_for: Duration,
+    /// What each input reads.
+    read: &'a [String],
 }
 
 impl Running {
@@ -127,20 +133,38 @@ impl Running {
     fn shown(&self, metrics: &GroupMetrics) -> Vec<(Kind, String)> {
         let seconds = self.seconds_by_input();
         let last_refusal = self.outputs.last_refusal.lock().clone();
+        // While it is behind nobody knows what has come for them.
+        let queries = self.queries_running.load(Ordering::Relaxed) * u64::from(self.behind().is_none());
+        let read = self.read_by_inputs(queries);
         shown(&Seen {
             application: &self.application,
             metrics,
             seconds: &seconds,
             last_refusal: last_refusal.as_deref(),
-            // While it is behind nobody knows what has come for them.
-            queries: self.queries_running.load(Ordering::Relaxed) * u64::from(self.behind().is_none()),
+            queries,
             runs_for: self.warned.begun.elapsed(),
+            read: &read,
         })
+    }
+
+    /// What each input reads, with the topic of a query: who looks at a warning knows topics, and not parameters.
+    fn read_by_inputs(&self, queries: u64) -> Vec<String> {
+        let topics_of = |table: &SlotTable, slot: Slot| {
+            let mut topics = vec![String::new(); self.topics.inputs.len()];
+            for (topics, topic) in self.topics.inputs.iter().zip(&mut topics) {
+                write_topic(&topics.events, table, slot, topic);
+            }
+            topics
+        };
+        let slots: Vec<Slot> = (0..self.group.slots().min(EXAMPLE_SLOTS)).collect();
+        let example = self.group.with_queries(&slots, topics_of).into_iter().flatten().next().unwrap_or_default();
+        let inputs = self.application.inputs.iter().enumerate();
+        inputs.map(|(place, input)| read_by(input, example.get(place).map(String::as_str), queries)).collect()
     }
 }
 
 fn shown(seen: &Seen<'_>) -> Vec<(Kind, String)> {
-    let Seen { application, metrics, seconds, last_refusal, queries, runs_for } = *seen;
+    let Seen { application, metrics, seconds, last_refusal, queries, runs_for, read } = *seen;
     let of_seconds = seconds.iter().map(|(input, seconds)| (Kind::Seconds, format!("input '{input}': {seconds}")));
     let mut all: Vec<(Kind, String)> = of_seconds.collect();
     let events = metrics.events;
@@ -174,11 +198,10 @@ fn shown(seen: &Seen<'_>) -> Vec<(Kind, String)> {
     let inputs = &application.inputs;
     let span = span(i64::try_from(runs_for.as_micros()).unwrap_or(i64::MAX));
     if events == 0 {
-        let topics: Vec<String> = inputs.iter().map(read_by).collect();
         let queries = counted(queries, "query");
         let text = format!(
             "no event has come for its {queries} in the {span} since it was started: is {} right?",
-            topics.join(" or ")
+            read.join(" or ")
         );
         all.push((Kind::Silence, text));
         return all;
@@ -186,7 +209,7 @@ fn shown(seen: &Seen<'_>) -> Vec<(Kind, String)> {
     if inputs.len() > 1 {
         let events_of = |input: usize| metrics.inputs.get(input).copied().unwrap_or(0);
         for (place, input) in inputs.iter().enumerate().filter(|(place, _)| events_of(*place) == 0) {
-            let (name, read) = (&input.name, read_by(input));
+            let (name, read) = (&input.name, &read[place]);
             let text = format!(
                 "the input '{name}' has had no event in {span}, others had {events}: what needs it waits; is {read} \
                  right?"
@@ -197,10 +220,15 @@ fn shown(seen: &Seen<'_>) -> Vec<(Kind, String)> {
     all
 }
 
-/// What an input reads.
-fn read_by(input: &Input) -> String {
+/// What an input reads; of queries that each read a topic of their own, that of one as an example.
+fn read_by(input: &Input, example: Option<&str>, queries: u64) -> String {
+    let template = &input.address.template;
     match &input.source {
-        None => format!("the topic {}", input.address.template),
+        None => match example.filter(|topic| !topic.is_empty() && *topic != template) {
+            Some(topic) if queries == 1 => format!("the topic {topic}"),
+            Some(topic) => format!("the topic {template}, as {topic},"),
+            None => format!("the topic {template}"),
+        },
         Some(source) => match &source.key {
             Some(key) => format!("{} with the key {}", input.address, key.template),
             None => input.address.to_string(),
@@ -221,6 +249,17 @@ mod tests {
     }
 
     #[test]
+    fn the_topic_of_a_query_is_named_and_not_its_template() {
+        let text = "CREATE APPLICATION one (win TEXT) INPUT a (v BIGINT) FROM 'mqtt:win/{win}' FORMAT JSON \
+                    OUTPUT 'mqtt:out' FORMAT JSON AS SELECT v FROM a";
+        let one = rivulet_sql::plan_application(&rivulet_sql::parse_application(text).unwrap()).unwrap();
+        let read = |example, queries| read_by(&one.inputs[0], example, queries);
+        assert_eq!(read(Some("win/7"), 1), "the topic win/7");
+        assert_eq!(read(Some("win/7"), 3), "the topic win/{win}, as win/7,");
+        assert_eq!(read(None, 3), "the topic win/{win}");
+    }
+
+    #[test]
     fn silence_is_told_after_a_while_and_of_each_input() {
         let one = application("INPUT a (v BIGINT) FROM 'mqtt:a' FORMAT JSON");
         let two =
@@ -228,7 +267,9 @@ mod tests {
         let texts = |application: &Application, events: u64, queries: u64, seconds: u64| -> Vec<String> {
             let metrics = GroupMetrics { events, inputs: vec![events], results: events, ..GroupMetrics::default() };
             let runs_for = Duration::from_secs(seconds);
-            let seen = Seen { application, metrics: &metrics, seconds: &[], last_refusal: None, queries, runs_for };
+            let read: Vec<String> = application.inputs.iter().map(|input| read_by(input, None, queries)).collect();
+            let (seconds, last_refusal) = (&[], None);
+            let seen = Seen { application, metrics: &metrics, seconds, last_refusal, queries, runs_for, read: &read };
             shown(&seen).into_iter().map(|(_, text)| text).collect()
         };
         assert_eq!(texts(&one, 0, 3, 59), [""; 0]);
