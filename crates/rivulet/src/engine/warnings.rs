@@ -91,8 +91,8 @@ struct Seen<'a> {
     last_refusal: Option<&'a str>,
     queries: u64,
     runs_for: Duration,
-    /// What each input reads.
-    read: &'a [String],
+    /// What each input reads; asked for only where nothing has come.
+    read: &'a dyn Fn() -> Vec<String>,
 }
 
 impl Running {
@@ -135,7 +135,6 @@ impl Running {
         let last_refusal = self.outputs.last_refusal.lock().clone();
         // While it is behind nobody knows what has come for them.
         let queries = self.queries_running.load(Ordering::Relaxed) * u64::from(self.behind().is_none());
-        let read = self.read_by_inputs(queries);
         shown(&Seen {
             application: &self.application,
             metrics,
@@ -143,7 +142,7 @@ impl Running {
             last_refusal: last_refusal.as_deref(),
             queries,
             runs_for: self.warned.begun.elapsed(),
-            read: &read,
+            read: &|| self.read_by_inputs(queries),
         })
     }
 
@@ -201,7 +200,7 @@ fn shown(seen: &Seen<'_>) -> Vec<(Kind, String)> {
         let queries = counted(queries, "query");
         let text = format!(
             "no event has come for its {queries} in the {span} since it was started: is {} right?",
-            read.join(" or ")
+            read().join(" or ")
         );
         all.push((Kind::Silence, text));
         return all;
@@ -209,7 +208,7 @@ fn shown(seen: &Seen<'_>) -> Vec<(Kind, String)> {
     if inputs.len() > 1 {
         let events_of = |input: usize| metrics.inputs.get(input).copied().unwrap_or(0);
         for (place, input) in inputs.iter().enumerate().filter(|(place, _)| events_of(*place) == 0) {
-            let (name, read) = (&input.name, &read[place]);
+            let (name, read) = (&input.name, &read()[place]);
             let text = format!(
                 "the input '{name}' has had no event in {span}, others had {events}: what needs it waits; is {read} \
                  right?"
@@ -267,7 +266,7 @@ mod tests {
         let texts = |application: &Application, events: u64, queries: u64, seconds: u64| -> Vec<String> {
             let metrics = GroupMetrics { events, inputs: vec![events], results: events, ..GroupMetrics::default() };
             let runs_for = Duration::from_secs(seconds);
-            let read: Vec<String> = application.inputs.iter().map(|input| read_by(input, None, queries)).collect();
+            let read = || application.inputs.iter().map(|input| read_by(input, None, queries)).collect();
             let (seconds, last_refusal) = (&[], None);
             let seen = Seen { application, metrics: &metrics, seconds, last_refusal, queries, runs_for, read: &read };
             shown(&seen).into_iter().map(|(_, text)| text).collect()
