@@ -27,14 +27,12 @@ use serde_json::{Map, Value, json};
 use super::token;
 use crate::catalog::OWNER_ONLY;
 use crate::config::AuditConfig;
+use crate::data_folder::{TENANTS, set_aside};
 use crate::service::{Action, AuditEntry, Auditor, Caller, ErrorKind, LoginProof, Origin, ServiceError, Tenant};
 use crate::times::at;
 
 /// The file of a folder that is written now. Those before it have the time at which they ended in their names.
 const FILE_NAME: &str = "audit.jsonl";
-
-/// The folder with a folder for each tenant but the default one, whose files lie beside it.
-const TENANTS: &str = "tenants";
 
 /// The folder for logins that were refused.
 const LOGINS: &str = "logins";
@@ -489,14 +487,16 @@ impl Writer {
 
     fn write(&mut self, (folder, line): &Line) -> io::Result<()> {
         let Self { config, folders, .. } = self;
+        let path = config.folder.join(folder);
+        if line.is_empty() {
+            // What is on disk is looked at again.
+            *folders = None;
+            return if path.exists() { set_aside(&path).map(drop) } else { Ok(()) };
+        }
         let folders = match folders {
             Some(folders) => folders,
             None => folders.insert(Folders::of(&config.folder)?),
         };
-        let path = config.folder.join(folder);
-        if line.is_empty() {
-            return folders.set_aside(&path, folder);
-        }
         let len = line.len() as u64;
         let all_max = config.file_bytes_max.saturating_mul(config.files_max as u64);
         folders.bytes.entry(folder.clone()).or_default();
@@ -543,18 +543,6 @@ impl Folders {
         Ok(found)
     }
 
-    /// Gives a folder a name that no tenant's folder has.
-    fn set_aside(&mut self, path: &Path, folder: &str) -> io::Result<()> {
-        self.open.remove(folder);
-        let Some(bytes) = self.bytes.remove(folder) else { return Ok(()) };
-        let aside = |number: u32| format!("{folder}~{number}");
-        let free = (1..).map(aside).find(|name| !path.with_file_name(file_name(name)).exists());
-        let free = free.expect("some name is free");
-        std::fs::rename(path, path.with_file_name(file_name(&free)))?;
-        self.bytes.insert(free, bytes);
-        Ok(())
-    }
-
     /// Removes the oldest file of the folder that has the most bytes, until no more than those are left.
     fn make_room(&mut self, folder: &Path, bytes_max: u64) -> io::Result<()> {
         while self.bytes.values().sum::<u64>() > bytes_max {
@@ -577,11 +565,6 @@ impl Folders {
         }
         Ok(())
     }
-}
-
-/// The last part of the name of a folder.
-fn file_name(folder: &str) -> &str {
-    folder.rsplit('/').next().unwrap_or(folder)
 }
 
 /// Gives the present file of a folder a name of its own.

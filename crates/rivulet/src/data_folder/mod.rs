@@ -25,7 +25,7 @@ pub mod archive;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::catalog::OWNER_ONLY;
 pub use crate::config::CHECKPOINTS;
@@ -53,6 +53,15 @@ pub const SPOOLS: &str = "links";
 
 /// The folder of the embedded broker's data in a data folder.
 pub const MQTT: &str = "mqtt";
+
+/// Gives the folder of a tenant a name that no tenant's folder has, for none has a `~`. Returns where it is then.
+pub(crate) fn set_aside(folder: &Path) -> io::Result<PathBuf> {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let aside = |number: u32| folder.with_file_name(format!("{name}~{number}"));
+    let free = (1..).map(aside).find(|folder| !folder.exists()).expect("some name is free");
+    fs::rename(folder, &free)?;
+    Ok(free)
+}
 
 /// Gives a file another content: after a crash it has either the one or the other.
 pub(crate) fn replace(path: &Path, content: &[u8]) -> io::Result<()> {

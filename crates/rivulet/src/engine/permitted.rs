@@ -22,7 +22,7 @@ use super::links::ServerLinks;
 use super::reserve::free_bytes;
 use super::topics::Topics;
 use crate::config::Config;
-use crate::data_folder::{FILES, TENANTS, restored};
+use crate::data_folder::{FILES, TENANTS, restored, set_aside};
 use crate::secrets::Secrets;
 use crate::service::{Access, ErrorKind, Limit, Quota, ServiceError, Tenant};
 
@@ -215,13 +215,10 @@ impl Permitted {
         let folder = self.exchange_folder(tenant);
         let Some(own) = folder.parent().filter(|_| !tenant.is_default()) else { return Ok(None) };
         if fs::read_dir(&folder).is_ok_and(|mut entries| entries.next().is_some()) {
-            let aside = |number: u32| own.with_file_name(format!("{}~{number}", tenant.file_name()));
-            let free = (1..).map(aside).find(|folder| !folder.exists()).expect("some name is free");
-            fs::rename(own, &free).map_err(|error| {
+            return set_aside(own).map(Some).map_err(|error| {
                 let message = format!("cannot rename the folder {}: {error}", own.display());
                 ServiceError::new(ErrorKind::Unavailable, message)
-            })?;
-            return Ok(Some(free));
+            });
         }
         Ok(None)
     }
