@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use rivulet_bench::{Circumstances, LatencyHistogram, LatencySummary};
 use serde_json::{Value, json};
 
@@ -53,7 +53,7 @@ pub struct TenantOptions {
     /// What the wild tenant does, one kind after the other: it publishes, submits and watches queries, runs big queries
     /// over a generator that gives as much as is taken, connects and subscribes, replaces reference tables, or writes
     /// files
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS", default_values_t = Kind::ALL)]
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "KINDS", default_values_t = Kind::value_variants().iter().copied())]
     pub wild: Vec<Kind>,
     /// How often it does that at a time: its connections, or its big queries, of which one writes files. The limits
     /// have to allow as many
@@ -101,7 +101,7 @@ impl TenantReport {
         let row = |row: &TenantRow| {
             let TenantRow { wild, events, lost, latency } = row;
             json!({
-                "wild": wild.as_ref().map(|(kind, _)| kind.name()),
+                "wild": wild.as_ref().map(|(kind, _)| kind.to_string()),
                 "deeds": wild.as_ref().map(|(_, deeds)| deeds.to_json()),
                 "events": events,
                 "lost": lost,
@@ -180,7 +180,7 @@ fn measure(options: &TenantOptions, progress: &mut impl FnMut(&str)) -> Result<V
     for &kind in &options.wild {
         let (mut beside, mut deeds) = (Measured::default(), Deeds::default());
         for round in 1..=options.rounds {
-            progress(&format!("round {round} of {}: beside a tenant wild with {} ...", options.rounds, kind.name()));
+            progress(&format!("round {round} of {}: beside a tenant wild with {kind} ...", options.rounds));
             let wild = Wild::start(kind, options.wild_width, broker, &server.url(), &wild)?;
             // It has used up what its buckets held.
             thread::sleep(WARM_UP);

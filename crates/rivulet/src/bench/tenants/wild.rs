@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use serde_json::{Value, json};
 
 use super::client::{Client, lines, now_us, write_publish};
@@ -28,8 +29,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Rows of a reference table.
 const TABLE_ROWS: u32 = 2_000;
 
-/// What the wild tenant does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+/// What the wild tenant does. Events come last, because what follows them would be measured beside what they left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// It submits queries in bulk, lists them, and opens streams of their results that it does not read.
     Queries,
@@ -45,27 +46,9 @@ pub enum Kind {
     Events,
 }
 
-impl Kind {
-    /// Every kind. Events come last, because what follows them would be measured beside what they left.
-    pub const ALL: [Self; 6] =
-        [Self::Queries, Self::BigQueries, Self::Sessions, Self::Tables, Self::Files, Self::Events];
-
-    /// Its name in options and reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Events => "events",
-            Self::Queries => "queries",
-            Self::BigQueries => "big-queries",
-            Self::Sessions => "sessions",
-            Self::Tables => "tables",
-            Self::Files => "files",
-        }
-    }
-}
-
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(self.to_possible_value().expect("no kind is hidden").get_name())
     }
 }
 
@@ -215,10 +198,14 @@ fn publish(mut client: Client, counts: &Counts) {
     }
 }
 
+/// What sends requests, of which some are refused.
+fn agent() -> ureq::Agent {
+    ureq::Agent::config_builder().timeout_global(Some(ANSWER_MAX)).http_status_as_error(false).build().new_agent()
+}
+
 /// Submits queries in bulk, watches results, and asks for lists, one after the other.
 fn ask(number: u32, url: &str, token: &str, counts: &Counts) {
-    let agent =
-        ureq::Agent::config_builder().timeout_global(Some(ANSWER_MAX)).http_status_as_error(false).build().new_agent();
+    let agent = agent();
     let mut streams = Vec::new();
     let mut turn = u64::from(number);
     while !counts.is_over.load(Ordering::Acquire) {
@@ -255,8 +242,7 @@ fn connect(number: u32, broker: SocketAddr, token: &str, counts: &Counts) {
 
 /// Replaces a reference table, again and again.
 fn replace_table(number: u32, url: &str, token: &str, counts: &Counts) {
-    let agent =
-        ureq::Agent::config_builder().timeout_global(Some(ANSWER_MAX)).http_status_as_error(false).build().new_agent();
+    let agent = agent();
     let rows: String = (0..TABLE_ROWS).map(|row| format!("{row},{row}.5%0A")).collect();
     let statement = format!(
         "CREATE OR REPLACE TABLE t{number} (k TEXT NOT NULL, v DOUBLE) FROM 'data:,k,v%0A{rows}' \
